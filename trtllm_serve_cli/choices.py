@@ -8,8 +8,8 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 Layout = Literal["inflight", "gpt", "llmapi", "vllm", "embedding"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-# Where TensorRT-LLM supports a format, this is TensorRT-LLM's name for it. w4a8 means 4-bit weights
-# and 8-bit activations.
+# Formats that TensorRT-LLM supports use TensorRT-LLM's names. w4a8 means 4-bit weights and 8-bit
+# activations.
 Quantization = Literal[
     "none",
     "int8",
@@ -37,8 +37,8 @@ LaunchMode = Literal["local", "container", "mpi", "auto"]
 ModelControlMode = Literal["none", "explicit", "poll"]
 ContainerEngine = Literal["docker", "podman"]
 
-# The format of the log lines that tllm's models write. `RequestLogging` sets whether these models
-# log each request.
+# The format of the log lines that tllm's models write. `RequestLogging` determines whether these
+# models log each request.
 LogFormat = Literal["text", "json"]
 # Formats of tool calls, by their names in `gateway/prompts/tools/formats.py`.
 ToolParserName = Literal["hermes", "llama3", "mistral"]
@@ -51,7 +51,7 @@ KeyPolicy = Literal["auto", "on", "off"]
 # Distributions of the intervals between requests, for benchmarks with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
-# Where the gateway reads the default sampling parameters of a model.
+# Sources from which the gateway reads a model's default sampling parameters.
 GenerationConfigSource = Literal["auto", "off"]
 
 # Programs for which `tllm metrics export` writes configuration files.
@@ -61,8 +61,8 @@ MetricsExport = Literal["prometheus", "grafana"]
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 
-# The largest number in an option or a parameter. It fits into the 32-bit fields of Triton and of
-# the engines.
+# The largest number that an option or a parameter accepts. It fits in the 32-bit fields of Triton
+# and the engines.
 LARGEST = 999_999_999
 COUNT = Within(1, LARGEST)
 # The minimum length is 2, because a sequence contains at least one prompt token and one response
@@ -99,7 +99,7 @@ QuantizationOption = Annotated[
     Option(
         "Quantization of the weights. int8 and int4 quantize only the weights, int8_sq is "
         "SmoothQuant, and fp8_rowwise has a scale for each channel and token. GGUF files keep "
-        "their quantization. Default: int8 for the engine kind openvino, none for engines on a GPU."
+        "their quantization. Default: int8 for the openvino engine kind, none for engines on a GPU."
     ),
 ]
 KvCacheDtypeOption = Annotated[

@@ -1,7 +1,7 @@
-"""Render a dataclass of options as a JSON schema, with which editors validate `tllm.yaml`.
+"""Render a dataclass of options as a JSON schema that editors use to validate `tllm.yaml`.
 
 The schema accepts everything that `yaml_schema` accepts. For example, a text field may contain a
-YAML number, and a list with one item may be written without brackets.
+YAML number, and a one-item list may omit the brackets.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Option:
     """The help text of an option and its form on the command line.
 
     `flags` are Typer's parameter declarations, such as "-m" or "--stream/--no-stream". If `flags`
-    is empty, the flag is the field's name. `panel` is the heading of the option's group on
+    is empty, the field's name determines the flag. `panel` is the heading of the option's group on
     reference pages. `check` is a function that receives the option's value and raises `ValueError`
     if the value is invalid.
     """
@@ -37,7 +37,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The minimum and the maximum of a number, both inclusive. The maximum is optional."""
+    """The inclusive minimum and maximum of a number. The maximum is optional."""
 
     at_least: float
     at_most: float | None = None
@@ -45,16 +45,14 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The allowed values of an option that are known only at run time."""
+    """The allowed values of an option, if they are known only at run time."""
 
     choices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """An annotation for a mapping that may contain only names of fields of the dataclass `options`
-    as keys.
-    """
+    """An annotation for a mapping whose keys must be field names of the dataclass `options`."""
 
     options: type
 
@@ -88,7 +86,7 @@ class OptionField:
 
     @property
     def is_declared(self) -> bool:
-        """Return whether the field has an `Option`, so that users can set the field."""
+        """Return whether the field has an `Option`, which means that users can set it."""
         return bool(self.option.help)
 
     @property
@@ -106,9 +104,9 @@ class OptionField:
 
 
 def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
-    """Return the fields of the dataclass `options` in the order of their declaration.
+    """Return the fields of the dataclass `options` in declaration order.
 
-    If `names` are specified, return only the fields with these names.
+    If `names` is set, return only the fields with these names.
     """
     hints = get_type_hints(options, include_extras=True)
     return tuple(

@@ -69,8 +69,8 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
     """Return the paths of tllm's folders.
 
     The default for TLLM_HOME is the user data folder, and the default for ENGINE_DEST_PATH is the
-    folder `engines` in TLLM_HOME. Symbolic links are resolved. Otherwise, a folder could have two
-    paths, and tllm could delete files under one path while they are in use under the other path.
+    folder `engines` in TLLM_HOME. Symbolic links are resolved, because tllm could otherwise delete
+    files under one path while they are in use under another path.
     """
     if named := environ.get("TLLM_HOME"):
         root = expand_user(Path(named)).resolve()
@@ -83,7 +83,7 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
 
 
 def expand_user(path: Path) -> Path:
-    """Return the path with a home folder instead of a leading `~` or `~USER`.
+    """Replace a leading `~` or `~USER` in the path with the home folder.
 
     Raise `BadInput` if the home folder is unknown, for example because no such user exists.
     """
@@ -100,7 +100,7 @@ def expand_user(path: Path) -> Path:
 def make_folder(path: Path) -> None:
     """Create the folder and its parents.
 
-    Raise `BadInput` if the file system does not support new folders, as in /proc.
+    Raise `BadInput` if the file system does not allow new folders (/proc, for example).
     """
     with _creating(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def check_model_name(name: str) -> str:
 def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold a lock on the file `path` until the block ends.
 
-    If another process holds the lock, call `on_wait` and wait for the lock.
+    If another process holds the lock, call `on_wait` and then wait.
     """
     import filelock
 
@@ -226,7 +226,7 @@ def put_in_place(new: Path, final: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Delete the folder.
 
-    The folder is renamed first, so that it is never incomplete under its original name.
+    Rename it first, so that it is never incomplete under its original name.
     """
     aside = _make_aside(path)
     try:
@@ -247,15 +247,15 @@ def _creating(folder: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise BadInput(
             f"The folder {folder} cannot be created.",
-            why="a parent folder does not exist, or its file system does not support new folders",
+            why="a parent folder does not exist, or its file system does not allow new folders",
             next_step="choose another folder, or set TLLM_HOME to a writable folder",
         ) from error
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders atomically, and return whether the system supports this.
+    """Exchange two folders atomically.
 
-    File systems such as NFS do not support it.
+    Return False if the file system does not support this (NFS, for example).
     """
     import ctypes
 

@@ -27,7 +27,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def count_cores() -> int:
-    """Return the number of processor cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1))
 
 
@@ -52,8 +52,8 @@ def exit_on_signals() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     handled = [signal.SIGTERM]
-    # Do not handle SIGHUP if it is ignored. `nohup` makes a process ignore SIGHUP, so that the
-    # process outlives its terminal.
+    # Do not handle SIGHUP if it is already ignored, as under `nohup`, so that the process outlives
+    # its terminal.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, leave) for number in handled}
@@ -119,10 +119,9 @@ def run_logged(
     last state of the bar.
 
     The command leads its own process group. An interrupt stops the whole group, and no process in
-    the group outlives the command. Before an interrupt stops the group, `stop` is called, which can
-    stop processes outside of the group that the command started, for example a container. On Linux,
-    the command does not outlive this process. Raise `FileNotFoundError` if the program does not
-    exist.
+    the group outlives the command. On an interrupt, `stop` is called first; it can stop processes
+    that the command started outside the group, such as a container. On Linux, the command does not
+    outlive this process. Raise `FileNotFoundError` if the program does not exist.
     """
     with (
         log.open("a", encoding="utf-8", errors="replace") as file,
@@ -140,9 +139,9 @@ def run_logged(
         # The argument newline="" keeps carriage returns, which separate the states of a progress
         # bar.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
-        # Children that outlive the command keep the pipe open, so the loop that reads the pipe
-        # would never end. The new thread therefore waits for the command to end, and then kills the
-        # remaining children.
+        # Children that outlive the command keep the pipe open, so the loop below would never end. A
+        # separate thread therefore waits for the command to exit, and then kills the remaining
+        # children.
         waiter = threading.Thread(target=_wait_for_leader, args=(process,), daemon=True)
         waiter.start()
         try:
@@ -164,11 +163,11 @@ def run_streamed(
     *,
     terminal: os.terminal_size | None = None,
 ) -> tuple[int, str]:
-    """Run `command`, and pass its output to `on_output` while the command is running.
+    """Run `command`, and pass its output to `on_output` as it arrives.
 
-    If `terminal` is set to a size, the command writes to a pseudo-terminal of that size, so that
-    the command shows progress bars. Return the command's exit code and the last part of its output
-    without escape sequences. An interrupt stops the command and its children.
+    If `terminal` is set to a size, the command writes to a pseudo-terminal of that size, so that it
+    shows progress bars. Return the command's exit code and the last part of its output without
+    escape sequences. An interrupt stops the command and its children.
     """
     read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
     try:
@@ -214,7 +213,7 @@ def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
 def _read_some(fd: int) -> bytes:
     try:
         return os.read(fd, 4096)
-    except OSError:  # Linux reports EIO when the terminal's other end is closed.
+    except OSError:  # Linux reports EIO when the other end of the terminal is closed.
         return b""
 
 
@@ -290,7 +289,7 @@ def last_lines(
 
 
 def end_of_lines(log: Path) -> int:
-    """Return the offset in `log` at which the last complete line ends, in bytes.
+    """Return the byte offset of the end of the last complete line in `log`.
 
     Return 0 if `log` cannot be read.
     """

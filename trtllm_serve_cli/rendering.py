@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 def render(name: str, /, **variables: object) -> str:
     """Render the template at the path `name`, for example "slurm/job.sbatch.j2".
 
-    Raise `jinja2.UndefinedError` if `variables` lacks a variable that the template uses.
+    Raise `jinja2.UndefinedError` if the template uses a variable that is not in `variables`.
     """
     return _environment().get_template(name).render(variables)
 
 
 def read_template(name: str) -> str:
-    """Return the text of the file at the path `name`, which is not a Jinja template."""
+    """Return the text of the file at the path `name`, without rendering it."""
     return (_find_templates() / name).read_text(encoding="utf-8")
 
 

@@ -1,12 +1,12 @@
 """Parse YAML into nested dataclasses, and render dataclasses as YAML.
 
-The annotations of a dataclass's fields are the schema. Error messages contain the number of the
-line with the error. The value of a field is text, a number, a boolean, a path, a choice (`Literal`
-or `OneOf`), a list of text (a tuple), a table of text (a `Mapping`) or another dataclass. A field
-of any type may also allow None. Text is read exactly as written, so that the version 1.10 does not
-become the number 1.1. A number that is annotated with `Within` must be in that range. A mapping
-that is annotated with `PartOf` may contain only names of fields of the class that `PartOf`
-contains. The items of a mapping that is annotated with `CheckedBy` are checked with its function.
+The annotations of a dataclass's fields are the schema. Error messages contain the line number of
+the error. The value of a field is text, a number, a boolean, a path, a choice (`Literal` or
+`OneOf`), a list of text (a tuple), a table of text (a `Mapping`) or another dataclass. A field of
+any type may also allow None. Text is read exactly as written: the version 1.10 does not become the
+number 1.1. A number that is annotated with `Within` must be in that range. The keys of a mapping
+that is annotated with `PartOf` must be field names of the class in `PartOf`. The items of a mapping
+that is annotated with `CheckedBy` are checked with the function in `CheckedBy`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Return the values of fields of `cls`, parsed from the text of each field in `words`.
+    """Parse the text of each field in `words`, and return the values as fields of `cls`.
 
     List items are separated by commas. Raise `BadInput` if a field is unknown or its text is not
     valid.
@@ -126,8 +126,7 @@ def _plain(value: Any) -> Any:
 class _Reader:
     """A reader for the YAML nodes of one file.
 
-    The methods' parameter `at` is the path of a node: the keys on the way to the node, joined with
-    dots.
+    The `at` parameter of the methods is a node's path: the keys that lead to it, joined with dots.
     """
 
     def __init__(self, where: str) -> None:
@@ -165,7 +164,7 @@ class _Reader:
         return cls(**values)
 
     def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
-        """Return the values in the mapping `node` by key. Each key must be a field of `cls`."""
+        """Return the values of the mapping `node` by key. Each key must be a field of `cls`."""
         hints = typing.get_type_hints(cls, include_extras=True)
         values = {}
         for key, value in self._pairs(node, at):
@@ -235,7 +234,7 @@ class _Reader:
 
 
 def _line(node: yaml.Node) -> int:
-    """Return the line number of a node, which starts at 1, or 0 if the node is not from a file."""
+    """Return the line number of a node, counted from 1, or 0 if the node is not from a file."""
     return node.start_mark.line + 1 if node.start_mark else 0
 
 

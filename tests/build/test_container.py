@@ -158,7 +158,10 @@ def test_dry_run_works_without_a_container_engine(
     ("options", "what"),
     [
         (("--image", "img"), "--image applies only to builds in a container"),
-        (("--mode", "container", "--engine", "openvino"), "is not built in a container"),
+        (
+            ("--mode", "container", "--engine", "openvino"),
+            "tllm does not build openvino engines in a container",
+        ),
         (("--mode", "container"), "The TensorRT-LLM version for the build is not known"),
         (
             ("--mode", "container", "--trtllm-version", "0.11.0"),

@@ -205,7 +205,7 @@ def test_finished_steps_are_not_repeated(tmp_path: Path) -> None:
         build(plan)
     assert [path.name for path in (partial_of(plan) / "work").iterdir()] == ["a"]
     _, messages = build(plan)
-    assert titles_in(messages) == ["a: finished by the last run.", "b …", "Describe the engine …"]
+    assert titles_in(messages) == ["a: finished in a previous run.", "b …", "Describe the engine …"]
     assert (runs(tmp_path, "a"), runs(tmp_path, "b")) == (1, 2)
     assert {path.name for path in plan.engine_dir.iterdir()} == {
         "a", "b", "build.log", "engine.json",
@@ -297,7 +297,7 @@ def test_interrupt_in_the_first_step_leaves_nothing(tmp_path: Path) -> None:
 
 def test_too_little_disk_space_fails_before_the_build(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "e", estimated_bytes=10**18)
-    with pytest.raises(SourceError, match=r"does not have space for 1000000\.0 TB"):
+    with pytest.raises(SourceError, match=r"does not have enough space for 1000000\.0 TB"):
         build(plan)
 
 

@@ -42,7 +42,9 @@ def test_unknown_alias_lists_near_matches():
     with pytest.raises(UnknownModel) as caught:
         resolve_alias("lama-2-7b")
     assert caught.value.what == "No model is known as 'lama-2-7b'."
-    assert caught.value.why.startswith("the catalog contains only similar aliases: llama-2-7b, ")
+    assert caught.value.why.startswith(
+        "the catalog does not contain this alias; similar aliases: llama-2-7b, "
+    )
     assert caught.value.next_step == (
         "run `tllm import -m llama-2-7b`, or import any model from the hub with -s hf:ORG/NAME"
     )
@@ -54,14 +56,14 @@ def test_lists_aliases_that_contain_the_name():
 
 
 def test_unknown_alias_without_near_matches():
-    with pytest.raises(UnknownModel, match="does not contain a similar alias"):
+    with pytest.raises(UnknownModel, match="neither this alias nor a similar one"):
         resolve_alias("@@")
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("- a", "it is not a mapping of aliases"),
+        ("- a", "the catalog is not a mapping of aliases"),
         (f"Big: {ENTRY}", "an alias must be lowercase"),
         ("a: 1", "the only valid fields of an entry are family, gated, parameters, source"),
         (

@@ -263,7 +263,7 @@ def test_reports_an_unreachable_address(interface: Interface) -> None:
     with socket.socket() as unused:  # bound, but not listening
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(NoServer, match=f"No server answers at {address}") as raised:
+        with pytest.raises(NoServer, match=f"No server responds at {address}") as raised:
             generate(Endpoint(address, address), "ensemble", GenerateRequest("go"), interface)
     assert "tllm start" in raised.value.next_step
 

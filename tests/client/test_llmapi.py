@@ -78,11 +78,15 @@ def test_omits_inputs_without_which_the_response_is_useful() -> None:
     [
         (
             "0.11.0",
-            "its engine was built with TensorRT-LLM 0.11.0, and num_return_sequences exists since "
+            "its engine was built with TensorRT-LLM 0.11.0, but num_return_sequences was added in "
             "0.14",
             "omit num_return_sequences, or build the engine with TensorRT-LLM 0.14 or later",
         ),
-        ("", "its configuration has no input of that name", "omit num_return_sequences"),
+        (
+            "",
+            "its configuration does not contain this input",
+            "omit num_return_sequences",
+        ),
     ],
 )
 def test_rejects_an_input_that_the_model_lacks(version: str, why: str, next_step: str) -> None:

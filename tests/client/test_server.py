@@ -59,7 +59,7 @@ def test_config_of_an_unknown_model(triton: FakeTriton, interface: Interface) ->
 
 @both
 def test_config_of_an_unreachable_server(interface: Interface) -> None:
-    with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1"):
+    with pytest.raises(NoServer, match=r"No server responds at 127.0.0.1:1"):
         fetch_model_config(NOWHERE, "demo", interface)
 
 

@@ -132,7 +132,7 @@ def test_pull_runs_in_a_terminal(programs: Path) -> None:
         (
             NGC,
             "manifest unknown: manifest unknown",
-            "the registry has no such image: ",
+            "the registry does not contain this image: ",
             "check the image's name and tag, and pass them with --image",
         ),
         (

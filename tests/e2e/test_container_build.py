@@ -134,7 +134,7 @@ def test_interrupted_build_stops_its_container_and_resumes(
     (tllm.cache / "hold").unlink()
     resumed = tllm(*tllm.words())
     assert resumed.returncode == 0, resumed.stderr
-    assert "Convert the checkpoint for TensorRT-LLM: finished by the last run." in resumed.stderr
+    assert "Convert the checkpoint for TensorRT-LLM: finished in a previous run." in resumed.stderr
     assert len(tllm.runs_of_the_converter()) == 1
 
 

@@ -129,7 +129,7 @@ def test_options_of_the_pytorch_kind_become_arguments(llama: Checkpoint) -> None
             "vllm",
             NEW,
             {"max_input_len": 9},
-            "The engine kind vllm does not support the option max_input_len.",
+            "--engine vllm does not support the max_input_len option.",
         ),
         ("tensorrt", Toolchain("p"), {}, "The TensorRT-LLM version for the build is not known."),
         ("tensorrt", Toolchain("p", trtllm_version="1.3.0"), {}, "does not build engines"),
@@ -159,7 +159,7 @@ def test_requested_version_replaces_the_installed_version() -> None:
     ("gpu", "timing"), [("h200", None), (None, Path("t.json"))], ids=["gpu", "timing"]
 )
 def test_rejects_gpu_and_timing_for_other_kinds(gpu: str | None, timing: Path | None) -> None:
-    with pytest.raises(BadInput, match="The engine kind openvino does not accept --") as refused:
+    with pytest.raises(BadInput, match="The openvino engine kind does not accept --") as refused:
         refuse_foreign_options("openvino", {"gpu": gpu, "timing": timing})
     assert "--engine sim --" in refused.value.next_step
     refuse_foreign_options("sim", {"gpu": gpu, "timing": timing})

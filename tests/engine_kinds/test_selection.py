@@ -86,8 +86,8 @@ def test_missing_package_error_has_the_install_command(requested: str) -> None:
     with pytest.raises(MissingPart) as raised:
         choose_engine_kind(requested, Machine())
     assert str(raised.value) == (
-        "The engine kind openvino is not installed.\n"
-        "Why: the package openvino-genai is missing\n"
+        "The openvino engine kind is not installed.\n"
+        "Why: the openvino-genai package is missing\n"
         "Next: run `pip install 'trtllm-serve-cli[embedded]'`"
     )
 
@@ -106,7 +106,7 @@ def test_chooses_the_python_that_has_vllm() -> None:
 
 
 def test_missing_vllm_error_has_the_install_commands() -> None:
-    with pytest.raises(MissingPart, match="The engine kind vllm is not installed") as raised:
+    with pytest.raises(MissingPart, match="The vllm engine kind is not installed") as raised:
         choose_engine_kind("vllm", LAPTOP)
     assert "--param engine_python=$PWD/vllm-env/bin/python3" in (raised.value.next_step or "")
 

@@ -47,7 +47,7 @@ def test_vllm_serves_embedding_models(tmp_path: Path) -> None:
     engine = describe("vllm", source)
     assert engine.embedding == EmbeddingSettings(8, is_normalized=True)
     assert (engine.max_position_embeddings, engine.vocab_size) == (32, 100)
-    with pytest.raises(BadInput, match="pytorch does not compute embeddings"):
+    with pytest.raises(BadInput, match="pytorch engine kind does not compute embeddings"):
         describe("pytorch", source)
 
 
@@ -60,7 +60,7 @@ def test_vllm_serves_the_checkpoint_as_the_engine(tmp_path: Path) -> None:
 
 
 def test_vllm_rejects_a_gguf_file() -> None:
-    with pytest.raises(BadInput, match="The engine kind vllm requires a Hugging Face checkpoint"):
+    with pytest.raises(BadInput, match="The vllm engine kind requires a Hugging Face checkpoint"):
         describe("vllm", GGUF)
 
 
@@ -104,7 +104,7 @@ def test_quantized_checkpoint_keeps_its_weights(
     (tmp_path / file).write_text(json.dumps(facts))
     engine = describe("pytorch", source, quantization="fp8")
     assert engine.weights == "fp8"
-    with pytest.raises(BadInput, match="cannot convert this checkpoint to --quantization nvfp4"):
+    with pytest.raises(BadInput, match="cannot serve this checkpoint with --quantization nvfp4"):
         describe("pytorch", source, quantization="nvfp4")
 
 

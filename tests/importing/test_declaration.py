@@ -257,8 +257,8 @@ def test_name_of_a_data_set_is_kept(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("max_queue_sise: 3", "There is no parameter 'max_queue_sise'."),
-        ("max_queue_size: abc", "The parameter max_queue_size cannot be 'abc'."),
+        ("max_queue_sise: 3", "There is no parameter named 'max_queue_sise'."),
+        ("max_queue_size: abc", "'abc' is not a valid value for the max_queue_size parameter."),
     ],
 )
 def test_mistakes_in_parameters_have_a_line(line: str, message: str, tmp_path: Path):

@@ -62,5 +62,5 @@ def test_model_without_a_tensorrt_engine_is_refused(home: Home) -> None:
 
 
 def test_unknown_model_is_refused(home: Home) -> None:
-    with pytest.raises(UnknownModel, match="No model 'small' has been imported"):
+    with pytest.raises(UnknownModel, match="No model named 'small' has been imported"):
         with_draft_model(_declaration(), "small", home)

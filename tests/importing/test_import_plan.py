@@ -46,7 +46,7 @@ def test_unknown_name_lists_near_aliases(home: Home) -> None:
             Declaration(
                 ModelSection("demo"), repository=RepositorySection(parameters={"nope": "1"})
             ),
-            "There is no parameter 'nope'",
+            "There is no parameter named 'nope'",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_auto_selects_an_engine_kind_that_computes_embeddings(home: Home, tmp_pa
 def test_other_engine_kinds_refuse_embedding_models(home: Home, tmp_path: Path, kind: str) -> None:
     declaration = declare_embedder(tmp_path / "checkpoint", kind)
     machine = Machine(("H100",), {"tensorrt-llm": "1.2.0"}, {})
-    with pytest.raises(BadInput, match=f"{kind} does not compute embeddings") as refused:
+    with pytest.raises(BadInput, match=f"{kind} engine kind does not compute") as refused:
         plan_import(declaration, home, machine=machine)
     assert "--engine openvino" in refused.value.next_step
 
@@ -165,7 +165,7 @@ def test_catalog_contains_the_shape_of_its_models(home: Home, kind: str) -> None
         "models--meta-llama--Llama-2-7b-hf",
         "snapshots",
     )
-    assert "shape is from the catalog" in plan.describe().splitlines()[1]
+    assert "shape is from tllm's catalog" in plan.describe().splitlines()[1]
 
 
 @pytest.mark.usefixtures("no_hub")
@@ -191,8 +191,8 @@ def test_dry_run_reports_a_missing_package(home: Home, tmp_path: Path) -> None:
         plan_import(declaration, home, machine=Machine())
     plan = plan_import(declaration, home, machine=Machine(), is_dry_run=True)
     assert plan.build is not None
-    assert plan.as_dict()["missing"] == "The engine kind vllm is not installed."
-    assert "Missing on this machine: The engine kind vllm" in plan.describe()
+    assert plan.as_dict()["missing"] == "The vllm engine kind is not installed."
+    assert "Missing on this machine: The vllm engine kind" in plan.describe()
 
 
 def test_plan_of_a_simulation_downloads_no_weights(

@@ -26,7 +26,7 @@ def test_rejects_another_port_of_the_server() -> None:
         pytest.raises(RequestFailed, match="is not a metrics page") as raised,
     ):
         fetch_metrics(f"{triton.endpoint.metrics}/v2")
-    assert "HTTP 404" in raised.value.why
+    assert "HTTP status 404" in raised.value.why
     assert "8002" in raised.value.next_step
 
 

@@ -68,5 +68,5 @@ def test_restarts_a_worker_whose_engine_failed(kind: str) -> None:
 
 def test_unknown_argument_prevents_the_start() -> None:
     config = {**CONFIG, "llm": {"model": "/m", "kv_cache_dtype": "fp8"}}
-    with pytest.raises(WorkerFailed, match="does not have the arguments kv_cache_dtype"):
+    with pytest.raises(WorkerFailed, match="does not support the arguments kv_cache_dtype"):
         WorkerProcess("pytorch", config, command=COMMAND).start()

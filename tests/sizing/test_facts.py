@@ -117,9 +117,7 @@ def test_reads_shape_from_gguf_header(tmp_path: Path) -> None:
 
 def test_rejects_gguf_of_unknown_architecture(tmp_path: Path) -> None:
     path = _write_gguf(tmp_path / "model.gguf", "mamba")
-    with pytest.raises(
-        BadInput, match="GGUF models with the architecture 'mamba' cannot be estimated"
-    ):
+    with pytest.raises(BadInput, match="GGUF models with the 'mamba' architecture"):
         _read(f"gguf:{path}")
 
 

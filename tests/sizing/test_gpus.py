@@ -46,7 +46,7 @@ def test_finds_gpu_by_alternative_names(text: str, name: str) -> None:
 def test_unknown_gpu_lists_near_matches() -> None:
     with pytest.raises(BadInput) as caught:
         load_gpu("h2000")
-    assert caught.value.what == "The GPU 'h2000' is unknown."
+    assert caught.value.what == "'h2000' is not a supported GPU."
     assert "h200" in caught.value.why
     assert caught.value.next_step == "choose a supported GPU, for example --gpu h200"
 

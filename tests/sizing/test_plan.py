@@ -181,7 +181,7 @@ def test_measures_quantization_without_a_fixed_size() -> None:
     silent = _plan(configs.LLAMA_2_7B, weight_bytes=7_000_000_000, tp=1)
     assert silent.formats.quantization == "as stored"
     assert silent.plans[0].memory.weights == pytest.approx(7e9, rel=1e-6)
-    with pytest.raises(BadInput, match="weights with the quantization bitsandbytes is unknown"):
+    with pytest.raises(BadInput, match="weights with bitsandbytes quantization is unknown"):
         _plan(config)
 
 
@@ -195,15 +195,15 @@ def test_measures_quantization_without_a_fixed_size() -> None:
          "--moe-tp unset --moe-ep 16."),
         (configs.LLAMA_2_7B, {"moe_ep": 2}, "The model cannot run with --moe-tp 1 --moe-ep 2."),
         (configs.LLAMA_2_7B, {"gpu": "a100", "quantization": "fp8"},
-         "The GPU a100-80gb does not support weights in fp8."),
+         "The a100-80gb GPU does not support weights in fp8."),
         (configs.DEEPSEEK_V3, {"gpu": "a100"},
-         "The GPU a100-80gb does not support weights in fp8."),
+         "The a100-80gb GPU does not support weights in fp8."),
         (configs.LLAMA_2_7B, {"quantization": "nvfp4"},
-         "The GPU h200 does not support weights in nvfp4."),
+         "The h200 GPU does not support weights in nvfp4."),
         (configs.LLAMA_2_7B, {"gpu": "t4", "dtype": "bfloat16"},
-         "The GPU t4 does not support bfloat16."),
+         "The t4 GPU does not support bfloat16."),
         (configs.LLAMA_2_7B, {"gpu": "a100", "kv_cache_dtype": "fp8"},
-         "The GPU a100-80gb does not support a KV cache in fp8."),
+         "The a100-80gb GPU does not support a KV cache in fp8."),
         (configs.LLAMA_2_7B, {"max_seq_len": 5000},
          "--max-seq-len 5000 exceeds the model's maximum length."),
         (configs.LLAMA_2_7B, {"max_seq_len": 100, "input_len": 100, "output_len": 1},

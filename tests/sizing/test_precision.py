@@ -29,7 +29,7 @@ def test_rejects_gpu_without_the_format() -> None:
     with pytest.raises(BadInput) as caught:
         check_runs("weights in fp8", WEIGHT_FORMATS["fp8"], load_gpu("a100"), "--quantization int8")
     assert str(caught.value) == (
-        "The GPU a100-80gb does not support weights in fp8.\n"
+        "The a100-80gb GPU does not support weights in fp8.\n"
         "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
         "Next: --quantization int8"
     )

@@ -151,7 +151,7 @@ def test_rejects_invalid_config(change: dict[str, Any], why: str) -> None:
 
 
 def test_rejects_unknown_model_type() -> None:
-    with pytest.raises(BadInput, match="models with the type 'mamba' cannot be estimated"):
+    with pytest.raises(BadInput, match="estimate the size of models of type 'mamba'"):
         parse_shape({"model_type": "mamba"})
 
 

@@ -45,7 +45,7 @@ def test_rejects_index_with_other_tensors(tmp_path):
     with pytest.raises(SourceError) as caught:
         inspect(write_files(tmp_path, files))
     assert str(caught.value) == (
-        f"Tensors are missing in {tmp_path}/a.safetensors (1 of 2).\n"
+        f"Tensors are missing from {tmp_path}/a.safetensors (1 of 2).\n"
         "Why: according to model.safetensors.index.json, this weight file should contain v\n"
         "Next: download the weight file and model.safetensors.index.json again from the same "
         "revision, because they do not match"
@@ -55,7 +55,7 @@ def test_rejects_index_with_other_tensors(tmp_path):
 def test_numbered_shards_must_be_complete(tmp_path):
     files = hf_files() | {"model-00002-of-00003.safetensors": safetensors()}
     del files["model.safetensors"]
-    with pytest.raises(SourceError, match="Weight files are missing in local:x") as caught:
+    with pytest.raises(SourceError, match="Weight files are missing from local:x") as caught:
         inspect(write_files(tmp_path, files))
     assert caught.value.why == (
         "according to the numbering of the files, the checkpoint should contain "
@@ -165,7 +165,7 @@ def test_names_missing_shards(tmp_path):
     write_files(tmp_path, files | {"model.safetensors.index.json": index(*shards)})
     with pytest.raises(SourceError) as caught:
         inspect(tmp_path)
-    assert caught.value.what == "Weight files are missing in local:x (2 of 3)."
+    assert caught.value.what == "Weight files are missing from local:x (2 of 3)."
     assert caught.value.why == (
         "according to model.safetensors.index.json, the checkpoint should contain b.safetensors, "
         "c.safetensors"

@@ -12,8 +12,8 @@ def test_full_disk_reports_free_space(tmp_path):
     with pytest.raises(SourceError) as caught:
         check_space(tmp_path, 7 * 10**9, free=lambda folder: 3_000_000)
     assert str(caught.value) == (
-        f"The disk that contains {tmp_path} does not have space for 7.0 GB of data.\n"
-        "Why: only 3.0 MB of the disk is free\n"
+        f"The disk that contains {tmp_path} does not have enough space for 7.0 GB of data.\n"
+        "Why: only 3.0 MB is free\n"
         "Next: delete files on this disk, or set HF_HOME (the hub's cache) or TLLM_HOME (all "
         "other data) to a folder on a larger disk"
     )

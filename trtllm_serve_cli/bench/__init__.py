@@ -1,6 +1,6 @@
 """Benchmark the models on running servers.
 
-A benchmark sends requests to its targets and returns a `BenchmarkResult`, which contains the record
+A benchmark sends requests to its targets and returns a `BenchmarkResult`, which contains a record
 of every request and the metrics computed from these records. A benchmark guarantees that
 
 - the same settings and seed produce the same requests at the same due times,
@@ -14,7 +14,7 @@ of every request and the metrics computed from these records. A benchmark guaran
     transport     encode requests, decode responses, and transfer both over gRPC or HTTP
     generator     send the load from one or several processes
     stats         compute statistics and confidence intervals, without I/O
-    run           run a benchmark, a sweep over loads, or the search for the highest rate
+    run           run a benchmark, a sweep over loads, or a search for the highest rate
     simulate      run benchmarks on simulated engines, without a server
     report        write results as JSON, tables, pages and traces, and compare results
 """

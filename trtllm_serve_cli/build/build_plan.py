@@ -19,20 +19,19 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
 from trtllm_serve_cli.sources.formats.sentence_transformers import read_embedding
 
-# This number is part of every fingerprint. Increase it if tllm starts to build a different engine
-# from the same facts, because tllm would otherwise reuse engines that an older version of tllm
-# built.
+# This number is part of every fingerprint. Increment it whenever a change makes tllm build a
+# different engine from the same facts; otherwise, tllm would reuse engines built by older versions.
 _PLAN_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The programs that run the steps of a build, and the GPU that the engine is for.
+    """The programs that run the build steps, and the target GPU.
 
     `python` is the interpreter that runs the steps. `versions` maps the packages installed for this
     interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if its GPU is not
-    in tllm's table of GPUs. If the GPU is not in the table, `gpu_name` is the name that the driver
-    reports for it. `container` is set if the steps run in a container.
+    in tllm's GPU table. In the latter case, `gpu_name` is the name reported by the driver.
+    `container` is set if the steps run in a container.
     """
 
     python: str
@@ -54,8 +53,8 @@ class BuildRequest:
     kind: str
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
-    # Only simulated engines use these fields. `gpu` is the name of the GPU to simulate. `timing` is
-    # a file with timings that replace the estimated timings of this GPU.
+    # Only simulated engines use these fields. `gpu` is the name of the GPU to simulate. The timings
+    # in the `timing` file override the estimates for this GPU.
     gpu: str | None = None
     timing: Path | None = None
 
@@ -64,7 +63,7 @@ class BuildRequest:
 class RequiredModule:
     """A Python module that a build step imports.
 
-    The fields contain the error and the fix to show if the module is missing.
+    `what` and `next_step` are the error and the fix to show if the module is missing.
     """
 
     name: str
@@ -74,7 +73,7 @@ class RequiredModule:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """The plan for building an engine in the folder `engine_dir`.
+    """The plan for building an engine in `engine_dir`.
 
     `steps` is empty if the engine kind serves the checkpoint directly. `facts` contains everything
     that determines the engine, and `fingerprint` is the hash of `facts`. `requires` lists the
@@ -95,7 +94,7 @@ class BuildPlan:
     container: BuildContainer | None = None
 
     def command_of(self, step: BuildStep, work: Path) -> tuple[str, ...]:
-        """Return the command line of `step`, with the folder `work` for its output files."""
+        """Return the command line of `step`, which writes its output files to `work`."""
         command = step.command_in(work)
         if self.container is None or step.is_local:
             return command
@@ -143,7 +142,7 @@ class BuildPlan:
 
 
 def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str, Any]:
-    """Return the facts that the fingerprint of an engine of any kind includes."""
+    """Return the facts that are part of every engine's fingerprint."""
     return {
         "plan": _PLAN_VERSION,
         "kind": kind,
@@ -153,9 +152,9 @@ def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str
 
 
 def embedding_facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the facts about an embedding model that are part of the fingerprint.
+    """Return the facts about an embedding model to include in the fingerprint.
 
-    Return an empty mapping for a model that generates text.
+    Return an empty mapping for a text-generation model.
     """
     if not checkpoint.is_embedding_model:
         return {}

@@ -1,4 +1,4 @@
-"""Describe one command of a build, with its inputs and outputs."""
+"""Define a build step: one command with its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-# Placeholder in a command for the folder that the command writes to.
+# Placeholder for the folder that a command writes to.
 WORK = "{work}"
 # Subfolder of the work folder for files that are deleted after the build.
 SCRATCH_NAME = ".scratch"
@@ -18,8 +18,8 @@ class BuildStep:
     """One command of a build.
 
     `inputs` and `outputs` are the files and folders that the command reads and writes. The outputs
-    must exist after the command has ended. `estimated_bytes` is the expected size of the outputs.
-    If `is_local` is set, the command runs on this machine even if the build runs in a container.
+    must exist after the command exits. `estimated_bytes` is the expected size of the outputs. If
+    `is_local` is set, the command runs on this machine even if the build runs in a container.
     """
 
     title: str

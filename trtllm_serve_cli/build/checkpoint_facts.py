@@ -1,6 +1,6 @@
 """Read the context length, weight format and tokenizer facts from a checkpoint's files.
 
-The packages that load checkpoints, for example transformers, are not required.
+Packages that load checkpoints, such as transformers, are not required.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trtllm_serve_cli.sources.formats.sentence_transformers import (
     read_max_length,
 )
 
-# Keys that config.json can use for the context length, depending on the architecture.
+# Possible config.json keys for the context length, which vary by architecture.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """The properties of a tokenizer that clients need. `Engine` has fields with the same names."""
+    """Tokenizer properties that clients need. `Engine` has fields with the same names."""
 
     chat_template: str
     bos_token: str
@@ -40,8 +40,8 @@ class TokenizerFacts:
 def read_context_length(checkpoint: Path) -> int:
     """Return the context length of a GGUF file or checkpoint folder, in tokens.
 
-    For an embedding model, return the maximum length of an input. Raise `ValueError` if the
-    checkpoint does not specify a context length.
+    For an embedding model, return the maximum input length. Raise `ValueError` if the checkpoint
+    does not specify a context length.
     """
     if checkpoint.is_file():
         length = read_gguf(checkpoint).context_length
@@ -56,7 +56,7 @@ def read_context_length(checkpoint: Path) -> int:
 
 
 def read_embedding_if_any(checkpoint: Path) -> EmbeddingSettings | None:
-    """Return how the checkpoint computes embeddings, or None if it generates text."""
+    """Return the embedding settings of an embedding model, or `None` for other models."""
     is_folder = checkpoint.is_dir() and is_embedding_model(checkpoint)
     return read_embedding(checkpoint) if is_folder else None
 
@@ -69,9 +69,8 @@ def read_text_config(directory: Path) -> dict[str, Any]:
 def read_weight_format(checkpoint: Checkpoint) -> str | None:
     """Return the checkpoint's weight format, or `None` if the weights are not quantized.
 
-    If the option `--quantization` has a value for the format, return this value. Otherwise, return
-    the format's name in the checkpoint's config.json, or in the file hf_quant_config.json of
-    NVIDIA's checkpoints.
+    If the format corresponds to a value of `--quantization`, return this value. Otherwise, return
+    the format's name in config.json, or in hf_quant_config.json for NVIDIA's checkpoints.
     """
     nvidia_config = _read_json_if_present(checkpoint.path / "hf_quant_config.json")
     quantization = nvidia_config.get("quantization") or find_text_config(
@@ -116,7 +115,7 @@ def _read_json_if_present(path: Path) -> dict[str, Any]:
 
 
 def _token(value: Any) -> str:
-    """Return the text of a token, which is a string or an object with the field `content`."""
+    """Return the text of a token, which is a string or an object with a `content` field."""
     return str(value["content"] if isinstance(value, dict) else value or "")
 
 

@@ -1,4 +1,4 @@
-"""Run the steps of a build in a container."""
+"""Run build steps in a container."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from trtllm_serve_cli.sources.hub_address import find_hub
 
 # Environment variables that the container inherits from tllm's process. They configure downloads
 # from the hub, proxies, and the log level of TensorRT-LLM (tensorrt_llm/logger.py). The docker or
-# podman command contains only the names of the variables, because secret values such as the value
-# of HF_TOKEN would otherwise be visible in the list of processes.
+# podman command contains only the variable names, because the values, including secrets such as
+# HF_TOKEN, would be visible in the process list.
 _PASSED_ON = (
     "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -40,10 +40,10 @@ _PASSED_ON = (
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """The options for a build in a container.
+    """The options for building in a container.
 
-    `examples` is a folder on this machine with TensorRT-LLM's example scripts, for images that do
-    not contain them. If `gpus` is empty, the container can use all GPUs.
+    `examples` is a folder on this machine with TensorRT-LLM's example scripts. It is required if
+    the image does not include these scripts. If `gpus` is empty, the container can use all GPUs.
     """
 
     engine: ContainerEngine | None = None
@@ -56,11 +56,11 @@ class ContainerOptions:
 class ContainerTools:
     """The container engine and the image for a build.
 
-    `examples` is the folder of TensorRT-LLM's example scripts in the container. `folders` are
-    folders that the container mounts in addition to the inputs of the steps. `cache` is the cache
-    folder of the Hugging Face hub. `variables` are the names of the environment variables that the
-    container inherits. If this machine cannot run the container, `problem` is the error to raise
-    when the build starts. The build can still be planned.
+    `examples` is the folder of TensorRT-LLM's example scripts in the container. `folders` lists the
+    folders to mount in addition to the steps' inputs. `cache` is the cache folder of the Hugging
+    Face hub. `variables` contains the names of the environment variables that the container
+    inherits. If this machine cannot run the container, `problem` is the error to raise when the
+    build starts. The build can still be planned.
     """
 
     host: ContainerHost
@@ -75,9 +75,9 @@ class ContainerTools:
 
 @dataclass(frozen=True, slots=True)
 class BuildContainer:
-    """The container in which the steps of a build run.
+    """The container that runs the build steps.
 
-    The fields `cache`, `variables` and `problem` have the same meaning as in `ContainerTools`.
+    The `cache`, `variables` and `problem` fields have the same meaning as in `ContainerTools`.
     """
 
     setup: ContainerSetup
@@ -99,8 +99,8 @@ class BuildContainer:
             writable=(work, self.cache),
             environ={"PYTHONUNBUFFERED": "1", "HF_HUB_CACHE": str(self.cache)},
             passed_on=self.variables,
-            # Some programs write to their working directory. The container's user has no write
-            # permission in the image's default working directory, so use /tmp.
+            # Some programs write to their working directory. Use /tmp, because the container's user
+            # cannot write to the image's default working directory.
             options=("--workdir=/tmp",),
         )
 
@@ -154,7 +154,7 @@ def prepare_container(
     """
     if container.problem is not None:
         raise container.problem
-    # If the folder is missing, the container engine would create it with root as the owner.
+    # Create the folder now, because the container engine would create it as root.
     container.cache.mkdir(parents=True, exist_ok=True)
     image = container.named_for(Path())
     if not is_image_here(image):

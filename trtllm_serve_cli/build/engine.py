@@ -14,8 +14,8 @@ from trtllm_serve_cli.errors import BuildFailed
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 
 ENGINE_FILE = "engine.json"
-# Subfolder of the engine folder for the tokenizer. Only engine kinds that do not store the
-# tokenizer with the engine files use this subfolder.
+# Subfolder of the engine folder for the tokenizer, used only by engine kinds that do not store the
+# tokenizer with the engine files.
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
 # Fields of `Engine` that only some engine kinds use. They are never written to engine.json.
@@ -54,7 +54,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A command of a finished build, with its duration in seconds."""
+    """A command from a finished build, with its duration in seconds."""
 
     title: str
     command: tuple[str, ...]
@@ -66,8 +66,9 @@ class BuildRecord:
     """The record of how an engine was built.
 
     `model_name` is the model that the engine was first built for. `started_at` is in seconds since
-    the epoch. `checkpoint` is the path of the checkpoint. `facts` contains the input of the
-    fingerprint, such as the source, the options, the tool versions and the GPU type.
+    the epoch. `checkpoint` is the path of the checkpoint. `facts` contains the data that the
+    fingerprint is computed from, such as the source, the options, the tool versions and the GPU
+    type.
     """
 
     model_name: str
@@ -79,10 +80,10 @@ class BuildRecord:
 
 
 def read_engine(path: Path) -> Engine:
-    """Return the engine that `engine.json` in the folder `path` describes.
+    """Return the engine described by the `engine.json` in `path`.
 
-    The fields that are never written to this file keep their defaults. Raise `BuildFailed` if the
-    file cannot be read.
+    Fields that are never written to this file keep their defaults. Raise `BuildFailed` if the file
+    cannot be read.
     """
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))

@@ -22,10 +22,10 @@ from trtllm_serve_cli.choices import (
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import Option
 
-# Limits for building the engine that also apply when it serves requests. Every engine kind supports
-# these options.
+# Build limits that also apply when the engine serves requests. Every engine kind supports these
+# options.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
-# If the name of a flag ends with one of these words, its value is the path of a file or folder.
+# If a flag's name ends with one of these words, its value is a file or folder path.
 PATH_ENDINGS = ("dir", "file", "path")
 
 
@@ -106,7 +106,7 @@ class EngineOptions:
     gemm_plugin: Annotated[
         str | None,
         Option(
-            "Data type of the GEMM plugin: auto, float16, bfloat16, fp8 or nvfp4. Set `disable` to "
+            "Data type of the GEMM plugin: auto, float16, bfloat16, fp8 or nvfp4. Use `disable` to "
             "build without the plugin.",
             is_on_command_line=False,
         ),
@@ -114,7 +114,7 @@ class EngineOptions:
     gpt_attention_plugin: Annotated[
         str | None,
         Option(
-            "Data type of the attention plugin: auto, float16, bfloat16 or float32. Set `disable` "
+            "Data type of the attention plugin: auto, float16, bfloat16 or float32. Use `disable` "
             "to build without the plugin.",
             is_on_command_line=False,
         ),
@@ -209,7 +209,7 @@ class EngineOptions:
 
     @property
     def flag_paths(self) -> tuple[str, ...]:
-        """Paths of the files and folders that `flags` names."""
+        """The flag values that are file or folder paths."""
         return tuple(value for name, value in self.flags.items() if name.endswith(PATH_ENDINGS))
 
 
@@ -224,13 +224,13 @@ def list_chosen(options: EngineOptions) -> dict[str, object]:
 
 
 def refuse_unsupported(options: EngineOptions, kind: str, *, supported: Collection[str]) -> None:
-    """Raise `BadInput` if an option is set that the engine kind does not support."""
+    """Raise `BadInput` if `options` sets an option that the engine kind does not support."""
     chosen = {**list_chosen(options), **options.flags}
     chosen.pop("flags", None)
     for name, value in chosen.items():
         if name not in supported:
             raise BadInput(
-                f"The engine kind {kind} does not support the option {name}.",
+                f"--engine {kind} does not support the {name} option.",
                 why=f"the supported options are {', '.join(sorted(supported))}",
                 next_step=f"omit {name} {value}, or choose another engine kind with --engine",
             )

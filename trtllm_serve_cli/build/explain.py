@@ -11,7 +11,7 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The cause and the fix of a failure, from the entry `name` in failures.yaml.
+    """The cause of a failure and its fix, from the `name` entry in failures.yaml.
 
     `line` is the output line that matched the entry, or empty if a signal ended the step.
     """
@@ -22,10 +22,9 @@ class Explanation:
     line: str = ""
 
 
-# Maps each signal to the name of an entry in failures.yaml, and to a reason that replaces the
-# entry's reason. If the reason is "", the entry's reason is kept. The signals are SIGILL, SIGBUS
-# and SIGKILL. The keys are their Linux numbers, because Python on Windows does not define all of
-# these names.
+# Maps SIGILL, SIGBUS and SIGKILL to the name of an entry in failures.yaml and a reason. A non-empty
+# reason replaces the entry's reason. The keys are Linux signal numbers, because Python on Windows
+# does not define names for all of these signals.
 _SIGNALS = {
     4: ("illegal_instruction", ""),
     7: ("shared_memory", ""),
@@ -38,11 +37,10 @@ def explain_failure(
 ) -> Explanation | None:
     """Return an explanation of a step's failure, or `None` if the cause is unknown.
 
-    If a signal ended the step, the exit code `code` is negative, or above 128 if a shell reports
-    the signal. The function then explains the signal, because a killed program cannot log it.
-    Otherwise, the function explains the last line in the output `lines` that matches an entry in
-    failures.yaml. `among` contains the names of the entries to match. By default, all entries are
-    matched.
+    If a signal ended the step, the exit code `code` is negative, or above 128 if a shell reported
+    the signal. In this case, explain the signal, because a killed program cannot log the cause.
+    Otherwise, explain the last output line in `lines` that matches an entry in failures.yaml. If
+    `among` is not empty, match only the entries with these names.
     """
     if (number := -code if code < 0 else code - 128) in _SIGNALS:
         name, why = _SIGNALS[number]

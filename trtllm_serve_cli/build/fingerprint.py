@@ -11,7 +11,7 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 
 def fingerprint_of_facts(facts: Mapping[str, Any]) -> str:
-    """Return the hash of `facts`, which must be JSON data, as 16 hexadecimal digits.
+    """Return the hash of `facts`, which must be JSON-serializable, as 16 hexadecimal digits.
 
     `facts` must include everything that determines the engine, such as the checkpoint, the options,
     the tool versions and the GPU type. `facts` must not include the model's name or the engine
@@ -24,8 +24,8 @@ def fingerprint_of_facts(facts: Mapping[str, Any]) -> str:
 def facts_of_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the facts that identify a checkpoint.
 
-    The facts include the size and the modification time, so that the fingerprint changes if a local
-    file changes.
+    They include the size and the modification time, so that the fingerprint changes if a local file
+    changes.
     """
     return {
         "source": checkpoint.source,

@@ -30,7 +30,7 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 def has_package(name: str) -> bool:
-    """Return whether the module `name` can be imported.
+    """Return whether the module named `name` can be imported.
 
     The check imports only the parent packages of the module.
     """
@@ -41,7 +41,7 @@ def has_package(name: str) -> bool:
 
 
 def find_python_with(distribution: str) -> str | None:
-    """Return the first Python interpreter that has the package, or `None` if none has it.
+    """Return the first Python interpreter in which the package is installed, or `None`.
 
     The running interpreter is checked first, then the interpreters on PATH.
     """
@@ -51,7 +51,10 @@ def find_python_with(distribution: str) -> str | None:
 
 
 def python_has(python: str, distribution: str) -> bool:
-    """Return whether the interpreter `python` can be started and has the package."""
+    """Return whether the package is installed in the interpreter `python`.
+
+    Return false if the interpreter cannot be started.
+    """
     code = f"import importlib.metadata as m; m.version({distribution!r})"
     # With -E, Python ignores PYTHONPATH, which could contain packages from another environment.
     result = run_captured((python, "-E", "-c", code), _TIMEOUT_S)

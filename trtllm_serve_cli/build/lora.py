@@ -1,7 +1,7 @@
 """Convert a PEFT adapter into the two files that NVIDIA's clients send.
 
-The files have the layout that examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM writes.
-The package `runtime.lora` implements the layout, because the server also reads these files.
+The file layout matches the output of examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM. The
+`runtime.lora` package implements this layout, because the server also reads the files.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class LoraFiles:
 
 
 def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles:
-    """Convert the PEFT adapter in the folder `source` without writing files.
+    """Convert the PEFT adapter in `source` without writing files.
 
-    Raise `BadInput` if `source` does not contain a PEFT adapter, or if the layout of the
-    files cannot represent the adapter.
+    Raise `BadInput` if `source` does not contain a PEFT adapter, or if the file layout cannot
+    represent the adapter.
     """
     if not (source / PEFT_CONFIG).is_file():
         raise BadInput(
@@ -88,7 +88,7 @@ def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles
             why=str(error),
             next_step="use a plain LoRA adapter for attention and MLP layers",
         ) from error
-    # Add a batch dimension to the arrays, as hf_lora_convert.py does.
+    # Like hf_lora_convert.py, add a batch dimension to the arrays.
     return LoraFiles(source, destination, dtype, weights[None], config[None], _count(adapter))
 
 

@@ -32,7 +32,7 @@ Files = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """A step that succeeded. `files` lists all files in the work folder at the end of the step."""
+    """A successful step. `files` lists all files in the work folder after the step."""
 
     title: str
     command: tuple[str, ...]
@@ -69,12 +69,12 @@ class PartialBuild:
 
 
 def path_of_partial_build(engine_dir: Path) -> Path:
-    """Return the folder of the unfinished build of an engine."""
+    """Return the folder for an engine's unfinished build."""
     return engine_dir.with_name(f".{engine_dir.name}{_SUFFIX}")
 
 
 def path_of_work(engine_dir: Path) -> Path:
-    """Return the folder that the steps of an engine's build write to."""
+    """Return the folder that an engine's build steps write to."""
     return path_of_partial_build(engine_dir) / _WORK
 
 
@@ -123,7 +123,7 @@ def drop_leftovers(build: PartialBuild) -> None:
 
 
 def read_partial_build(path: Path) -> PartialBuild | None:
-    """Return the unfinished build in the folder `path`, or `None` if its record is not valid."""
+    """Return the unfinished build in `path`, or `None` if its record is not valid."""
     try:
         record: dict[str, Any] = json.loads((path / _STEPS_FILE).read_text(encoding="utf-8"))
         finished = tuple(
@@ -147,11 +147,10 @@ def list_partial_builds(folder: Path) -> list[PartialBuild]:
 
 
 def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
-    """Return the finished steps that the build does not have to repeat.
+    """Return the finished steps that do not have to be repeated.
 
-    The result contains the leading steps with the same commands as in the plan, up to the last of
-    these steps whose files are unchanged. Changed files of earlier steps are ignored, because a
-    later step can change these files.
+    Their commands match the first steps of the plan, and the files recorded by the last of them are
+    unchanged. Files recorded by earlier steps are not checked, because later steps can change them.
     """
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()

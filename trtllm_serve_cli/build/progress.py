@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Progress:
     """The current activity of a build step.
 
-    `fraction` is the completed part of the activity, from 0 to 1, or `None` if it is unknown.
+    `fraction` is how much of the activity is complete, from 0 to 1, or `None` if unknown.
     """
 
     what: str
@@ -28,8 +28,8 @@ _PERCENT = re.compile(
     r"^(?P<what>[^\W\d][^%]*?)[^\w%)]*\b(?P<percent>\d{1,3})(?:\.\d+)? ?%(?= *(?:$|[•|(\[]))"
 )
 _COUNTED = re.compile(r"^(?P<what>[^\W\d][\w -]*?):? +\(?(?P<done>\d+) ?/ ?(?P<total>\d+)\)?$")
-# Patterns for the lines that TensorRT programs and the quantizer log before a long phase, with the
-# activity to display.
+# Patterns for the lines that TensorRT programs and the quantizer log before a long phase. Each
+# pattern is paired with the activity to display.
 _PHASES = tuple(
     (re.compile(sign), what)
     for sign, what in (
@@ -47,7 +47,7 @@ _PHASES = tuple(
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Return the progress that a line of output reports, or `None` if it does not report any."""
+    """Return the progress reported by a line of output, or `None` if it does not report any."""
     text = _STAMP.sub("", line.strip())
     if found := _TQDM.search(text) or _PERCENT.search(text):
         return _progress(found["what"], int(found["percent"]), 100)

@@ -65,7 +65,8 @@ def build_engine(
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
-        # Remove the folder of a build that was killed after it had moved its engine into place.
+        # Remove the folder left by a build that was killed after it had moved its engine into
+        # place.
         shutil.rmtree(path_of_partial_build(plan.engine_dir), ignore_errors=True)
         return dataclasses.replace(engine, model_name=plan.model_name)
     for module in plan.requires:
@@ -104,7 +105,7 @@ def _run_steps(
     plan: BuildPlan, build: PartialBuild, notify: Notify, on_line: Notify
 ) -> PartialBuild:
     for done in build.finished:
-        notify(f"{done.title}: finished by the last run.")
+        notify(f"{done.title}: finished in a previous run.")
     for step in plan.steps[len(build.finished) :]:
         notify(f"{step.title} …")
         started = time.monotonic()
@@ -143,7 +144,7 @@ def _move_scratch_out(build: PartialBuild) -> None:
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
     """Keep the finished steps after a failure.
 
-    If no step has finished, delete the work folder and the log, but keep the log if the error
+    If no step has finished, delete the work folder. Delete the log as well, unless the error
     message refers to it.
     """
     if build.finished:
@@ -171,7 +172,7 @@ def _check_program(step: BuildStep) -> None:
 
 
 def _check_replaceable(engine_dir: Path, name: str) -> None:
-    """Raise `BadInput` if the engine folder contains other files, which a build would delete."""
+    """Raise `BadInput` if the build would delete files that are not part of an engine."""
     if not engine_dir.exists() or (engine_dir / ENGINE_FILE).exists():
         return
     if not engine_dir.is_dir() or any(engine_dir.iterdir()):
@@ -190,7 +191,7 @@ def _run(plan: BuildPlan, step: BuildStep, build: PartialBuild, on_line: Notify)
         file.write(f"{command_line}\n")
     on_line(command_line)
     log_start = build.log.stat().st_size
-    # Without PYTHONUNBUFFERED, Python programs buffer their output, so that `on_line` receives it
+    # Without PYTHONUNBUFFERED, Python programs buffer their output, so `on_line` would receive it
     # late.
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     try:
@@ -210,7 +211,7 @@ def _run(plan: BuildPlan, step: BuildStep, build: PartialBuild, on_line: Notify)
                 next_step=f"{explanation.next_step}   (full log: {build.log})",
             )
         reason = (
-            f"the step was ended by signal {-code}"
+            f"signal {-code} terminated the step"
             if code < 0
             else f"the step exited with code {code}"
         )

@@ -1,4 +1,4 @@
-"""Place, list and lock engines in the engine store, which has one engine per fingerprint.
+"""Place, list and lock engines in the engine store, which contains one engine per fingerprint.
 
     NAME-FINGERPRINT/            an engine; NAME is the model that it was first built for
     .NAME-FINGERPRINT.partial/   an unfinished build
@@ -70,7 +70,7 @@ def list_engines(
 ) -> list[StoredEngine]:
     """Return all engines in the store, sorted by folder name.
 
-    `read` is called to read each engine. It must raise `BuildFailed` if the engine is broken.
+    `read` reads one engine and must raise `BuildFailed` if the engine is broken.
     """
     folders = sorted(file.parent for file in store.glob(f"*/{ENGINE_FILE}"))
     return [_read(path, read) for path in folders if not path.name.startswith(".")]
@@ -82,10 +82,10 @@ def is_store(folder: Path) -> bool:
 
 
 def lock_of(home: Home, engine_dir: Path, fingerprint: str) -> Path:
-    """Return the lock file of an engine.
+    """Return an engine's lock file.
 
-    If the engine is in the store, its lock file is also in the store, because several TLLM_HOMEs
-    can share a store.
+    If the engine is in the store, so is its lock file, because several TLLM_HOMEs can share a
+    store.
     """
     if engine_dir.parent == home.engines:
         return home.engines / _LOCKS / f"{fingerprint}.lock"

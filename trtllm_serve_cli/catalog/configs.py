@@ -1,4 +1,4 @@
-"""Look up the config.json values of models in the catalog, so that plans need no download."""
+"""Look up config.json values of catalog models, so that planning does not require downloads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trtllm_serve_cli.catalog.entries import load_catalog
 
 
 def find_config(source: str) -> Mapping[str, Any] | None:
-    """Return the values of config.json that determine the shape of the model in `source`.
+    """Return the config.json values that determine the shape of the model at `source`.
 
-    A source has a form such as `hf:ORG/NAME`. Return None if the catalog does not contain the
-    source or the values.
+    `source` is a string such as `hf:ORG/NAME`. Return None if the catalog does not contain the
+    source or its values.
     """
     configs = _load_configs()
     names = (entry.name for entry in load_catalog().values() if entry.source == source)
@@ -24,7 +24,7 @@ def find_config(source: str) -> Mapping[str, Any] | None:
 
 @functools.cache
 def _load_configs() -> Mapping[str, Mapping[str, Any]]:
-    """Return the table in `configs.yaml`, which maps aliases to values of config.json."""
+    """Return the table in `configs.yaml`, which maps aliases to config.json values."""
     import yaml
 
     table = resources.files("trtllm_serve_cli.catalog").joinpath("configs.yaml")

@@ -24,7 +24,7 @@ _UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 class CatalogEntry:
     """An alias for a model.
 
-    `source` has the same format as the option `-s`. `num_parameters` is approximate.
+    `source` has the same format as the `-s` option. `num_parameters` is approximate.
     """
 
     name: str
@@ -54,7 +54,7 @@ def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
             next_step="reinstall trtllm-serve-cli, or correct catalog/models.yaml in the package",
         ) from error
     if not isinstance(table, dict):
-        raise _wrong("the table", "it is not a mapping of aliases")
+        raise _wrong("top-level", "the catalog is not a mapping of aliases")
     return MappingProxyType({str(name): _parse_entry(str(name), table[name]) for name in table})
 
 
@@ -73,16 +73,16 @@ def resolve_alias(name: str) -> CatalogEntry:
     near = find_near_aliases(name)
     raise UnknownModel(
         f"No model is known as {name!r}.",
-        why=f"the catalog contains only similar aliases: {', '.join(near)}"
+        why=f"the catalog does not contain this alias; similar aliases: {', '.join(near)}"
         if near
-        else "the catalog does not contain a similar alias",
+        else "the catalog contains neither this alias nor a similar one",
         next_step=f"run `tllm import -m {near[0] if near else 'NAME'}`, "
         "or import any model from the hub with -s hf:ORG/NAME",
     )
 
 
 def find_near_aliases(name: str, limit: int = 5) -> list[str]:
-    """Return at most `limit` aliases similar to `name`, the most similar alias first."""
+    """Return up to `limit` aliases that are similar to `name`, most similar first."""
     query = name.lower().rpartition("/")[2]
     near = difflib.get_close_matches(query, load_catalog(), n=limit)
     inside = [alias for alias in load_catalog() if len(query) > 2 and query in alias]
@@ -115,7 +115,7 @@ def _parse_count(name: str, text: Any) -> int:
 
 def _wrong(name: str, why: str) -> BadInput:
     return BadInput(
-        f"The model catalog contains an error in the entry {name}.",
+        f"The model catalog contains an error in the {name} entry.",
         why=why,
         next_step="reinstall trtllm-serve-cli, or correct catalog/models.yaml in the package",
     )

@@ -1,4 +1,4 @@
-"""Start the command line, as the program `tllm` or with `python -m trtllm_serve_cli.cli`."""
+"""Run the command line, as the `tllm` program or with `python -m trtllm_serve_cli.cli`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main() -> None:
     Until the import is complete, Ctrl-C ends the process without Python's traceback.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_default:  # background jobs of a shell ignore the signal, and must continue to ignore it
+    if is_default:  # shells start background jobs with SIGINT ignored; keep it ignored
         signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     from trtllm_serve_cli.cli.main import main as run
 

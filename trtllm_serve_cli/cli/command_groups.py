@@ -1,7 +1,7 @@
-"""List the commands of a group, and import a command only when it runs.
+"""List the commands in a group, and import a command only when it runs.
 
 Typer creates all options of a command when the command is added to an application. If all commands
-were added, `tllm --help` would spend most of its run time on creating their options.
+were added up front, `tllm --help` would spend most of its time creating options.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, SYNONYMS, Command
 
-# Newer versions of Typer contain a copy of Click. Therefore, use the base class of an exception of
-# Typer, so that `except UsageError` matches the class that Typer raises.
+# Newer versions of Typer bundle a copy of Click. Use the base class of one of Typer's exceptions,
+# so that `except UsageError` matches the class that Typer raises.
 UsageError: Any = typer.BadParameter.__base__
 _COMMANDS = {command.name: command for group in COMMAND_GROUPS.values() for command in group}
 _SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
@@ -45,7 +45,7 @@ def _make_click_command(command: Command) -> Any:
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """A mapping from names to Click commands, each of which is created on its first access."""
+    """A mapping from names to Click commands that creates each command on first use."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -63,10 +63,10 @@ class _LazyCommands(Mapping[str, Any]):
 
 
 class SuggestingGroup(TyperGroup):
-    """A group that suggests similar commands if a command is unknown.
+    """A group that suggests similar commands for an unknown command.
 
-    Typer and Click 8.4 or later both add a suggestion to the error. This class ensures that only
-    one suggestion is printed.
+    Typer and Click 8.4 or later both add a suggestion to the error, so this class removes the
+    duplicate.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
@@ -128,7 +128,7 @@ class LazyGroup(SuggestingGroup):
 class FullSummaryGroup(SuggestingGroup):
     """A group that lists the full first sentence of each command's help.
 
-    By default, Click truncates long sentences in the list.
+    Click would truncate it.
     """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

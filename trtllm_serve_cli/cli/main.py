@@ -1,7 +1,7 @@
 """Run a command of `tllm`, and report errors as messages and exit codes.
 
-A command's module is imported when the command runs. The command's function imports the modules
-that do the work, so that `tllm --help` and usage errors are printed without a delay.
+A command's module is imported only when the command runs, and its function imports the modules that
+do the work. `tllm --help` and usage errors are therefore printed without delay.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `ask.stream` yields the pieces of a response as they arrive, and `ask.generate` returns the whole
 response. Both functions take an `Endpoint`, the name of a text model and a `GenerateRequest`. The
-text models are `ensemble`, `tensorrt_llm_bls` and the model with the imported model's name. All
-three have the same tensors. Closing a response early cancels the request on the server, over gRPC
-and over HTTP. OpenAI-compatible servers are another source of responses
-(`transport.openai`). Every failure is raised as a `TllmError` with a next step.
+text models are `ensemble`, `tensorrt_llm_bls` and the Triton model named after the imported model.
+They have the same inputs and outputs. Closing a response early cancels the request on the server,
+over gRPC and over HTTP. Requests can also go to an OpenAI-compatible server (`transport.openai`).
+Every failure is raised as a `TllmError` with a next step.
 """

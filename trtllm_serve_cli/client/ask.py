@@ -102,9 +102,8 @@ def stream_in_thread(
 ) -> Generator[Piece, None, None]:
     """Yield the same pieces as `stream`, but read the response in another thread.
 
-    Commands call this function from the main thread, in which Python raises `KeyboardInterrupt`. If
-    gRPC's code were interrupted there, gRPC's locks could stay held. Therefore, gRPC's code runs in
-    another thread.
+    Commands call this function from the main thread, where Python raises `KeyboardInterrupt`. An
+    interrupt inside gRPC could leave its locks held, so gRPC runs in another thread.
     """
     cancellation = Cancellation()
     pieces = stream(endpoint, model, request, interface, timeout_s, cancellation, info)
@@ -157,17 +156,17 @@ def _translate_cancellation(
     try:
         yield from pieces
     except TllmError as error:
-        # Cancelling aborts the call, and the transport reports the aborted call as a failure of the
-        # server. Replace that error, because the server has not failed.
+        # Cancelling aborts the call, which the transport reports as a server failure. Replace that
+        # error, because the server has not failed.
         if cancellation.is_set:
             raise error_mapping.cancelled() from error
         raise
 
 
 def _keep_new_text(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
-    """Replace the text of each piece with the part that is new.
+    """Convert accumulated text to increments.
 
-    Before, the text of a piece is the whole text of the response so far.
+    Each piece in `pieces` contains the whole text of the response so far.
     """
     texts: dict[int, str] = {}
     for piece in pieces:
@@ -185,7 +184,7 @@ def _mark_stopped(pieces: Generator[Piece, None, None]) -> Generator[Piece, None
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """An embedding, and the number of tokens of its text."""
+    """The embedding of a text, and the number of tokens in the text."""
 
     values: tuple[float, ...]
     num_input_tokens: int
@@ -207,7 +206,7 @@ def embed(
     if not values or not counts:
         raise RequestFailed(
             f"{model} did not return an embedding.",
-            why=f"the response has the outputs {', '.join(outputs) or 'none'}",
+            why=f"the outputs in the response are: {', '.join(outputs) or 'none'}",
             next_step="check the server's log with `tllm logs`",
         )
     return Embedding(tuple(map(float, values)), int(counts[0]))

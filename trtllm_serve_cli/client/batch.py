@@ -38,8 +38,8 @@ def parse_batch(
     """Yield a request or an error for each non-empty line.
 
     If the first non-empty line is a JSON object, the file is parsed as JSONL. Each object contains
-    the prompt as `prompt` or `text_input`. Its other fields have the names of the fields of
-    `GenerateRequest` and override `defaults`. In addition, an object can set `lora_dir` to the
+    the prompt as `prompt` or `text_input`. Its other fields are named like the fields of
+    `GenerateRequest`, and override `defaults`. In addition, an object can set `lora_dir` to the
     folder of a LoRA adapter. In any other file, each line is a prompt. `to_prompt` applies the
     model's chat template to a prompt.
     """
@@ -158,7 +158,7 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
             values[name] = tuple(words)
     if isinstance(
         values.get("guided_decoding_guide"), dict
-    ):  # a JSON schema that is not written as a string
+    ):  # a JSON schema written as an object instead of a string
         values["guided_decoding_guide"] = json.dumps(values["guided_decoding_guide"])
     # A null value selects the default, as if the key were missing.
     overrides = {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Render chat templates in the same way as `utils/chat_template_utils.py` of Transformers.
+"""Render chat templates like `utils/chat_template_utils.py` in Transformers.
 
 A template is part of a checkpoint and therefore untrusted code, so it runs in a sandbox that also
 limits its time and its memory.
@@ -17,7 +17,8 @@ import jinja2
 from trtllm_serve_cli.client.templates.sandbox import LimitedSandbox
 from trtllm_serve_cli.errors import BadInput
 
-# The arguments of `render_chat` and the tokenizer's settings, which variables cannot replace.
+# Names of `render_chat`'s arguments and of the tokenizer's settings. `variables` cannot override
+# them.
 RESERVED_VARIABLES = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 )
@@ -35,7 +36,7 @@ _TEMPLATE_FAULTS = (
     TypeError,
     ValueError,
 )
-# Marks the end of the final message in a rendered prompt, as in Transformers. The space at its end
+# Marks the end of the final message in a rendered prompt, as in Transformers. Its trailing space
 # shows whether the template removed spaces.
 _END_OF_MESSAGE = "CONTINUE_FINAL_MESSAGE_TAG "
 
@@ -61,9 +62,9 @@ def render_chat(
     message, so that the model continues this message.
 
     Set `adds_bos` if the tokenizer adds the BOS token. The BOS token at the start of the rendered
-    prompt is then removed, because the model would otherwise receive the token twice. Raise
-    `BadInput` if the template is invalid, rejects the messages, takes longer than
-    `templates.budget.TIME_LIMIT_S`, or creates too much text.
+    prompt is then removed, so that the model does not receive it twice. Raise `BadInput` if the
+    template is invalid, rejects the messages, takes longer than `templates.budget.TIME_LIMIT_S`, or
+    creates too much text.
     """
     copied = [dict(message) for message in messages]
     if continues_final_message:
@@ -99,7 +100,7 @@ def render_chat(
 
 @lru_cache(maxsize=64)
 def _compile(source: str, thread: int) -> tuple[LimitedSandbox, jinja2.Template]:
-    """Compile a template for a thread, because an environment is not thread-safe."""
+    """Compile a template once per thread, because Jinja environments are not thread-safe."""
     environment = LimitedSandbox()
     return environment, environment.from_string(source)
 

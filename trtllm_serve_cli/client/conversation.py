@@ -47,10 +47,10 @@ def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], mes
 
 
 class Conversation:
-    """A conversation with the system prompt and the latest turns that fit into the context.
+    """A conversation: the system prompt and the latest turns that fit into the context.
 
-    The server reports the number of tokens in a prompt only with the response. The size of the next
-    prompt is therefore estimated from the tokens per byte of the previous prompt.
+    The server reports a prompt's token count only with the response, so the size of the next prompt
+    is estimated from the tokens per byte of the previous prompt.
     """
 
     def __init__(self, info: ModelInfo, system: str | None = None) -> None:
@@ -82,9 +82,9 @@ class Conversation:
         self._turns = (*self._turns, turn)
 
     def measure(self, request: GenerateRequest, num_input_tokens: int | None) -> None:
-        """Record the number of tokens that the server counted in the prompt of `request`.
+        """Record the server's token count for the prompt of `request`.
 
-        The size of the next prompt is estimated from this number.
+        It is used to estimate the size of the next prompt.
         """
         if num_input_tokens:
             self._tokens_per_byte = num_input_tokens / _count_bytes(request)

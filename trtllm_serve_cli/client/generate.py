@@ -1,6 +1,6 @@
 """Define requests to text models and their responses, for gRPC, HTTP and the OpenAI API.
 
-Most fields of `GenerateRequest` have the names of tensors in NVIDIA's text models. Four fields are
+Most fields of `GenerateRequest` are named after tensors in NVIDIA's text models. Four fields are
 not tensors: `lora_name` is sent as a request parameter, `request_id` is sent as the request's id,
 `stop_after_ms` is not sent, and `history` is sent only to chat completions of the OpenAI API.
 """
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from trtllm_serve_cli.option_fields import Option, Within
 
 Interface = Literal["grpc", "http", "openai"]
-# The interfaces of Triton. Requests over these interfaces consist of tensors.
+# Triton's interfaces, which take requests as tensors.
 TritonInterface = Literal["grpc", "http"]
 LOGITS = ("context_logits", "generation_logits")
 
@@ -37,12 +37,12 @@ class RawTensor:
 class GenerateRequest:
     """A prompt and its sampling parameters.
 
-    A field that is None or empty selects the model's default. Fields with an `Option` are options
-    of `tllm infer`. The values are checked when the request is sent. If a value does not fit its
-    tensor, `BadInput` names the first such field. When `stop_after_ms` has passed, the client
-    cancels the request, and the response is the text received so far. The server's log and traces
-    contain the `request_id`. `history` contains the messages before `text_input`, for servers that
-    apply the chat template.
+    Fields that are None or empty use the model's defaults. Fields with an `Option` are options of
+    `tllm infer`. The values are checked when the request is sent. If a value does not fit its
+    tensor, `BadInput` names the first such field. After `stop_after_ms`, the client cancels the
+    request and returns the text received so far. The server's log and traces contain the
+    `request_id`. `history` contains the messages before `text_input`, for servers that apply the
+    chat template.
     """
 
     text_input: str
@@ -212,7 +212,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of a sequence that one response message contains.
+    """The part of a sequence in one response message.
 
     `at_s` is the arrival time on the monotonic clock. If a message contains several sequences
     (beams), only its first piece has the token counts, `perf` and `logits`. `num_output_tokens`
@@ -270,7 +270,7 @@ class Completion:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The number of output tokens per second, averaged over the whole latency.
+        """The mean number of output tokens per second over the whole latency.
 
         The rate is None if the number of output tokens or the latency is unknown or 0.
         """

@@ -1,4 +1,4 @@
-"""Translate the inputs of a request to the names of the served model's tensors.
+"""Translate a request's inputs to the served model's tensor names.
 
 Two inputs have different names in TensorRT-LLM 0.19 and earlier. A text model named `tensorrt_llm`
 has the llmapi layout, because the model with this name in the inflight layout does not accept text.
@@ -37,7 +37,7 @@ _NAMES = MappingProxyType(
 )
 _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
 # Inputs that the mapping omits if the model lacks them, because the client also works without them.
-# A model without the input `stream` does not stream its responses.
+# A model without the `stream` input does not stream its responses.
 _DISPENSABLE = (*_COUNTS, EXCLUDE_INPUT, "stream")
 _OLD_NAMES = MappingProxyType({"seed": "random_seed", "min_tokens": "min_length"})
 
@@ -76,10 +76,10 @@ def name_inflight_inputs(
 
 
 def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
-    """Return whether the response begins with the prompt although the request excludes the prompt.
+    """Return whether the response begins with the prompt even though the request excludes it.
 
-    In TensorRT-LLM 0.15 and earlier, NVIDIA's text models do not have the input
-    `exclude_input_in_output`. Their responses begin with the prompt unless they are streamed.
+    In TensorRT-LLM 0.15 and earlier, NVIDIA's text models do not have the `exclude_input_in_output`
+    input. Their responses begin with the prompt unless they are streamed.
     """
     can_exclude = EXCLUDE_INPUT in info.inputs or info.excludes_input
     is_upstreams = info.name != LLMAPI_MODEL and not has_vllm_inputs(info.inputs)
@@ -89,15 +89,15 @@ def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
 
 
 def _missing_input(model: str, name: str, version: str) -> BadInput:
-    """Return the error for a request with an input that the model does not have."""
+    """Return the error for a request with an input that the model lacks."""
     # Import lazily, because loading the table of upstream's model inputs takes about 0.1 s.
     from trtllm_serve_cli.repository.model.contract import find_first_version
 
     first = find_first_version("ensemble", name) if version else None
     if first is None:
-        why, later = "its configuration has no input of that name", ""
+        why, later = "its configuration does not contain this input", ""
     else:
-        why = f"its engine was built with TensorRT-LLM {version}, and {name} exists since {first}"
+        why = f"its engine was built with TensorRT-LLM {version}, but {name} was added in {first}"
         later = f", or build the engine with TensorRT-LLM {first} or later"
     return BadInput(f"{model} does not support {name}.", why=why, next_step=f"omit {name}{later}")
 

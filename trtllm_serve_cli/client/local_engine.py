@@ -1,7 +1,7 @@
 """Run requests on an engine worker in a child process, without a server.
 
-The worker is the program that the model's server would start. It runs the copy of the package
-`runtime` in the model repository, with the settings of the model `tensorrt_llm`.
+The worker is the program that the model's server would start. It runs the copy of the `runtime`
+package in the model repository, with the settings of the `tensorrt_llm` model.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _CORE_MODEL = "tensorrt_llm"
 class LocalEngine:
     """An engine worker and a tokenizer that serve one model to this process.
 
-    `info` contains the model's settings in the form in which a server reports them. Call `close` to
-    stop the worker.
+    `info` contains the model's settings in the format that a server reports. Call `close` to stop
+    the worker.
     """
 
     def __init__(self, repository: OpenRepository) -> None:
@@ -88,8 +88,8 @@ class LocalEngine:
     ) -> Generator[Piece, None, None]:
         """Yield the pieces of the response as they arrive.
 
-        If `request.stream` is false, yield one piece per sequence. Raise the same exceptions as the
-        function `stream` in the module `ask`.
+        If `request.stream` is false, yield one piece per sequence. Raise the same exceptions as
+        `client.ask.stream`.
         """
         fields = self._parse(request)
         updates: queue.SimpleQueue[SequenceUpdate | None] = queue.SimpleQueue()
@@ -119,7 +119,10 @@ class LocalEngine:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
 
     def _parse(self, request: GenerateRequest) -> dict[str, Any]:
-        """Return the fields of the engine's request. Raise `BadInput` if a value is not valid."""
+        """Convert the request to the fields of an engine request.
+
+        Raise `BadInput` if a value is not valid.
+        """
         if request.lora_name or request.lora_task_id is not None:
             raise BadInput(
                 "A LoRA adapter requires a server.",
@@ -199,7 +202,7 @@ def _count(fields: dict[str, Any]) -> int:
 
 
 def _as_array(value: Any) -> Array:
-    """Return the tensor for a value of a request, with a batch dimension as the first dimension."""
+    """Return the tensor for a value in a request. Its first dimension is the batch dimension."""
     if isinstance(value, tuple):
         return np.array([[each.encode() for each in value]], dtype=object)
     if isinstance(value, str):
@@ -212,10 +215,7 @@ def _check_layout(repository: OpenRepository) -> None:
         return
     raise BadInput(
         f"{repository.name} cannot run without a server.",
-        why=(
-            f"an engine of the kind {repository.kind} in the {repository.layout} layout runs "
-            "only inside Triton"
-        ),
+        why=(f"{repository.kind} engines in the {repository.layout} layout run only inside Triton"),
         next_step="start a server with `tllm start`, and omit --no-server",
     )
 
@@ -223,13 +223,13 @@ def _check_layout(repository: OpenRepository) -> None:
 def _read_config(repository: OpenRepository, model: str) -> dict[str, Any]:
     if model not in repository.texts:
         raise BadInput(
-            f"{repository.path} does not contain the model {model}.",
+            f"{repository.path} does not contain the {model} model.",
             next_step=f"import the model again with `tllm import -m {repository.name}`",
         )
     message = parse_config(repository.texts[model])
     config: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
-    # Restore the empty values that `MessageToDict` omits, because Triton passes empty values to a
-    # model, too.
+    # Restore the empty values that `MessageToDict` omits, because Triton also passes empty values
+    # to a model.
     for value in config.get("parameters", {}).values():
         value.setdefault("string_value", "")
     return config
@@ -257,7 +257,7 @@ def _load_tokenizer(info: ModelInfo) -> Tokenizer:
     except ImportError as error:
         raise MissingPart(
             f"The tokenizer of {info.name} cannot be loaded.",
-            why=f"the package {error.name} is not installed",
+            why=f"the {error.name} package is not installed",
             next_step=f"run `pip install {error.name}`, or start a server with `tllm start`",
         ) from error
 

@@ -14,7 +14,7 @@ from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 
 
 def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
-    """Return the tensors `lora_weights` and `lora_config` of the adapter in `folder`.
+    """Return the `lora_weights` and `lora_config` tensors of the adapter in `folder`.
 
     Raise `BadInput` if a file cannot be read, if a tensor is invalid, or if the tensors have
     different numbers of rows.

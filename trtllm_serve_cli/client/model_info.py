@@ -24,14 +24,14 @@ class ModelInfo:
     Most fields are parameters that tllm writes to the file. If tllm did not render the model, these
     fields are `None`, empty or false. Only a decoupled model can stream responses. If
     `accumulates_tokens` is true, each streamed response contains the whole text so far.
-    `core_model` is the name of the model `tensorrt_llm` that a text model calls.
+    `core_model` is the name of the `tensorrt_llm` model that a text model calls.
     `lora_prefetch_dir` is the folder of the LoRA adapters that `tensorrt_llm` loads. If
     `renders_chat` is true, the server applies the chat template to messages, and `chat_template` is
     `None`.
 
     `embedding` is set if the model computes embeddings. `inputs` contains the names of all inputs.
     `required_inputs` contains the names of the inputs that are not optional, and `unsigned_inputs`
-    the names of the inputs with the type UINT32.
+    the names of the inputs of type UINT32.
     """
 
     name: str
@@ -57,9 +57,9 @@ class ModelInfo:
     embedding: EmbeddingSettings | None = None
 
     def name_of(self, role: str) -> str:
-        """Return the name that the server uses for `role`, a model in the repository of this model.
+        """Return the server's name for `role`, another model in this model's repository.
 
-        If a server has several repositories, the names of their models have a prefix for each
+        If a server has several repositories, each model's name starts with a prefix for its
         repository. The prefix is taken from `core_model`, or from this model's name if the name
         ends with that of an upstream text model.
         """
@@ -110,7 +110,7 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         ),
         excludes_input=parameters.get("exclude_input_in_output", "").lower() == "true",
         tensorrt_llm_version=parameters.get("tensorrt_llm_version", ""),
-        # Upstream's model tensorrt_llm_bls treats these values as true.
+        # Upstream's `tensorrt_llm_bls` model treats these values as true.
         accumulates_tokens=parameters.get("accumulate_tokens", "").lower()
         in ("true", "yes", "1", "t"),
         lora_prefetch_dir=_parse_name(parameters.get("lora_prefetch_dir", "")),
@@ -131,14 +131,14 @@ def _parse_count(text: str | None) -> int | None:
 
 
 def _parse_name(text: str) -> str:
-    """Return a model's name, or "" if the name is a template variable that is not filled in."""
+    """Return the model's name, or "" if it is an unfilled template variable."""
     return "" if text.startswith("${") else text
 
 
 def import_transport(interface: TritonInterface) -> ModuleType:
     """Import and return the transport module for `interface`.
 
-    The other module is not imported, because importing gRPC takes 0.25 s.
+    The other module is not imported, to avoid the 0.25 s that importing gRPC takes.
     """
     name = "over_grpc" if interface == "grpc" else "over_http"
     return import_module(f"trtllm_serve_cli.client.transport.{name}")

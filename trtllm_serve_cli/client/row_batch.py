@@ -20,7 +20,7 @@ from trtllm_serve_cli.errors import BadInput, TllmError
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """A target that sends all `prompts` to a text model in one request, as rows of its tensors."""
+    """A target that sends all `prompts` to a text model in one request, one prompt per row."""
 
     endpoint: Endpoint
     info: ModelInfo
@@ -32,7 +32,7 @@ class RowBatch:
         """Yield the pieces of all rows as they arrive.
 
         The rows contain the prompts of the batch, so the prompt of `request` is ignored. Raise the
-        same exceptions as the function `stream` in the module `ask`.
+        same exceptions as `client.ask.stream`.
         """
         from trtllm_serve_cli.client.transport.over_grpc import stream_rows
 
@@ -40,7 +40,7 @@ class RowBatch:
 
 
 def merge_requests(requests: Iterable[GenerateRequest | TllmError]) -> list[GenerateRequest]:
-    """Return the requests, which differ only in their prompts.
+    """Return the requests, after checking that only their prompts differ.
 
     Raise the first error in `requests`, or `BadInput` if another field differs.
     """
@@ -90,7 +90,7 @@ def summarize_rows(pieces: Sequence[Piece], num_rows: int, started_s: float) -> 
     """Combine the pieces of a batch into one completion per row.
 
     The latency of a row ends with its last piece. If `stop_after_ms` ended the batch, a single
-    piece reports the end, and it belongs to all rows.
+    piece reports the end of all rows.
     """
     completions = []
     for index in range(num_rows):

@@ -1,8 +1,8 @@
-"""Send requests through the models `preprocessing`, `tensorrt_llm` and `postprocessing` in turn.
+"""Send requests through the `preprocessing`, `tensorrt_llm` and `postprocessing` models in turn.
 
-Text models return no token ids, but the responses of these three models contain the ids of the
-prompt and of the response. Upstream's tools/inflight_batcher_llm/end_to_end_test.py (tags v0.8.0 to
-v0.19.0 of triton-inference-server/tensorrtllm_backend) sends requests in the same way.
+Unlike the text models, these three models return the token ids of the prompt and the response.
+Upstream's tools/inflight_batcher_llm/end_to_end_test.py (tags v0.8.0 to v0.19.0 of
+triton-inference-server/tensorrtllm_backend) sends requests in the same way.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from trtllm_serve_cli.runtime.text.preprocessor import (
 from trtllm_serve_cli.runtime.triton.core_inputs import CORE_NAMES, EXCLUDE_INPUT
 
 _ROLES = ("preprocessing", CORE_MODEL, "postprocessing")
-# Names of optional inputs of `postprocessing`, and of the outputs of `tensorrt_llm` that are passed
-# to them. In TensorRT-LLM 0.8 and earlier, upstream's `postprocessing` model requires the inputs.
+# Maps optional inputs of `postprocessing` to the outputs of `tensorrt_llm` that are passed to them.
+# In TensorRT-LLM 0.8 and earlier, upstream's `postprocessing` model requires these inputs.
 _PASSED_ON = {"CUM_LOG_PROBS": "cum_log_probs", "OUTPUT_LOG_PROBS": "output_log_probs"}
 # Input of `postprocessing` that the gpt layout and TensorRT-LLM 0.5 lack.
 _LENGTHS = "SEQUENCE_LENGTH"
@@ -78,7 +78,7 @@ Tensors = dict[str, _Tensor]
 
 @dataclass(frozen=True, slots=True)
 class TokenPipeline:
-    """A chain of the models `preprocessing`, `tensorrt_llm` and `postprocessing` on a server.
+    """The `preprocessing`, `tensorrt_llm` and `postprocessing` models on a server.
 
     Together, they generate text and token ids from a prompt.
     """
@@ -93,7 +93,7 @@ class TokenPipeline:
     ) -> Generator[Piece, None, None]:
         """Yield one piece per sequence, after the whole response has arrived.
 
-        Raise the same exceptions as the function `stream` in the module `ask`.
+        Raise the same exceptions as `client.ask.stream`.
         """
         calls = _Calls(self.endpoint, request.request_id, timeout_s, cancellation)
         values = plan_inputs(request)
@@ -158,7 +158,7 @@ class TokenPipeline:
         """Return the generated ids of each sequence in a response of `tensorrt_llm`.
 
         A sequence starts with the prompt if the model's configuration does not exclude the prompt
-        and the model has no input to exclude it.
+        and the model has no input that excludes it.
         """
         output_ids = self._output(outputs, "output_ids")
         lengths = self._output(outputs, "sequence_length").values()
@@ -180,10 +180,7 @@ class TokenPipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The calls to the server for one request.
-
-    All calls share the request's time limit and cancellation.
-    """
+    """The server calls for one request, which share its time limit and cancellation."""
 
     endpoint: Endpoint
     request_id: str
@@ -230,7 +227,7 @@ class _Calls:
 
 
 def open_token_pipeline(endpoint: Endpoint, text_model: ModelInfo) -> TokenPipeline:
-    """Return the pipeline of the models in the same repository as `text_model`.
+    """Return the pipeline in the same repository as `text_model`.
 
     Raise `BadInput` if the server does not have all three models, or `NoServer` if the server
     cannot be reached.

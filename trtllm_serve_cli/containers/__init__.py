@@ -1,5 +1,5 @@
 """Run commands in docker or podman containers.
 
-`container` plans the commands of the container engine. `container_engine` finds a working engine
-and runs its commands.
+`container` builds the container engine's commands. `container_engine` finds a working engine and
+runs the commands.
 """

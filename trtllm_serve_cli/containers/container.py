@@ -1,8 +1,8 @@
 """Build the docker or podman command that runs another command in a container.
 
-The docker or podman command is based on the command that README.md of
-triton-inference-server/tensorrtllm_backend documents for Triton's image with TensorRT-LLM. Both use
-the host's network, 2 GiB of shared memory and the same ulimits. Comments in this module explain the
+The docker or podman command is based on the one in the README.md of
+triton-inference-server/tensorrtllm_backend for Triton's TensorRT-LLM image. Both use the host's
+network, 2 GiB of shared memory and the same ulimits. Comments in this module explain the
 differences.
 """
 
@@ -24,13 +24,13 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 @dataclass(frozen=True, slots=True)
 class ContainerHost:
-    """The container engine of a machine, and the settings with which it runs containers.
+    """A machine's container engine and its settings for running containers.
 
     `hard_limits` maps the name of each ulimit to the current user's hard limit, where -1 means
-    unlimited. `hard_limits` is empty if the user may raise the limits or if a daemon starts the
-    containers, because the user's limits then do not apply to containers. `runs_as` is the user in
-    the container as uid:gid, or None for the engine's default user. `has_gpu_toolkit` is true if
-    containers can access NVIDIA GPUs.
+    unlimited. It is empty if the user may raise the limits or if a daemon starts the containers,
+    because the user's limits then do not apply to containers. `runs_as` is the user in the
+    container, in the form uid:gid, or None for the engine's default user. `has_gpu_toolkit` is true
+    if containers can access NVIDIA GPUs.
     """
 
     engine: ContainerEngine
@@ -54,7 +54,7 @@ class Container:
 
     @property
     def find_image(self) -> tuple[str, ...]:
-        """The command that succeeds if the image is on this machine."""
+        """A command that succeeds if the image is on this machine."""
         return (self.engine, "image", "inspect", "--format={{.Id}}", self.image)
 
     @property
@@ -63,13 +63,13 @@ class Container:
 
     @property
     def remove(self) -> tuple[str, ...]:
-        """The command that kills and removes the container if it exists."""
+        """A command that kills and removes the container if it exists."""
         patience = ("--time=0", "--ignore") if self.engine == "podman" else ()
         return (self.engine, "rm", "--force", *patience, self.name)
 
     @property
     def find_pid(self) -> tuple[str, ...]:
-        """The command that prints the process id of the container's first process on the host."""
+        """A command that prints the host process id of the container's first process."""
         return (self.engine, "inspect", "--format={{.State.Pid}}", self.name)
 
 
@@ -77,8 +77,8 @@ class Container:
 class ContainerSetup:
     """The image, folders and GPUs for a container on `host`.
 
-    The container mounts `folders` at the same paths as on the host. `gpus` contains GPU ids, or
-    the single item "all", or is empty for a container without GPUs.
+    The container mounts `folders` at the same paths as on the host. `gpus` contains GPU ids or the
+    single item "all", or is empty for a container without GPUs.
     """
 
     host: ContainerHost
@@ -88,13 +88,13 @@ class ContainerSetup:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment variable for Triton's version, if the image's name contains a version."""
+        """The variable that sets Triton's version, if the image name contains the version."""
         found = re.search(r"/tritonserver:(\d\d\.\d\d)-", self.image)
         return {"NVIDIA_TRITON_SERVER_VERSION": found[1]} if found else {}
 
 
 def hash_folder(folder: Path) -> str:
-    """Return a short hash of the path, which makes container names unique on this machine."""
+    """Return a short hash of the path that makes container names unique on this machine."""
     return hashlib.sha256(str(folder).encode()).hexdigest()[:8]
 
 
@@ -112,16 +112,15 @@ def container_command(
     """Return the docker or podman command that runs `command` in an attached container.
 
     The container mounts the setup's folders and `folders` read-only, and the folders in `writable`
-    read-write. It sets the environment variables in `environ`. `passed_on` contains the names of
-    variables that the container copies from the environment of the docker or podman client, so that
-    their values do not appear in the command. `options` are additional options for `docker run` or
-    `podman run`.
+    read-write. It sets the environment variables in `environ`. `passed_on` names variables that the
+    container inherits from the docker or podman client, so that their values do not appear in the
+    command. `options` are additional options for `docker run` or `podman run`.
     """
     words: list[str] = [
         # Stay attached, so that the docker or podman client writes the command's output to the log
         # and forwards signals to the command.
         container.engine, "run", "--rm", f"--name={container.name}",
-        # Do not pull the image here, because tllm has already pulled it and shown progress.
+        # Do not pull the image here, because tllm has already pulled it while showing the progress.
         "--pull=never",
         # Disable the container engine's log, which would duplicate tllm's log.
         "--log-driver=none",
@@ -134,8 +133,7 @@ def container_command(
     words += _user_options(setup.host)
     words += [f"--env={name}={value}" for name, value in environ.items()]
     words += [f"--env={name}" for name in passed_on]
-    # Do not also mount writable folders read-only, because Docker rejects a folder that is mounted
-    # twice.
+    # Do not also mount writable folders read-only, because docker rejects duplicate mounts.
     read_only = [each for each in (*setup.folders, *folders) if each not in writable]
     words += [f"--volume={folder}:{folder}:ro" for folder in outermost(read_only)]
     words += [f"--volume={folder}:{folder}" for folder in outermost(writable)]
@@ -143,15 +141,15 @@ def container_command(
 
 
 def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Return `folders` without duplicates and without folders inside other folders."""
+    """Return `folders` without duplicates and without folders nested in others."""
     found = dict.fromkeys(folders)
     return tuple(path for path in found if not any(other in path.parents for other in found))
 
 
 def with_link_targets(path: Path) -> list[Path]:
-    """Return `path` and the folders that contain the targets of the links in `path`.
+    """Return `path` and the folders that symbolic links in `path` point into.
 
-    For example, the files of a checkpoint in the hub's cache are links to files in another folder.
+    For example, a checkpoint in the hub's cache consists of links to files in another folder.
     """
     links = [each for each in path.rglob("*") if each.is_symlink()] if path.is_dir() else []
     return [path, *(link.resolve().parent for link in links)]
@@ -186,11 +184,12 @@ def _gpu_options(engine: ContainerEngine, gpus: tuple[str, ...]) -> list[str]:
 
 
 def _user_options(host: ContainerHost) -> list[str]:
-    # Disable SELinux labels, because SELinux denies podman's containers access to folders and GPUs.
+    # Disable SELinux labels, because SELinux would deny podman containers access to folders and
+    # GPUs.
     words = ["--security-opt=label=disable"] if host.engine == "podman" else []
     if host.runs_as is not None:
-        # Set a home folder and a user name, because libraries that compile code need both, and the
-        # image does not define them for this user.
+        # Set a home folder and a user name, because libraries that compile code need both and the
+        # image defines neither for this user.
         words += [f"--user={host.runs_as}", "--env=HOME=/tmp", "--env=USER=tllm"]
     return words
 
@@ -201,18 +200,18 @@ def check_mounts(folders: Iterable[Path]) -> None:
         if ":" in str(folder):
             raise BadInput(
                 f"{folder} cannot be mounted into a container.",
-                why="docker and podman use the colon as a separator in mounts",
+                why="docker and podman use colons to separate the parts of a mount",
                 next_step="move the folder to a path without a colon, and set TLLM_HOME (models) "
                 "or ENGINE_DEST_PATH (engines) to the new path",
             )
 
 
 def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
-    """Return the error to raise if the container engine cannot provide GPUs to its containers."""
+    """Return the error to raise if the container engine's containers cannot use GPUs."""
     if engine == "podman":
         return MissingPart(
             f"podman cannot provide a GPU for {subject}.",
-            why="/etc/cdi and /var/run/cdi contain no specification of NVIDIA GPUs",
+            why="/etc/cdi and /var/run/cdi contain no CDI specification for NVIDIA GPUs",
             next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT}), then run "
             "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
         )

@@ -24,12 +24,12 @@ _CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _CAP_SYS_RESOURCE = 1 << 24
 _TIMEOUT_S = 60.0
 
-# Maps a part of an engine's error message to the fix.
+# Maps part of an engine's error message to the fix.
 _FIXES = {
     "permission denied": 'run `sudo usermod -aG docker "$USER"` and log in again',
     "Cannot connect to the Docker daemon": "run `sudo systemctl start docker`",
 }
-# Patterns for the output of a failed pull, each with the cause and the next step.
+# Each entry contains a pattern in a failed pull's output, the cause, and the next step.
 _PULL_FAILURES = (
     (
         r"unauthorized|denied|authentication required|\b401\b|\b403\b",
@@ -38,7 +38,7 @@ _PULL_FAILURES = (
     ),
     (
         r"manifest unknown|not found|\b404\b|does not exist",
-        "the registry has no such image",
+        "the registry does not contain this image",
         "check the image's name and tag, and pass them with --image",
     ),
     (
@@ -62,7 +62,7 @@ _PULL_FAILURES = (
 def find_container_host(
     preferred: ContainerEngine | None, environ: Mapping[str, str] = os.environ
 ) -> ContainerHost:
-    """Return the `preferred` engine. By default, return docker if it works, otherwise podman.
+    """Return the `preferred` engine or, by default, the first working one of docker and podman.
 
     Raise `MissingPart` if the preferred engine does not work, or if no engine works.
     """
@@ -88,8 +88,8 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     if answer.failure:
         return answer.failure
     version, _, security = answer.out.strip().partition(" ")
-    # If the engine runs as the current user, containers can run as root, because root in these
-    # containers has only the current user's file permissions.
+    # If the engine runs as the current user, containers can run as root, because root in such a
+    # container has only the current user's file permissions.
     is_users_own = engine == "podman" or "rootless" in security or os.geteuid() == 0
     return ContainerHost(
         engine=engine,
@@ -101,8 +101,9 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
 
 
 def suggest_fix(*reasons: str) -> str:
-    """Return the fix for the first known error in `reasons`. If no error is known, return the
-    command that installs podman.
+    """Return the fix for the first known error in `reasons`.
+
+    If no error is known, return the command that installs podman.
     """
     fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
     return next(fixes, "run `apt-get install podman`")
@@ -126,7 +127,7 @@ def pull_image(
     on_output: Callable[[bytes], None],
     terminal: os.terminal_size | None = None,
 ) -> None:
-    """Pull the container's image, and pass the output of the pull to `on_output`.
+    """Pull the container's image, and pass the engine's output to `on_output`.
 
     If `terminal` is set, the container engine formats its output for a terminal of this size. Raise
     `MissingPart` with the reason if the pull fails.
@@ -154,7 +155,7 @@ def explain_pull(container: Container, output: str) -> MissingPart:
             break
     return MissingPart(
         f"The image {container.image} could not be pulled.",
-        why=f"{why}{_last_line(output) or 'the engine reported no reason'}",
+        why=f"{why}{_last_line(output) or 'the engine did not report a reason'}",
         next_step=next_step.format(**names),
     )
 
@@ -165,7 +166,7 @@ def remove_container(container: Container) -> None:
 
 
 def find_first_process(container: Container) -> int | None:
-    """Return the process id of the container's first process on the host.
+    """Return the host process id of the container's first process.
 
     Return None if the container is not running.
     """
@@ -193,7 +194,7 @@ def _hard_limits() -> dict[str, int]:
         "stack": resource.RLIMIT_STACK,
     }
     limits = {name: resource.getrlimit(number)[1] for name, number in numbers.items()}
-    # Podman lowers its own nproc limit to pid_max, so a container cannot have a higher nproc limit.
+    # Podman lowers its own nproc limit to pid_max, and a container's limit cannot be higher.
     num_pids = int(Path("/proc/sys/kernel/pid_max").read_text())
     return limits | {"nproc": lower_limit(limits["nproc"], num_pids)}
 

@@ -1,4 +1,4 @@
-"""Choose the default limits of engines that serve a checkpoint on this machine's GPUs."""
+"""Choose default limits for engines that serve a checkpoint on this machine's GPUs."""
 
 from __future__ import annotations
 

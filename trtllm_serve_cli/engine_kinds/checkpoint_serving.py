@@ -1,7 +1,7 @@
 """Compute the template parameters of engines that serve a checkpoint without a build.
 
-Each engine argument that corresponds to a parameter of NVIDIA's templates has an entry in
-`config.pbtxt`. An additional entry contains all other engine arguments as a JSON object.
+Engine arguments that correspond to a parameter in NVIDIA's templates have their own entries in
+`config.pbtxt`. One more entry contains all other arguments as a JSON object.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ MAX_BATCH_SIZE = 256
 MAX_NUM_TOKENS = 8192
 # Maps an entry in `config.pbtxt` to its template parameter, if the two have different names.
 _RENAMED = {"gpt_model_path": "engine_dir"}
-# If one of these parameters is set, Triton's queue can reorder requests. The model `tensorrt_llm`
+# If one of these parameters is set, Triton's queue can reorder requests. The `tensorrt_llm` model
 # must then have a single instance.
 _ORDER = ("priority_levels", "default_timeout_microseconds")
-# One instance can serve this number of streams that each produce a token every 19 ms (measured with
-# benchmarks/streams.py). More than four instances have no effect on 256 streams.
+# The number of streams that one instance can serve if each stream produces a token every 19 ms
+# (measured with benchmarks/streams.py). With 256 streams, more than four instances bring no further
+# gain.
 _STREAMS_PER_INSTANCE = 64
 _MAX_INSTANCES = 4
 
@@ -44,12 +45,12 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
 
 
 def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str]:
-    """Return the numbers of instances of the text models and of the model `tensorrt_llm`.
+    """Return the numbers of instances of the text models and of the `tensorrt_llm` model.
 
     `max_num_seqs` is the engine's maximum number of sequences. If there is a single engine, several
     instances of `tensorrt_llm` share it. If there are several engines, each engine has exactly one
     instance. A queue with priorities or timeouts requires a single instance, because instances that
-    share an engine take requests from the queue independently of each other.
+    share an engine dequeue requests independently.
     """
     num_instances = min(math.ceil(max_num_seqs / _STREAMS_PER_INSTANCE), _MAX_INSTANCES)
     is_one_engine = count_gpu_groups(overrides.get("gpu_device_ids", "")) == 1

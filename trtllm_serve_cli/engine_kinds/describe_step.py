@@ -33,7 +33,7 @@ def plan_describe_step(
     """Return the build step that writes `engine.json`.
 
     The step passes `details` to the engine kind's `describe_built` function. `outputs` are the
-    files that this function writes in addition to `engine.json`.
+    files that `describe_built` writes in addition to `engine.json`.
     """
     checkpoint = request.checkpoint
     engine = {

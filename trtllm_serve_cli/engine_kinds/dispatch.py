@@ -114,7 +114,7 @@ def _choose_gpus(gpus: tuple[PresentGpu, ...], ids: tuple[str, ...]) -> tuple[Pr
     """Return the GPUs with these ids, or all GPUs if `ids` is empty.
 
     Only indices can be matched with GPUs. If no id matches, for example because the ids are UUIDs,
-    return the first GPUs, as many as there are ids.
+    return the first `len(ids)` GPUs instead.
     """
     if not ids:
         return gpus
@@ -128,7 +128,7 @@ def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
         if not container.examples.is_dir():
             raise BadInput(
                 f"{container.examples} is not a folder.",
-                why="--examples requires the folder `examples` from TensorRT-LLM's source code",
+                why="--examples requires the `examples` folder of TensorRT-LLM's source code",
                 next_step=f"run `git clone -b v{image.trtllm} "
                 "https://github.com/NVIDIA/TensorRT-LLM`, and pass --examples "
                 "TensorRT-LLM/examples",
@@ -145,7 +145,7 @@ def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
 
 
 def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
-    """Raise `BadInput` if an option is set that only other engine kinds support.
+    """Raise `BadInput` if an option that only other engine kinds support is set.
 
     `options` maps the names of these options, which are fields of `BuildRequest`, to their values.
     The value None means that the option is not set.
@@ -155,8 +155,8 @@ def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
             continue
         users = [each.name for each in all_kinds() if option in each.building.request_options]
         raise BadInput(
-            f"The engine kind {name} does not accept --{option}.",
-            why=f"the option applies only to the engine kind {' or '.join(users)}",
+            f"The {name} engine kind does not accept --{option}.",
+            why=f"the option applies only to the {' or '.join(users)} engine kind",
             next_step=f"omit --{option}, or use --engine {users[0]} --{option} {value}",
         )
 
@@ -167,7 +167,7 @@ def check_computes_embeddings(kind: EngineKind, source: str) -> None:
         return
     kinds = [each.name for each in all_kinds() if "embedding" in each.serving.layouts]
     raise BadInput(
-        f"The engine kind {kind.name} does not compute embeddings.",
+        f"The {kind.name} engine kind does not compute embeddings.",
         why=f"{source} is an embedding model",
         next_step=f"choose --engine {' or --engine '.join(kinds)}",
     )
@@ -181,7 +181,7 @@ def _check_format(kind: EngineKind, request: BuildRequest) -> None:
         return
     needed = " or ".join(_FORMAT_NAMES[each] for each in sorted(kind.building.formats))
     raise BadInput(
-        f"The engine kind {kind.name} requires {needed}.",
+        f"The {kind.name} engine kind requires {needed}.",
         why=f"{checkpoint.source} is {_FORMAT_NAMES[checkpoint.format]}",
         next_step="import a Hugging Face checkpoint of the model with -s hf:ORG/NAME, or choose "
         f"--engine {EMBEDDED}",

@@ -70,22 +70,23 @@ class FitCheck(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """The functions and properties that define how engines of a kind are built.
+    """The functions and properties that define how an engine kind builds its engines.
 
     `formats` are the supported checkpoint formats ("hf", "gguf"). `tools` are the Python
     distributions that the build uses, and whose versions the toolchain records. `needs_weights` is
     false if the build does not read the checkpoint's weights. `request_options` are the fields of
-    `BuildRequest` that this kind supports but some other kinds do not support.
+    `BuildRequest` that this kind supports but some other kinds do not.
 
     `complete_options` adds the build options that the repository's parameters require. The last
     step of a build calls `describe_built` with the engine's folder, the checkpoint and the details
-    from the plan. `describe_built` returns the values of fields of `Engine`. If a kind serves
-    checkpoints without a build, its build plans have no steps. For such a kind, `describe` returns
-    the engine, and `no_build_reason` is a sentence that explains why nothing is built.
+    from the plan. `describe_built` returns values for fields of `Engine`. Some kinds serve
+    checkpoints directly, without a build; their build plans have no steps. For these kinds,
+    `describe` returns the `Engine`, and `no_build_reason` is a sentence that explains why nothing
+    is built.
 
-    `describe_source` returns the engine in a folder that tllm did not write. Its arguments are the
-    model's name, the engine's folder, the tokenizer's folder and the source. `read_details` returns
-    the value of `Engine.details` for an engine's folder.
+    `describe_source` returns the `Engine` for a folder that tllm did not write. Its arguments are
+    the model's name, the engine's folder, the tokenizer's folder and the source. `read_details`
+    returns the value of `Engine.details` for an engine's folder.
     """
 
     plan: Callable[[BuildRequest, Toolchain], BuildPlan]
@@ -105,7 +106,7 @@ class Building:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The functions and properties that define how engines of a kind are served.
+    """The functions and properties that define how an engine kind serves its engines.
 
     `parameters` are the template parameters that this kind supports, in addition to the parameters
     that all kinds support. `plan_values` computes parameter values from the engine, the options and
@@ -115,13 +116,13 @@ class Serving:
 
     `draft_parameter` is the parameter for the folder of a draft model's engine, or empty if engines
     of this kind cannot use a draft model. `describe_draft` returns the engine in this folder, which
-    generates draft tokens in the model `tensorrt_llm_draft`, or None if the parameter is not set.
+    generates draft tokens in the `tensorrt_llm_draft` model, or None if the parameter is not set.
     `describe_draft` raises `BadInput` if this engine cannot generate draft tokens for the model.
 
     `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
     parameters of the models, or an empty string for the newest version. `backends` maps each layout
-    to the Triton backend that the layout requires. `--engine auto` chooses this kind for the
-    `native_layout`, if it reads the checkpoint's format. `model_yaml` is set if the file
+    to the Triton backend that the layout requires. For `native_layout`, `--engine auto` chooses
+    this kind if the kind reads the checkpoint's format. `model_yaml` is set if the file
     `model.yaml` contains arguments for TensorRT-LLM's LLM API. It returns these arguments and the
     entries that remain in `config.pbtxt`.
     """
@@ -158,14 +159,14 @@ class ContainerFit:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The requirements for machines and containers that serve engines of a kind.
+    """The requirements for machines and containers that run an engine kind.
 
     `count_gpus` returns the number of GPUs for one instance. `refuses_mpirun` is the reason why
     `mpirun` cannot start the server, or empty if `mpirun` can start it. `fit_container` returns the
-    software and the image for a model. `ranks` is the program that starts the processes of the
-    engine. `check_fits` is None if engines of this kind run on any machine. `reports_waiting`
-    returns whether the server's metrics include the number of requests that are waiting in the
-    engine.
+    software that a container needs to serve a model, and an image that includes it. `ranks` selects
+    the program that starts the engine's processes. `check_fits` is None if engines of this kind run
+    on any machine. `reports_waiting` returns whether the server's metrics include the number of
+    requests that are waiting in the engine.
     """
 
     fit_container: Callable[[ModelView], ContainerFit]

@@ -17,7 +17,7 @@ class Machine:
     """A machine's GPUs and installed engine packages.
 
     `gpus` are the names that the driver reports for the GPUs. `versions` maps the packages that are
-    installed for this Python to their versions. `pythons` maps the packages that may be installed
+    installed for this Python to their versions. `pythons` maps each package that may be installed
     for another Python to the interpreter that has the package.
     """
 
@@ -33,7 +33,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """The engine kind that was chosen, and a sentence that explains the choice.
+    """The chosen engine kind, and a sentence that explains the choice.
 
     `python` is the interpreter that has the kind's package, or empty for Triton's Python. `missing`
     is the error to report if this machine lacks something that the kind needs. It is set only in

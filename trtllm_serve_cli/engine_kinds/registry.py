@@ -26,7 +26,7 @@ MODULES = {
 AUTO = "auto"
 # This kind runs on any CPU. If no engine is installed, tllm suggests installing this kind.
 EMBEDDED = "openvino"
-# The engine kind of a model repository that does not name a kind. It is a copy of NVIDIA's
+# The engine kind of model repositories that do not name a kind. These are copies of NVIDIA's
 # repository.
 UPSTREAM = "tensorrt"
 
@@ -40,7 +40,7 @@ def find_kind(name: str) -> EngineKind:
     """Return the engine kind with this name. Raise `BadInput` if the name is unknown."""
     if name not in MODULES:
         raise BadInput(
-            f"There is no engine kind {name!r}.",
+            f"{name!r} is not an engine kind.",
             next_step=f"choose one of {', '.join(MODULES)}",
         )
     kind: EngineKind = import_module(MODULES[name]).KIND

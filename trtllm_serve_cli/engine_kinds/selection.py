@@ -15,10 +15,10 @@ def detect_machine(
 ) -> Machine:
     """Return the GPUs and engine packages of this machine without importing the packages.
 
-    By default, tllm searches other Python interpreters only for the package of the kind
-    `requested`. If `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs,
-    tllm searches them for the packages of all kinds. `engine_python` is the interpreter that the
-    user set for the engine.
+    By default, tllm searches other Python interpreters only for the package of the `requested`
+    kind. If `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs, tllm
+    searches them for the packages of all kinds. `engine_python` is the interpreter that the user
+    set for the engine.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
     versions, pythons = {}, {}
@@ -42,8 +42,8 @@ def detect_machine(
 def _find_python(package: str, named: str, *, is_certain: bool) -> str | None:
     if not named:
         return find_python_with(package)
-    # If the user requested this kind, do not check whether the interpreter `named` has the package,
-    # because this interpreter may exist only on the machine that runs the server.
+    # If the user requested this kind, do not look for the package in the `named` interpreter, which
+    # may exist only on the machine that runs the server.
     return named if is_certain or python_has(named, package) else None
 
 

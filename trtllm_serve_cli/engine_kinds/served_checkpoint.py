@@ -51,8 +51,8 @@ def serve_checkpoint(
 ) -> Building:
     """Return the `Building` for a kind that serves checkpoints directly.
 
-    `plan_arguments` returns the engine's arguments. `no_build_reason` is a sentence that explains
-    to the user why nothing is built. `plan_limits` converts the default limits for a GPU to the
+    `plan_arguments` returns the engine's arguments. `no_build_reason` is a sentence for the user
+    that explains why nothing is built. `plan_limits` converts the default limits for a GPU to the
     engine's arguments, or is None if the limits do not depend on the GPU.
     """
 

@@ -21,8 +21,8 @@ WORKER_PARAMETERS = frozenset(
 class ServingOptions:
     """The options for serving an engine.
 
-    If an option is None, a default that depends on the engine is used. `parameters` maps the names
-    of template parameters to the values from `--param`, which override the other options.
+    Options that are None use a default that depends on the engine. `parameters` maps the names of
+    template parameters to the values from `--param`, which override the other options.
     `engine_python` is the Python that has the engine's package, or empty for Triton's Python.
     """
 
@@ -37,7 +37,7 @@ class ServingOptions:
 
 @dataclass(frozen=True, slots=True)
 class CoreModel:
-    """The Python model or C++ backend that Triton runs as the model `tensorrt_llm`.
+    """The Python model or C++ backend that Triton runs as the `tensorrt_llm` model.
 
     `backend_parameter` is the parameter that names the backend, or None for tllm's Python model.
     `entries` are the entries in the model's `config.pbtxt` that are the same for every engine.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-# Suffixes of files that a tokenizer may need. Python files are safe to copy, because a downloaded
-# checkpoint contains them only if the user trusts their code.
+# Suffixes of files that a tokenizer may need. Python files are safe to copy, because tllm downloads
+# them only if the user trusts their code.
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".py")
 
 

@@ -78,7 +78,7 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
 
 
 def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySection:
-    """Return the options of the section `repository` with their paths resolved against `folder`."""
+    """Return the `repository` section with its paths resolved against `folder`."""
     return dataclasses.replace(
         repository,
         dir=_join(folder, repository.dir),
@@ -87,7 +87,7 @@ def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySec
 
 
 def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the section `launch` with their paths resolved against `folder`."""
+    """Return the `launch` section with its paths resolved against `folder`."""
     return {
         name: _join(folder, value) if isinstance(value, Path) else value
         for name, value in launch.items()
@@ -114,10 +114,10 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
 
 
 def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]]) -> Declaration:
-    """Return the declaration with the values in `overrides`.
+    """Return the declaration with the values in `overrides` applied.
 
     A value of `None` keeps the declared value. Template parameters and build flags in `overrides`
-    are added to the declared parameters and flags.
+    are merged into the declared parameters and flags.
     """
     sections = {}
     for name, fields in overrides.items():

@@ -1,4 +1,4 @@
-"""Use an imported model as the draft model of another model for speculative decoding."""
+"""Use an imported model as another model's draft model for speculative decoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.repository.model.store import load_model
 def with_draft_model(declaration: Declaration, name: str, home: Home) -> Declaration:
     """Return the declaration with the engine of the imported model `name` as its draft engine.
 
-    If the declaration does not set an engine kind, set the engine kind of the draft model. Raise
+    If the declaration does not set an engine kind, use the draft model's engine kind. Raise
     `UnknownModel` if `name` is not imported, or `BadInput` if its engine cannot be a draft engine.
     """
     draft = load_model(home, name)

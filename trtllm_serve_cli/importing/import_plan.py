@@ -120,7 +120,7 @@ class ImportPlan:
         lines = [self.fetch.description]
         if self.is_from_catalog:
             lines.append(
-                "The model's shape is from the catalog of tllm, because config.json cannot be "
+                "The model's shape is from tllm's catalog, because config.json cannot be "
                 "downloaded. COMMIT stands for the commit to download."
             )
         lines.append(self.choice.reason)
@@ -191,7 +191,7 @@ def plan_import(
 
 
 def find_source(name: str, home: Home) -> Source:
-    """Return the source in the catalog for the model `name`, or else the imported model's source.
+    """Return the source of a catalog entry or imported model. Catalog entries take precedence.
 
     Raise `UnknownModel` if neither the catalog nor the imported models contain the name.
     """
@@ -256,8 +256,7 @@ def request_build(
 ) -> BuildRequest:
     """Return the request to build an engine from the checkpoint.
 
-    `kept` contains the settings from `tllm set` that the import keeps, and that the engine must
-    therefore support.
+    `kept` contains the `tllm set` settings that the import keeps, so the engine must support them.
     """
     return BuildRequest(
         model_name=declaration.model.name,
@@ -288,13 +287,13 @@ def find_build_tools(declaration: Declaration) -> Toolchain:
 
 
 def _check_mode(declaration: Declaration, kind: str) -> None:
-    """Raise `BadInput` if the options for a build in a container do not apply to the engine."""
+    """Raise `BadInput` if the container build options do not apply to the engine."""
     engine = declaration.engine
     if engine.mode == "container":
         if kind != UPSTREAM:
             raise BadInput(
-                f"The engine kind {kind} is not built in a container.",
-                why=f"--mode container applies only to the engine kind {UPSTREAM}",
+                f"tllm does not build {kind} engines in a container.",
+                why=f"--mode container applies only to {UPSTREAM} engines",
                 next_step=f"omit --mode, or add --engine {UPSTREAM}",
             )
         return
@@ -368,7 +367,7 @@ def _choose_for_engine_source(source: EngineSource, requested: str) -> EngineCho
     name = find_engine_source_kind().name
     if requested not in (AUTO, name):
         raise BadInput(
-            f"{source} is not an engine of the kind {requested}.",
+            f"{source} cannot be used with --engine {requested}.",
             why="a source of the form engine:DIR is a TensorRT engine",
             next_step="omit --engine, or pass a checkpoint with -s hf:ORG/NAME",
         )
@@ -380,7 +379,7 @@ def _with_tokenizer(
 ) -> Declaration:
     """Return the declaration with the absolute path of the tokenizer's folder.
 
-    A relative path would be wrong for the server, which has a different working directory.
+    The server has a different working directory, so a relative path would not be valid there.
     """
     parameters = declaration.repository.parameters
     default = kept.get("tokenizer_dir", source.path)

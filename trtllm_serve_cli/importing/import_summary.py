@@ -17,8 +17,8 @@ def describe_serving(
 ) -> Iterator[str]:
     """Yield a line with the engine's limits, and a line about FP8 if the GPU supports it.
 
-    `quantization` is the value of the option --quantization. `card` is the type of this machine's
-    GPU, or None if the machine does not have a GPU that tllm knows.
+    `quantization` is the value of the `--quantization` option. `card` is the type of this machine's
+    GPU, or `None` if the machine has no GPU or the GPU is not in tllm's GPU table.
     """
     parameters = repository.parameters
     sequences, tokens = (parameters.get(name) for name in ("max_num_seqs", "max_num_tokens"))
@@ -35,9 +35,10 @@ def describe_serving(
 
 
 def describe_stages(stages: Mapping[str, float]) -> str:
-    """Describe the durations of an import's stages, in seconds by name of the stage.
+    """Return a summary of how long the import and each of its stages took.
 
-    Example: "41.3 s (checkpoint 12.1 s, engine 28.9 s, model repository 0.3 s)"
+    `stages` maps the name of each stage to its duration in seconds. Example of the result:
+    "41.3 s (checkpoint 12.1 s, engine 28.9 s, model repository 0.3 s)".
     """
     details = ", ".join(f"{name} {duration_s:.1f} s" for name, duration_s in stages.items())
     return f"{sum(stages.values()):.1f} s ({details})"

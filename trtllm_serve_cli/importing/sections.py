@@ -1,7 +1,7 @@
 """Define the sections of a `tllm.yaml` for the model, its engine and its repository.
 
-The fields are also options of `tllm import`. Except for the fields of the repository, they are also
-options of `tllm build`.
+The fields are also options of `tllm import`. All fields except those of the repository section are
+also options of `tllm build`.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class EngineSection:
         Path | None,
         Option(
             (
-                "Path of the folder `examples` from TensorRT-LLM's repository. Container images "
-                "for versions before TensorRT-LLM 0.17 do not contain this folder."
+                "Path to the `examples` folder of a TensorRT-LLM checkout. Container images with "
+                "TensorRT-LLM before 0.17 do not contain this folder."
             ),
             metavar="DIR",
         ),

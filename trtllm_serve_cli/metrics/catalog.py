@@ -1,4 +1,4 @@
-"""List the metric families that a server may publish and `tllm` reads.
+"""List the metric families that servers may publish and `tllm` reads.
 
 `runtime/telemetry` declares the families that this project's models publish. This module adds the
 families that only Triton or its TensorRT-LLM backend publishes.
@@ -24,14 +24,14 @@ BACKEND_FAMILIES = (
         "nv_trt_llm_disaggregated_serving_metrics",
         "counter",
         "Transfers of KV caches from a context server to a generation server: the total time in "
-        "milliseconds, and the number of requests. Since TensorRT-LLM 0.15",
+        "milliseconds, and the number of requests. Available since TensorRT-LLM 0.15",
         "disaggregated_serving_type",
         ("kv_cache_transfer_ms", "request_count"),
         origin="tensorrtllm",
     ),
 )
-# Triton publishes these families.
-# Source: docs/user_guide/metrics.md of triton-inference-server/server.
+# Triton publishes these families, which are documented in docs/user_guide/metrics.md of
+# triton-inference-server/server.
 TRITON_FAMILIES = (
     SUCCESSES := Family(
         "nv_inference_request_success",
@@ -69,21 +69,21 @@ TRITON_FAMILIES = (
     COMPUTE_INPUT_DURATION := Family(
         "nv_inference_compute_input_duration_us",
         "counter",
-        "Time that models spent on processing inputs",
+        "Time that models spent processing inputs",
         unit="us",
         origin="triton",
     ),
     COMPUTE_INFER_DURATION := Family(
         "nv_inference_compute_infer_duration_us",
         "counter",
-        "Time that models spent on inference",
+        "Time that models spent running inference",
         unit="us",
         origin="triton",
     ),
     COMPUTE_OUTPUT_DURATION := Family(
         "nv_inference_compute_output_duration_us",
         "counter",
-        "Time that models spent on processing outputs",
+        "Time that models spent processing outputs",
         unit="us",
         origin="triton",
     ),

@@ -18,7 +18,7 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
     Raise `NoServer` if the server does not respond in time. Raise `RequestFailed` if the response
     is an HTTP error, is truncated or is not text.
     """
-    # Ignore HTTP_PROXY, because a proxy may not be able to reach a server on the local network.
+    # Ignore HTTP_PROXY, because the proxy may be unable to reach servers on the local network.
     opener = build_opener(ProxyHandler({}))
     try:
         with opener.open(f"http://{address}/metrics", timeout=timeout_s) as response:
@@ -26,10 +26,10 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
         return page.decode()
     except HTTPError as error:
         error.close()
-        raise _no_page(address, f"the response to /metrics has status HTTP {error.code}") from error
+        raise _no_page(address, f"the response to /metrics has HTTP status {error.code}") from error
     except (HTTPException, UnicodeDecodeError) as error:
         raise _no_page(
-            address, "the response is truncated, is not text or does not use HTTP"
+            address, "the response is truncated, is not text or is not valid HTTP"
         ) from error
     except (URLError, OSError) as error:
         raise NoServer(

@@ -13,8 +13,8 @@ from trtllm_serve_cli.metrics.parse import Snapshot
 class Latency:
     """The distribution of a latency, in milliseconds.
 
-    Percentiles are interpolated within a bucket. The last bucket has no upper bound, so a
-    percentile in this bucket is reported as the bucket's lower bound.
+    Percentiles are interpolated within a bucket. The last bucket has no upper bound, so percentiles
+    in it are reported as its lower bound.
     """
 
     count: int
@@ -27,7 +27,7 @@ class Latency:
 def read_latency(
     now: Snapshot, before: Snapshot | None, name: str, labels: Mapping[str, str]
 ) -> Latency | None:
-    """Return the latency from the histogram `name`, which must be in seconds.
+    """Return the latency from the histogram named `name`, whose values must be in seconds.
 
     If `before` is set, the latency includes only the observations since that snapshot. Return
     `None` if there are no observations.

@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import RequestFailed
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample on a metrics page. A counter's `name` does not have the suffix `_total`."""
+    """One sample on a metrics page. A counter's `name` does not include the `_total` suffix."""
 
     name: str
     labels: Mapping[str, str]
@@ -30,7 +30,7 @@ class Snapshot:
     def find(self, name: str, **labels: str) -> tuple[Sample, ...]:
         """Return the samples with this name and at least these labels.
 
-        If `name` ends with `_total`, this suffix is ignored.
+        A `_total` suffix in `name` is ignored.
         """
         plain = name.removesuffix("_total")
         return tuple(
@@ -47,7 +47,7 @@ class Snapshot:
     def models(self, *prefixes: str) -> tuple[tuple[str, str], ...]:
         """Return the name and version of each model that has samples, in sorted order.
 
-        Only samples whose names start with one of `prefixes` count.
+        Samples are considered only if their names start with one of `prefixes`.
         """
         return tuple(
             sorted(

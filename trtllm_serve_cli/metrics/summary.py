@@ -1,7 +1,7 @@
-"""Summarize the metrics in a snapshot for each model, engine and GPU, and for the server's machine.
+"""Summarize the metrics in a snapshot by model, engine and GPU, and for the server's machine.
 
 Counters start at zero when the server or the model starts, so a rate requires an earlier snapshot.
-If the metrics page does not contain a value, the value is `None` instead of zero.
+Values that are missing from the metrics page are `None`, not zero.
 
 Triton publishes `nv_inference_…`, `nv_cpu_…` and `nv_gpu_…`. Its TensorRT-LLM backend publishes
 `nv_trt_llm_…`. This project's models and engine workers publish `tllm_…`.
@@ -48,12 +48,12 @@ _SUCCESSES = ("stop", "length")
 class ModelRow:
     """The metrics of one Triton model.
 
-    For this project's models, `num_succeeded` and `failures` count clients' requests by outcome.
-    For other models, both contain Triton's counts. Triton counts every request to a decoupled model
-    as successful. `num_inferences` counts each row of a batch. `queue_ms` and `compute_ms` are
-    means over all requests that Triton counts as successful. `requests_per_s` is the rate of
-    successful requests since the earlier snapshot. `ttft` and `itl` cover the time since the
-    earlier snapshot, or since the server started if there is no earlier snapshot.
+    For this project's models, `num_succeeded` and `failures` count client requests by outcome. For
+    other models, both contain Triton's counts. Triton counts every request to a decoupled model as
+    successful. `num_inferences` counts each row of a batch. `queue_ms` and `compute_ms` are means
+    over all requests that Triton counts as successful. `requests_per_s` is the rate of successful
+    requests since the earlier snapshot. `ttft` and `itl` cover the time since the earlier snapshot,
+    or since the server started if there is no earlier snapshot.
     """
 
     model: str
@@ -79,8 +79,8 @@ class EngineRow:
 
     If a model has several instances, the counts are sums over all instances, and `is_worker_up` is
     true only if all workers are running. `num_scheduled` is the number of requests in the last
-    step. `prefix_hit_fraction` is the fraction of the prompts' blocks that were already in the KV
-    cache. `num_kv_transfers` is the number of requests whose KV cache was transferred between
+    step. `prefix_hit_fraction` is the fraction of prompt blocks that were already in the KV cache.
+    `num_kv_transfers` is the number of requests whose KV cache was transferred between
     disaggregated servers, and `kv_transfer_ms` is the mean time of a transfer. `v1` contains the
     metrics for static batching, which TensorRT-LLM calls V1.
     """
@@ -143,9 +143,9 @@ class Summary:
 
 
 def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
-    """Summarize the snapshot `now`.
+    """Summarize the `now` snapshot.
 
-    Rates cover the time since the snapshot `before`. Without `before`, rates are `None`.
+    Rates cover the time since the `before` snapshot. If `before` is `None`, the rates are `None`.
     """
     return Summary(
         models=tuple(
@@ -166,10 +166,9 @@ def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
 
 
 def rate_per_s(now: Snapshot, before: Snapshot | None, name: str, **labels: str) -> float | None:
-    """Return the growth rate of a counter between two snapshots, or `None` if it is unknown.
+    """Return the rate of increase of a counter between two snapshots, or `None` if it is unknown.
 
-    If the later value is lower, the counter has restarted at zero, so its growth is the later
-    value.
+    If the later value is lower, the counter was reset to zero, so its increase is the later value.
     """
     if before is None or now.taken_at_s <= before.taken_at_s:
         return None

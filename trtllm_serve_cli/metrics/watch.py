@@ -40,7 +40,7 @@ def watch_metrics(
 def start_watches(sources: Mapping[str, Watch]) -> WatchQueue:
     """Run each watch in a separate thread, and return a queue with the results of all watches.
 
-    Each item in the queue is a pair: the name of a source, and a snapshot or an error.
+    Each item in the queue pairs the name of a source with a snapshot or an error.
     """
     results: WatchQueue = queue.SimpleQueue()
 

@@ -1,8 +1,8 @@
 """Read values from a `config.pbtxt`, and change a value without changing any other byte.
 
-The class `_Reader` parses the text, because protobuf's parser discards the positions of values.
-`_Reader` also accepts the templates in triton-inference-server/tensorrtllm_backend, which protobuf
-rejects if a `${name}` variable is unquoted.
+`_Reader` parses the text, because protobuf's parser discards the positions of values. It also
+accepts the templates in triton-inference-server/tensorrtllm_backend, which protobuf rejects if a
+`${name}` variable is unquoted.
 
 A place is the path to a field, for example `max_batch_size`, `instance_group.count`,
 `input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`. In
@@ -61,7 +61,10 @@ class Unfilled:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A scalar between the offsets `start` and `end`. Adjacent quoted strings are one scalar."""
+    """A scalar between the offsets `start` and `end`.
+
+    Adjacent quoted strings count as one scalar.
+    """
 
     start: int
     end: int
@@ -116,9 +119,9 @@ def line_of(text: str, place: str) -> int | None:
 def change(text: str, place: str, value: str) -> str:
     """Return `text` with `value` at `place`. If the field is missing, add it.
 
-    Pass `value` without quotes: this function adds them if the field is a string. If the field is a
-    list of numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be
-    parsed, and `KeyError` if `place` names a tensor or step that does not exist.
+    Pass `value` without quotes; they are added if the field is a string. If the field is a list of
+    numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be parsed, and
+    `KeyError` if `place` names a tensor or step that does not exist.
     """
     steps = _steps(place)
     literal = write_value(place, value)
@@ -157,7 +160,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def write_value(place: str, value: str) -> str:
-    """Return `value` as a literal for the field at `place`. A string literal has quotes.
+    """Return `value` as a literal for the field at `place`. String literals are quoted.
 
     Raise `KeyError` if Triton's model configuration has no such field.
     """
@@ -185,8 +188,8 @@ def _steps(place: str) -> _Steps:
         if name == "parameters":
             return (*steps, (name, rest), ("value", None), ("string_value", None))
         if name in _SELECTED_BY:
-            # Split at the last dot, because the name of an element may contain dots, but the name
-            # of the field after the element cannot.
+            # Split at the last dot, because an element name may contain dots, but the field name
+            # after it cannot.
             element, _, rest = rest.rpartition(".")
             steps.append((name, element))
         else:
@@ -238,7 +241,7 @@ def _items(value: _Value | _List | _Message, *, keep_lists: bool) -> tuple[_Valu
 def _add(text: str, root: _Message, steps: _Steps, literal: str) -> str:
     """Return `text` with the missing field at `steps` added.
 
-    Messages that do not exist on the path to the field are added, too.
+    Missing messages on the path to the field are also added.
     """
     parents, depth = [root], 0
     for name, element in steps[:-1]:

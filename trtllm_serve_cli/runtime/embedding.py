@@ -17,7 +17,7 @@ _FLOAT32 = np.dtype("<f4")
 
 
 def shorten(vector: Vector, dimensions: int | None, settings: EmbeddingSettings) -> Vector:
-    """Return the first values of an embedding, normalized again if the model normalizes."""
+    """Truncate an embedding, and normalize it again if the model normalizes embeddings."""
     if dimensions is None or dimensions == len(vector):
         return vector
     shortened = vector[:dimensions]
@@ -53,18 +53,18 @@ def pool(hidden: NDArray[Any], mask: NDArray[Any], mode: str) -> Vector:
 
 
 def normalize(vectors: Vector) -> Vector:
-    """Return the vectors with the length 1. Vectors with the length 0 are unchanged."""
+    """Return the vectors scaled to length 1. Zero vectors are unchanged."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
 
 
 def encode_vector(vector: Vector) -> str:
-    """Return an embedding as Base64 text of its little-endian 32-bit floats."""
+    """Encode an embedding as Base64 text of little-endian 32-bit floats."""
     return base64.b64encode(np.ascontiguousarray(vector, dtype=_FLOAT32).tobytes()).decode()
 
 
 def decode_vector(text: str) -> Vector:
-    """Return the embedding that `encode_vector` encoded."""
+    """Decode an embedding that `encode_vector` encoded."""
     return np.frombuffer(base64.b64decode(text), dtype=_FLOAT32).astype(np.float32)
 
 

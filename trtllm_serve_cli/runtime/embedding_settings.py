@@ -1,4 +1,7 @@
-"""Describe a model that computes embeddings. The command line imports this module without NumPy."""
+"""Define the settings of models that compute embeddings.
+
+The command line imports this module, so it must not import NumPy.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from typing import Any
 
 from .engine import InvalidRequest
 
-# The pooling modes of sentence-transformers that are supported.
+# The supported pooling modes of sentence-transformers.
 POOLING_MODES = ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
-    """The settings with which a model computes embeddings.
+    """The settings that a model uses to compute embeddings.
 
-    An embedding has `dimension` values, which are pooled from the tokens with one of the
-    `POOLING_MODES`. `is_normalized` is true if its length is 1. If `is_matryoshka` is set, a
-    shorter embedding consists of the first values. `matryoshka_dimensions` are the supported sizes;
-    if it is empty, any size is supported. `prompts` maps names to texts that a client can prepend
-    to its inputs.
+    An embedding has `dimension` values, pooled over the tokens with one of the `POOLING_MODES`.
+    `is_normalized` is true if embeddings are scaled to length 1. If `is_matryoshka` is set, clients
+    can request shorter embeddings, which consist of the first values of the full embedding.
+    `matryoshka_dimensions` contains the supported sizes; if it is empty, any size is supported.
+    `prompts` maps names to texts that a client can prepend to its inputs.
     """
 
     dimension: int
@@ -47,7 +50,7 @@ class EmbeddingSettings:
         return cls(**{**known, "matryoshka_dimensions": sizes})
 
     def check_dimensions(self, dimensions: int) -> None:
-        """Raise `InvalidRequest` if the model has no embeddings with this number of values."""
+        """Raise `InvalidRequest` if the model cannot compute embeddings of this size."""
         if dimensions == self.dimension:
             return
         if not self.is_matryoshka:
@@ -67,13 +70,16 @@ class EmbeddingSettings:
             )
 
     def find_prompt(self, name: str) -> str:
-        """Return the text of a prompt, or "" without a name. Raise `InvalidRequest`."""
+        """Return the text of the prompt `name`, or "" if `name` is empty.
+
+        Raise `InvalidRequest` if the model does not have a prompt with this name.
+        """
         if not name:
             return ""
         if (prompt := self.prompts.get(name)) is None:
             known = ", ".join(self.prompts) or "none"
             raise InvalidRequest(
-                f"prompt_name is {name!r}, but this model does not have such a prompt; its prompts "
-                f"are: {known}"
+                f"prompt_name is {name!r}, but this model does not have a prompt with that name; "
+                f"its prompts are: {known}"
             )
         return prompt

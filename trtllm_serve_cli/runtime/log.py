@@ -27,8 +27,8 @@ _LEVELS: dict[Level, str] = {"I": "info", "W": "warning", "E": "error"}
 def write_log(level: Level, text: str, **fields: Any) -> None:
     """Write a log line with the level, the model, `text` and `fields`.
 
-    `level` is the letter that Triton's log uses for the level, for example `E` for an error. Errors
-    on writing are ignored, so that a log on a full disk, for example, does not stop the model.
+    `level` is the letter that Triton's log uses for the level, for example `E` for an error. Write
+    errors are ignored, so that a full disk, for example, does not stop the model.
     """
     with contextlib.suppress(OSError, ValueError):
         is_json = os.environ.get("TLLM_LOG_FORMAT") == "json"
@@ -45,7 +45,7 @@ def write_traceback() -> None:
 
 
 def render_json(level: Level, text: str, fields: dict[str, Any], now: datetime) -> str:
-    """Return the line as a JSON object. `fields` override the keys that are in all lines."""
+    """Return the line as a JSON object. `fields` override the standard keys."""
     at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {"time": at, "level": _LEVELS[level], "model": MODEL_NAME, "message": text, **fields}
     return json.dumps(line, ensure_ascii=False)

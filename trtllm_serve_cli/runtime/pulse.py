@@ -1,11 +1,11 @@
 """Count heartbeats in a small file, which the server's supervisor reads.
 
-The folder `$TLLM_PULSES` contains one file for each process of a model or of the gateway, and for
-each engine worker. The count in a file stops if the process hangs. Unlike a request, reading a file
-does not require a response, so a process that hangs cannot block the supervisor.
+The folder `$TLLM_PULSES` contains one file for each model process, gateway process and engine
+worker. If a process hangs, its count stops increasing. Unlike sending a request, reading a file
+does not require a response, so a hung process cannot block the supervisor.
 
-The process that creates a file locks it. The kernel releases the lock when the process ends, so the
-supervisor ignores the files of models that were unloaded. The model that starts an engine worker
+The process that creates a file locks it. The kernel releases the lock when the process exits, so
+the supervisor can ignore the files of unloaded models. The model that starts an engine worker
 creates the worker's file, so the supervisor also detects that a worker is missing.
 """
 
@@ -29,8 +29,7 @@ from typing import Literal, cast
 PULSES_VARIABLE = "TLLM_PULSES"
 # A process that receives this signal writes the stacks of its threads to the server's log.
 STACKS_SIGNAL = signal.SIGUSR2
-# The interval in seconds at which a model's process writes a heartbeat. The interval of an idle
-# engine worker is similar.
+# The heartbeat interval of a model process, in seconds. Idle engine workers use a similar interval.
 PERIOD_S = 0.5
 _RECORD = struct.Struct("<6q")
 
@@ -40,9 +39,9 @@ Role = Literal["model", "worker", "gateway"]
 class PulseState(IntEnum):
     """The activity of a process.
 
-    `LOADING` is the state before the first start has finished. `IDLE` processes write heartbeats.
-    `BUSY` engine workers count steps. A worker is `FAILED` from its death until the next worker has
-    loaded the engine.
+    A process is `LOADING` until it has started for the first time. `IDLE` processes write
+    heartbeats, and `BUSY` engine workers count steps. A worker that has died is `FAILED` until its
+    replacement has loaded the engine.
     """
 
     LOADING = 0
@@ -53,7 +52,7 @@ class PulseState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The content of a file.
+    """The content of a heartbeat file.
 
     `num_beats` increases while the process is idle. `num_updates` counts the engine steps that
     generated tokens, and `iteration` is the number that the engine assigned to its latest step.
@@ -81,12 +80,12 @@ class PulseWriter:
                 self._record = mmap.mmap(file.fileno(), _RECORD.size)
 
     def beat(self) -> None:
-        """Record that the process is idle and responds."""
+        """Record that the process is idle and responsive."""
         self._num_beats += 1
         self._write(PulseState.IDLE, 0)
 
     def work(self, num_in_flight: int) -> None:
-        """Record that an engine is working on this number of requests."""
+        """Record that the engine is processing this number of requests."""
         self._write(PulseState.BUSY, num_in_flight)
 
     def note_updates(self) -> None:
@@ -107,7 +106,7 @@ class PulseWriter:
 
 
 class PulseFile:
-    """A file for the heartbeats of `role`, which is removed when `close` is called.
+    """A heartbeat file for a process with this `role`. `close` removes the file.
 
     `path` is None if no supervisor reads the file or if the disk is full.
     """
@@ -123,7 +122,8 @@ class PulseFile:
         temporary = path.with_name(f".{path.name}")
         self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
-        # Write the whole file, because a write to a mapped file on a full disk kills the process.
+        # Write the whole file now, because a write to a mapped file on a full disk kills the
+        # process.
         os.write(self._fd, bytes(_RECORD.size))
         temporary.rename(path)
         self.path = path
@@ -138,7 +138,7 @@ class PulseFile:
 
 
 def start_beating(role: Role, model: str) -> None:
-    """Count the heartbeats of this process from a thread until the process ends."""
+    """Write heartbeats for this process from a separate thread until the process exits."""
     register_stacks_signal()
     file = PulseFile(role, model)
     if file.path is None:
@@ -155,13 +155,13 @@ def start_beating(role: Role, model: str) -> None:
 
 def register_stacks_signal() -> None:
     """Write the stacks of all threads to stderr when the process receives `STACKS_SIGNAL`."""
-    # Without a usable stderr, the signal ends the process, which the supervisor kills anyway.
+    # If stderr is not usable, the signal kills the process, which the supervisor would kill anyway.
     with contextlib.suppress(ValueError, RuntimeError, OSError, AttributeError):
         faulthandler.register(STACKS_SIGNAL, all_threads=True)
 
 
 def read_pulses(folder: Path) -> Iterator[Pulse]:
-    """Yield the heartbeats in `folder`, and remove the files of processes that have ended."""
+    """Yield the heartbeats in `folder`, and remove the files of processes that have exited."""
     for path in sorted(folder.glob("[!.]*.*.*.*")):
         # Ignore files that are removed or truncated while they are read.
         with contextlib.suppress(OSError, ValueError, struct.error):
@@ -175,7 +175,7 @@ def read_pulses(folder: Path) -> Iterator[Pulse]:
 def _read_record(path: Path) -> tuple[int, ...] | None:
     """Return the record in a file.
 
-    If the process that owns the file has ended, remove the file and return None.
+    If the process that owns the file has exited, remove the file and return None.
     """
     with path.open("rb") as file:
         try:

@@ -17,7 +17,7 @@ MAX_TOP_LOG_PROBS = 20
 
 
 def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
-    """Raise `InvalidRequest` with the tensor's name if a value is invalid or exceeds `limits`."""
+    """Raise an `InvalidRequest` that names the tensor if a value is invalid or exceeds `limits`."""
     if not request.input_ids:
         raise InvalidRequest("input_ids is empty; send a prompt with at least one token")
     if (lowest := min(request.input_ids)) < 0:
@@ -111,7 +111,7 @@ def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> Gener
     NVIDIA's backend accepts ids outside the vocabulary. Input ids are taken modulo the vocabulary
     size, because NVIDIA's benchmark sends random ids from the whole INT32 range. An `end_id`
     outside the vocabulary is removed, because some of NVIDIA's clients send 50256 to every model.
-    With such an `end_id` and `min_tokens`, OpenVINO GenAI would write outside its logits.
+    If `min_tokens` is set, OpenVINO GenAI would write out of bounds with such an `end_id`.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)

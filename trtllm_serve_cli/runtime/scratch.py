@@ -1,7 +1,7 @@
-"""Create temporary folders in the server's own folder for temporary files.
+"""Create temporary folders in the server's own temporary folder.
 
-The supervisor clears this folder. In the system's folder, the files of killed processes would
-accumulate.
+The supervisor clears this folder. In the system's temporary folder, files left behind by killed
+processes would accumulate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ VARIABLE = "TLLM_SCRATCH"
 
 
 def make_temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """Return a new folder in `$TLLM_SCRATCH`, or in the system's folder if it does not exist."""
+    """Create a temporary folder in `$TLLM_SCRATCH` if that exists, or in the system's otherwise."""
     parent = os.environ.get(VARIABLE, "")
     return tempfile.TemporaryDirectory(
         prefix=prefix, dir=parent if parent and Path(parent).is_dir() else None

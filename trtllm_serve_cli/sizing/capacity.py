@@ -12,14 +12,13 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 _MIB = 1 << 20
-# The memory that the driver and a CUDA context use, measured on an H200 with driver 580 and CUDA
-# 13. The driver used 616 MiB. A PyTorch process that had run matrix multiplication and attention
-# used 693 MiB for its CUDA context and kernels.
+# Memory used by the driver and a CUDA context, measured on an H200 with driver 580 and CUDA 13. The
+# driver used 616 MiB. A PyTorch process that had run matrix multiplication and attention used 693
+# MiB for its CUDA context and kernels.
 CONTEXT_BYTES = (616 + 693) * _MIB
-# An estimate for the memory that an engine's kernels and runtime allocate in addition to the CUDA
-# context.
+# Estimated memory that an engine's kernels and runtime allocate in addition to the CUDA context.
 WORKSPACE_BYTES = 512 * _MIB
-# An estimate for the buffers that NCCL allocates on each GPU if a model uses several GPUs.
+# Estimated size of the buffers that NCCL allocates on each GPU if a model uses several GPUs.
 NCCL_BYTES = 512 * _MIB
 _ACTIVATION_BYTES = 2
 _LOGIT_BYTES = 4
@@ -31,7 +30,7 @@ class Demand:
 
     `weights` is the format of the large matrices, and `others` is the format of all other
     parameters. Lengths are in tokens. The limits have TensorRT-LLM's names and defaults. The
-    computed size of the weights is multiplied by `scale` to match the checkpoint's index.
+    computed weight size is multiplied by `scale` to match the checkpoint's index.
     """
 
     weights: Format
@@ -72,21 +71,20 @@ def plan_memory(shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: D
 
 
 def weight_bytes(stage: Stage, demand: Demand) -> float:
-    """Return the bytes that a stage's weights use on each GPU in the stage."""
+    """Return the size in bytes of the weights on each GPU in a stage."""
     large = (stage.matrices + stage.experts) * demand.weights.bits
     rest = (stage.replicated + stage.embedding + stage.head) * demand.others.bits
     return demand.scale * (large + rest) / 8
 
 
 def activation_bytes(shape: ModelShape, parallelism: Parallelism, demand: Demand) -> int:
-    """Return the size of the logits and of the activations for `max_num_tokens`, in bytes.
+    """Return the size of the logits and activations for `max_num_tokens`, in bytes.
 
-    Activations consist of two copies of the residual stream, plus the tensors in the attention or
-    in the MLP, whichever are larger. The attention's tensors are queries, keys, values and an
-    output. The MLP's tensors are the gate, the up projection and their product. In a mixture of
-    experts, each selected expert has these tensors. On an H200, Llama layers in PyTorch used 0.90
-    to 0.92 of this estimate. Logits are in single precision, with one row for each sequence in the
-    batch.
+    Activations consist of two copies of the residual stream, plus the attention tensors or the MLP
+    tensors, whichever are larger. The attention tensors are queries, keys, values and an output.
+    The MLP tensors are the gate, the up projection and their product. In a mixture of experts, each
+    selected expert has these tensors. On an H200, Llama layers in PyTorch used 90% to 92% of this
+    estimate. Logits are in single precision, with one row for each sequence in the batch.
     """
     tp, heads = parallelism.tp, shape.num_attention_heads
     attention = 2 * (heads + max(tp, shape.num_key_value_heads)) * shape.head_dim / tp

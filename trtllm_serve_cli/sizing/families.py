@@ -86,7 +86,7 @@ def _adapt_refined_web(config: Config) -> Config:
 def _adapt_qwen(config: Config) -> Config:
     """Halve the intermediate size.
 
-    In Qwen's config, it is the sum for both projections of the gated MLP.
+    In Qwen's config, this size is the total width of both projections in the gated MLP.
     """
     return {**config, "intermediate_size": config.get("intermediate_size", 0) // 2}
 

@@ -100,8 +100,8 @@ def load_gpu(name: str) -> Gpu:
         return gpu
     near = difflib.get_close_matches(normalized, [*load_gpus(), *_ALIASES], n=4, cutoff=0.5)
     raise BadInput(
-        f"The GPU {name!r} is unknown.",
-        why=f"the most similar names of supported GPUs are {', '.join(near)}"
+        f"{name!r} is not a supported GPU.",
+        why=f"the supported GPUs with the most similar names are {', '.join(near)}"
         if near
         else f"the supported GPUs are {', '.join(load_gpus())}",
         next_step=f"choose a supported GPU, for example --gpu {near[0] if near else 'h200'}",
@@ -123,7 +123,10 @@ def find_gpus() -> tuple[PresentGpu, ...]:
 
 
 def find_present_card() -> Gpu | None:
-    """Return the type of this machine's first GPU, or None if it is missing or unknown."""
+    """Return the type of this machine's first GPU.
+
+    Return None if the machine has no GPU or if its type is unknown.
+    """
     gpus = find_gpus()
     return find_card(gpus[0].shown_as) if gpus else None
 
@@ -211,5 +214,5 @@ def parse_gpu_ids(text: str | None) -> tuple[str, ...]:
                 next_step="run `nvidia-smi -L` to list the GPUs, then pass GPUs such as --gpus 0,1",
             )
     if len(set(gpus)) < len(gpus):
-        raise BadInput(f"--gpus {text} contains a GPU twice.", next_step="list each GPU once")
+        raise BadInput(f"--gpus {text} lists a GPU twice.", next_step="list each GPU once")
     return gpus

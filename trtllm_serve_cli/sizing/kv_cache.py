@@ -13,7 +13,7 @@ TOKENS_PER_BLOCK = 32
 
 
 def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
-    """Return the number of values that one layer caches for a token on each of `tp` GPUs.
+    """Return the number of values that one layer caches per token on each of `tp` GPUs.
 
     If `tp` is larger than the number of key-value heads, each GPU caches one complete head. For MLA
     models, every GPU caches the complete latent.
@@ -24,7 +24,7 @@ def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
 
 
 def kv_bytes_per_token(shape: ModelShape, bits: float) -> int:
-    """Return the bytes that all layers cache for a token while sliding windows are not yet full.
+    """Return the KV cache bytes per token over all layers, before any sliding window is full.
 
     The result is rounded to whole bytes.
     """
@@ -34,11 +34,11 @@ def kv_bytes_per_token(shape: ModelShape, bits: float) -> int:
 def kv_bytes_of_sequence(
     shape: ModelShape, num_tokens: int, bits: float, *, tp: int = 1, num_layers: int | None = None
 ) -> float:
-    """Return the bytes of a sequence's KV cache on each of `tp` GPUs.
+    """Return a sequence's KV cache size in bytes on each of `tp` GPUs.
 
     `num_layers` is the number of layers on the GPU, or None for all layers. Layers with a sliding
     window are assumed to be distributed evenly over the pipeline stages. If their number is not
-    divisible by the number of stages, the remaining layers count as layers without a window.
+    divisible by the number of stages, the remaining layers are counted as layers without a window.
     """
     layers = shape.num_layers if num_layers is None else num_layers
     window = shape.window

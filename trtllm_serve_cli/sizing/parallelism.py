@@ -43,14 +43,14 @@ def check_parallelism(
     for name, number in (("tp", tp), ("pp", pp), ("moe-tp", moe_tp), ("moe-ep", moe_ep)):
         if number is not None and number < 1:
             raise _refuse(
-                f"--{name} {number}", "the number must be at least 1", f"pass --{name} 1 or more"
+                f"--{name} {number}", "the number must be at least 1", f"set --{name} to 1 or more"
             )
     _check_tensor_parallelism(shape, tp)
     if pp > shape.num_layers:
         raise _refuse(
             f"--pp {pp}",
             f"the number of pipeline stages exceeds the number of layers, {shape.num_layers}",
-            f"pass --pp {shape.num_layers} or less",
+            f"set --pp to {shape.num_layers} or less",
         )
     if shape.experts is None:
         if (moe_tp or 1, moe_ep or 1) != (1, 1):

@@ -31,10 +31,9 @@ from trtllm_serve_cli.sizing.stages import split_stages
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 # If the model does not fit on the available GPUs, try plans with up to this many GPUs.
 _MAX_GPUS = 128
-# Limits for the ratio of the size on disk to the computed size. Above the maximum, weights are
-# stored in a wider type than the type in which they are served. Below the minimum, weights are
-# quantized although config.json does not specify a quantization, as in checkpoints that older
-# versions of ModelOpt write.
+# Bounds on the ratio of on-disk size to computed size. Above the maximum, the weights are stored in
+# a wider type than the serving type. Below the minimum, they are quantized even though config.json
+# does not specify a quantization, as in checkpoints from older ModelOpt versions.
 _MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 
@@ -50,9 +49,9 @@ class Formats:
 
 @dataclass(frozen=True, slots=True)
 class ParallelPlan:
-    """The memory and speed of a model with one parallelism.
+    """The memory use and the speed of a model with a given parallelism.
 
-    `limits` are the defaults of the engines that serve a checkpoint without a build. `speed` and
+    `limits` are the default limits of engines that serve a checkpoint without a build. `speed` and
     `limits` are None if the model does not fit.
     """
 
@@ -68,8 +67,8 @@ class SizePlan:
 
     `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
     on which the model fits, which may be more than `num_gpus`. `smallest` is None if the model does
-    not fit on 128 GPUs. `smallest_in_fp8` is the same plan with weights in FP8. It is None if the
-    GPU does not support FP8, or if the options or the checkpoint specify a quantization.
+    not fit on 128 GPUs. `smallest_in_fp8` is the same plan with FP8 weights. It is None if the GPU
+    does not support FP8, or if the options or the checkpoint specify a quantization.
     """
 
     facts: ModelFacts
@@ -112,10 +111,10 @@ class SizePlan:
 def plan_size(
     facts: ModelFacts, gpu: Gpu, num_gpus: int | None = None, options: SizeOptions | None = None
 ) -> SizePlan:
-    """Plan a model for up to `num_gpus` GPUs of the same type.
+    """Plan the deployment of a model on up to `num_gpus` identical GPUs.
 
-    If `num_gpus` is None, the plan is for up to 8 GPUs, or for more GPUs if the options request
-    more. Raise `BadInput` if the model's shape or the GPU does not support the options.
+    If `num_gpus` is None, the limit is 8 GPUs, or the number of GPUs that the options request if
+    that is higher. Raise `BadInput` if the model's shape or the GPU does not support the options.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
@@ -179,7 +178,7 @@ def _list_parallelisms(
 ) -> tuple[Parallelism, ...]:
     """Return the requested parallelism, or else the parallelisms to compare.
 
-    They use `num_gpus` GPUs, or a smaller power of two.
+    The parallelisms to compare use either `num_gpus` GPUs or a smaller power of two.
     """
     if options.tp or options.pp:
         one = check_parallelism(
@@ -202,9 +201,9 @@ def _list_parallelisms(
 def _list_by_world_size(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Return parallelisms in ascending order of their number of GPUs.
+    """Return parallelisms in ascending order of GPU count.
 
-    Numbers of GPUs above `num_gpus` are powers of two.
+    GPU counts above `num_gpus` are powers of two.
     """
     more = (world_size for world_size in _powers_of_two(_MAX_GPUS) if world_size > num_gpus)
     world_sizes = (*range(1, num_gpus + 1), *more)
@@ -282,12 +281,12 @@ def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
 def _measure_format(facts: ModelFacts, others: Format) -> Format:
     """Return a format for a quantization whose size is unknown.
 
-    The size is the average number of bits per parameter in the checkpoint's files.
+    Its size is the average number of bits per parameter in the checkpoint's files.
     """
     if facts.weight_bytes is None:
         raise BadInput(
-            f"The size of weights with the quantization {facts.shape.quantization} is unknown.",
-            why="the checkpoint does not have an index with the size of the weights",
+            f"The size of weights with {facts.shape.quantization} quantization is unknown.",
+            why="the checkpoint does not have an index that contains the size of the weights",
             next_step="set the quantization, for example --quantization int8",
         )
     stage = split_stages(facts.shape, Parallelism())[0]
@@ -322,8 +321,8 @@ def _choose_demand(
 def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
     """Return the factor that adjusts computed weight sizes to the size on disk.
 
-    Return 1 if the size on disk is unknown, if the weights are not served as they are stored, or if
-    the sizes differ too much.
+    Return 1 if the size on disk is unknown, if the weights are not served in their stored format,
+    or if the sizes differ too much.
     """
     own = facts.shape.quantization
     is_as_stored = options.quantization is None or (options.quantization == "none" and not own)
@@ -337,8 +336,7 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
     """Return the input and output length.
 
-    If a length is not set, choose a length for which the input and the output fit into the model's
-    context.
+    If a length is not set, choose one so that the input and output fit into the model's context.
     """
     max_positions = shape.max_position_embeddings
     if options.max_seq_len and max_positions and options.max_seq_len > max_positions:

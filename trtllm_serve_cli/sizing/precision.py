@@ -16,9 +16,9 @@ Rate = Literal["fp16", "fp8", "fp4"]
 class Format:
     """A number format.
 
-    `bits` is the average size of a number, including scales. `rate` is the name of a field of `Gpu`
-    that contains a multiplication rate. GPUs multiply numbers in this format at `speed` times this
-    rate. `capability` is the minimum compute capability.
+    `bits` is the average size of a number, including scales. `rate` names the field of `Gpu` that
+    contains the multiplication rate for this format. GPUs multiply numbers in this format at
+    `speed` times this rate. `capability` is the minimum compute capability.
     """
 
     bits: float
@@ -55,7 +55,7 @@ KV_FORMATS = {
     "int8": Format(8),
     "nvfp4": Format(4 + 8 / 16, "fp4", (10, 0)),
 }
-# Maps the names that checkpoints use for quantizations to the names in `WEIGHT_FORMATS`.
+# Maps quantization names in checkpoints to names in `WEIGHT_FORMATS`.
 _CHECKPOINT_WORDS = {
     "awq": "int4_awq",
     "gptq": "int4_awq",
@@ -77,7 +77,7 @@ def read_quantization_word(config: Mapping[str, Any]) -> str:
 
 
 def name_weight_format(checkpoint_word: str) -> str | None:
-    """Return the key in `WEIGHT_FORMATS` for a checkpoint's quantization, if there is one."""
+    """Return the key in `WEIGHT_FORMATS` for a checkpoint's quantization, or None."""
     word = _CHECKPOINT_WORDS.get(checkpoint_word, checkpoint_word)
     return word if word in WEIGHT_FORMATS else None
 
@@ -92,7 +92,7 @@ def check_runs(what: str, number_format: Format, gpu: Gpu, next_step: str) -> No
             ".".join(map(str, each)) for each in (number_format.capability, gpu.capability)
         )
         raise BadInput(
-            f"The GPU {gpu.name} does not support {what}.",
+            f"The {gpu.name} GPU does not support {what}.",
             why=f"the format requires compute capability {needed}, but the GPU has {has}",
             next_step=next_step,
         )

@@ -1,11 +1,13 @@
 """Estimate upper limits for a model's speed from memory reads and multiplications.
 
-The limits use the rates that a GPU sustains, not the rates in its data sheet, which a GPU reaches
-only briefly or not at all: its power limit lowers the clock. An H200 sustained 4.3 of 4.8 TB/s in
-copies, and 670 of 989 TFLOP/s in bf16 and 1310 of 1979 TFLOP/s in FP8 with the matrices of Llama 2
-7B. All other GPUs are assumed to sustain the same fractions of their rates. Communication between
-GPUs is not counted. Real speeds are lower. On the same H200, vLLM 0.26 reached 0.67 of the limit
-for a single stream and 0.73 of the saturated limit.
+The limits use the rates that a GPU sustains, not the rates in its data sheet. A GPU reaches the
+latter only briefly or not at all, because its power limit lowers the clock. An H200 sustained 4.3
+of 4.8 TB/s in copies. With the matrices of Llama 2 7B, it sustained 670 of 989 TFLOP/s in bf16 and
+1310 of 1979 TFLOP/s in FP8. All other GPUs are assumed to sustain the same fractions of their
+rates.
+
+Communication between GPUs is not counted. Real speeds are lower. On the same H200, vLLM 0.26
+reached 67% of the limit for a single stream and 73% of the saturated limit.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 BANDWIDTH_REACHED = 4.3 / 4.8
-# Attribute of `Gpu` with a peak rate -> the fraction of this rate that a GPU sustains. FP4 was not
-# measured, so the fraction of FP8 is used.
+# Maps each `Gpu` field that contains a peak rate to the fraction of this rate that a GPU sustains.
+# FP4 was not measured, so it uses the fraction for FP8.
 COMPUTE_REACHED = {"fp16": 670 / 989, "fp8": 1310 / 1979, "fp4": 1310 / 1979}
 
 
@@ -29,9 +31,9 @@ COMPUTE_REACHED = {"fp16": 670 / 989, "fp8": 1310 / 1979, "fp4": 1310 / 1979}
 class Speed:
     """The upper limits for a model's speed.
 
-    Tokens are output tokens, and a request has `input_len` and `output_len` tokens.
-    `single_stream_tokens_per_s` is the limit for one sequence after its prompt was processed. The
-    saturated limits apply if as many sequences as possible run concurrently.
+    Token rates count output tokens. A request has `input_len` input tokens and `output_len` output
+    tokens. `single_stream_tokens_per_s` is the limit for one sequence after its prompt has been
+    processed. The saturated limits apply if as many sequences as possible run concurrently.
     """
 
     single_stream_tokens_per_s: float
@@ -60,11 +62,11 @@ def estimate_step_cost(
 ) -> StepCost:
     """Return the parts of a step's minimum duration.
 
-    For one sequence and for all sequences, the sum of the parts is the step duration that
-    `estimate_speed` uses. This duration is the time for memory reads or for multiplications,
-    whichever is longer. Durations for other batch sizes are interpolated linearly. Pipeline stages
-    run in parallel, and each stage processes a share of the sequences, so a step is one cycle
-    through all stages.
+    For a batch of one sequence and for a batch of all sequences, the sum of the parts is the step
+    duration that `estimate_speed` uses. This duration is the time for memory reads or for
+    multiplications, whichever is longer. Durations for other batch sizes are interpolated linearly.
+    Pipeline stages run in parallel, and each stage processes a share of the sequences, so a step is
+    one cycle through all stages.
     """
     stages = split_stages(shape, parallelism)
     costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
@@ -147,7 +149,7 @@ class _Cost:
         return num_bytes / (self.gpu.bandwidth_gb_per_s * 1e9 * BANDWIDTH_REACHED)
 
     def _weights_read(self, batch: int) -> float:
-        """Return the bytes of weights that are read for `batch` tokens.
+        """Return how many bytes of weights are read for `batch` tokens.
 
         The tokens are assumed to select experts at random.
         """
@@ -172,7 +174,7 @@ class _Cost:
     def _multiply_s(self, num_tokens: int, attention: float) -> float:
         """Return the time for multiplications, with two operations for each parameter and token.
 
-        `attention` is the number of operations in the attention, which run at the 16-bit rate.
+        `attention` is the number of attention operations, which run at the 16-bit rate.
         """
         stage, experts, weights = self.stage, self.shape.experts, self.demand.weights
         chosen = experts.num_experts_per_token / experts.num_experts if experts else 0.0
@@ -187,7 +189,7 @@ class _Cost:
         return float(getattr(self.gpu, rate)) * COMPUTE_REACHED[rate] * 1e12
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:
-        """Return the number of operations in the attention.
+        """Return the number of attention operations.
 
         Each of `num_tokens` tokens attends to `context` tokens.
         """

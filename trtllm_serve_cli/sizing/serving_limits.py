@@ -1,7 +1,9 @@
 """Choose the default limits of an engine for a model and a GPU.
 
-Small limits do not use a fast GPU fully: with the shape of Llama 2 7B on an H200, vLLM 0.26 served
-246 requests per second with 1024 sequences and 16,384 tokens per step, and 235 with 256 and 8192.
+Small limits leave a fast GPU underused. For example, on an H200 with the shape of Llama 2 7B, vLLM
+0.26 served 235 requests per second with limits of 256 sequences and 8192 tokens per step. With
+limits of 1024 sequences and 16,384 tokens, it served 246.
+
 Large limits cause pauses on a slow GPU, because a step with many prompt tokens delays the next
 token of all other sequences.
 """
@@ -18,19 +20,19 @@ from trtllm_serve_cli.sizing.roofline import estimate_step_cost
 from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import split_stages
 
-# The maximum estimated duration of a step that processes prompts only. The estimate for 16,384
+# The maximum estimated duration of a step that processes only prompts. The estimate for 16,384
 # tokens of Llama 2 7B on an H200 is 0.33 s.
 _STEP_S = 0.35
 _MIN_TOKENS, _MAX_TOKENS = 2048, 16384
 _MIN_SEQUENCES, _MAX_SEQUENCES = 256, 1024
-# The minimum space in the KV cache for each sequence, in tokens. With less, the engine would
-# repeatedly preempt sequences and recompute them.
+# The minimum space in the KV cache for each sequence, in tokens. With less space, the engine would
+# repeatedly preempt and recompute sequences.
 _TOKENS_PER_SEQUENCE = 128
 
 
 @dataclass(frozen=True, slots=True)
 class ServingLimits:
-    """The maximum number of sequences in a batch, and of tokens in an engine step."""
+    """The maximum number of sequences in a batch and the maximum number of tokens per step."""
 
     max_num_seqs: int
     max_num_tokens: int

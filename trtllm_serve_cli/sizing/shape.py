@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES, Config, Family
 from trtllm_serve_cli.sizing.precision import read_quantization_word
 
-# Maps each field to the keys in config.json that contain it. The keys differ by architecture.
+# Maps each field to its possible keys in config.json, which differ by architecture.
 _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -28,7 +28,7 @@ _NAMES = {
     ),
     "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
 }
-# No model is near these limits, so a config.json with larger values is not valid.
+# No real model comes close to these limits, so a config.json with larger values is rejected.
 _MAX_COUNT = 1 << 40
 _MAX_LAYERS = 1 << 14
 
@@ -130,13 +130,12 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
     model_type = text.get("model_type", config.get("model_type"))
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise BadInput(
-            f"The size of models with the type {model_type!r} cannot be estimated.",
+            f"tllm cannot estimate the size of models of type {model_type!r}.",
             why=f"the supported types are {', '.join(FAMILIES)}",
-            next_step="choose a model with one of these types",
+            next_step="choose a model of one of these types",
         )
     family = FAMILIES[model_type]
-    # Remove keys with the value null, so that they select the default in the same way as missing
-    # keys.
+    # Remove keys whose value is null, so that their defaults apply, as for missing keys.
     values = {key: value for key, value in text.items() if value is not None}
     try:
         return _parse(family, model_type, family.adapt({**family.defaults, **values}), config, text)
@@ -200,7 +199,7 @@ def _parse(
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
     """Return the intermediate size of the MLP.
 
-    If config.json does not set the size, an MLP without a gate has 4 times the hidden size.
+    If config.json does not set the size, assume 4 times the hidden size for an MLP without a gate.
     """
     if size := _find_count(config, "intermediate_size"):
         return size
@@ -291,7 +290,8 @@ def _parse_latent(config: Config) -> LatentAttention | None:
 def _parse_window(family: Family, config: Config, num_layers: int) -> SlidingWindow | None:
     """Parse the sliding window.
 
-    The layers that use the window are in the list of layer types, or follow a fixed pattern.
+    The layers that use the window are either marked in the list of layer types, or they follow a
+    fixed pattern.
     """
     size = config.get("sliding_window")
     if not size or not config.get("use_sliding_window", True):

@@ -1,8 +1,8 @@
 """Distribute a model's parameters over GPUs.
 
-The layers are divided among pipeline stages. If the division has a remainder, each of the first
-stages has one additional layer. Tensor parallelism divides attention heads, MLPs, experts and the
-LM head. Norms and routers are replicated on every GPU in a stage. The embedding is also replicated,
+The layers are divided among pipeline stages. If they cannot be divided evenly, the first stages
+each get one additional layer. Tensor parallelism divides attention heads, MLPs, experts and the LM
+head. Norms and routers are replicated on every GPU in a stage. The embedding is also replicated,
 which is the default in TensorRT-LLM.
 """
 

@@ -64,8 +64,8 @@ class FetchOptions:
     """The options for fetching a checkpoint.
 
     `revision` is the branch, tag or commit to fetch, or None to use the revision in the source.
-    `trust_remote_code` allows checkpoints with Python code, and `allow_pickle` allows pickled
-    weights. If `needs_weights` is not set, weight files are neither downloaded nor checked.
+    `trust_remote_code` allows checkpoints that contain Python code, and `allow_pickle` allows
+    pickled weights. If `needs_weights` is not set, weight files are neither downloaded nor checked.
     """
 
     revision: str | None = None
@@ -100,7 +100,7 @@ class Checkpoint:
 
     @property
     def is_embedding_model(self) -> bool:
-        """True if the checkpoint is a model that computes embeddings."""
+        """True if the checkpoint is an embedding model."""
         return self.format == "hf" and is_embedding_model(self.path)
 
 
@@ -229,10 +229,10 @@ def choose_weights(
 ) -> tuple[str, ...]:
     """Return the weight files that Transformers would load.
 
-    Transformers prefers safetensors to pickles. `load_index` returns the shards that the file
-    WEIGHTS_INDEX lists. `load_index` is called only if the index is needed. Raise `SourceError` if
-    weights are missing, or `UnsafeCheckpoint` if the weights are pickled and the options do not
-    allow pickles.
+    Transformers prefers safetensors to pickles. `load_index` returns the shards listed in the
+    WEIGHTS_INDEX file, and is called only if the index is needed. Raise `SourceError` if weights
+    are missing, or `UnsafeCheckpoint` if the weights are pickled and the options do not allow
+    pickles.
     """
     if WEIGHTS_FILE in names:
         return (WEIGHTS_FILE,)
@@ -273,7 +273,7 @@ def _check_tensors(path: Path, expected: Set[str]) -> None:
     """Raise `SourceError` if the file is incomplete or lacks tensors that the index lists."""
     if missing := sorted(expected - check_safetensors(path)):
         raise SourceError(
-            f"Tensors are missing in {path} ({len(missing)} of {len(expected)}).",
+            f"Tensors are missing from {path} ({len(missing)} of {len(expected)}).",
             why=f"according to {WEIGHTS_INDEX}, this weight file should contain "
             f"{_shorten(missing)}",
             next_step=f"download the weight file and {WEIGHTS_INDEX} again from the same "
@@ -301,7 +301,7 @@ def _check_shards(
 ) -> tuple[str, ...]:
     if missing := sorted(set(shards) - set(names)):
         raise SourceError(
-            f"Weight files are missing in {where} ({len(missing)} of {len(shards)}).",
+            f"Weight files are missing from {where} ({len(missing)} of {len(shards)}).",
             why=f"according to {named_by}, the checkpoint should contain {_shorten(missing)}",
             next_step="download the missing weight files, or download the whole checkpoint again",
         )

@@ -12,7 +12,7 @@ from trtllm_serve_cli.errors import SourceError
 def find_free_bytes(folder: Path) -> int:
     """Return the free space, in bytes, on the disk that contains `folder`.
 
-    `folder` may not exist yet.
+    `folder` does not have to exist.
     """
     there = next(place for place in (folder, *folder.parents) if place.exists())
     return shutil.disk_usage(there).free
@@ -24,9 +24,9 @@ def check_space(
     """Raise `SourceError` if less than `num_bytes` is free on the disk that contains `folder`."""
     if num_bytes > (there := free(folder)):
         raise SourceError(
-            f"The disk that contains {folder} does not have space for {show_size(num_bytes)} of "
-            "data.",
-            why=f"only {show_size(there)} of the disk is free",
+            f"The disk that contains {folder} does not have enough space for "
+            f"{show_size(num_bytes)} of data.",
+            why=f"only {show_size(there)} is free",
             next_step="delete files on this disk, or set HF_HOME (the hub's cache) or "
             "TLLM_HOME (all other data) to a folder on a larger disk",
         )

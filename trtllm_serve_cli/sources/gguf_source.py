@@ -1,4 +1,4 @@
-"""Define the source `gguf:FILE`, which is a GGUF file on disk."""
+"""Define `gguf:FILE` sources, which are GGUF files on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtllm_serve_cli.sources.source import (
 
 @dataclass(frozen=True, slots=True)
 class GgufSource(CheckpointSource):
-    """A source `gguf:FILE`, which is a GGUF file on disk."""
+    """A `gguf:FILE` source, which is a GGUF file on disk."""
 
     path: Path
     format: ClassVar[Literal["gguf"]] = "gguf"

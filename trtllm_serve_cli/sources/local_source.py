@@ -1,4 +1,4 @@
-"""Define the source `local:DIR`, which is a folder with a Hugging Face checkpoint."""
+"""Define `local:DIR` sources, which are folders that contain a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trtllm_serve_cli.sources.source import (
 
 @dataclass(frozen=True, slots=True)
 class LocalSource(CheckpointSource):
-    """A source `local:DIR`, which is a folder with a Hugging Face checkpoint."""
+    """A `local:DIR` source, which is a folder that contains a Hugging Face checkpoint."""
 
     path: Path
     format: ClassVar[Literal["hf"]] = "hf"

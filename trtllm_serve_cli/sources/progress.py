@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from trtllm_serve_cli.sources.disk_space import show_size
 
-# The period over which rates are averaged. With a shorter period, the displayed rate would
-# fluctuate.
+# The averaging period for rates. A shorter period would make the displayed rate fluctuate.
 _WINDOW_S = 10.0
 _LINE_EVERY_S = 30.0
 
@@ -42,14 +41,14 @@ class Progress:
 
     @property
     def total(self) -> FileProgress:
-        """The total progress of all files."""
+        """The combined progress of all files."""
         done = sum(file.done_bytes for file in self.files)
         size = sum(file.size_bytes for file in self.files)
         return FileProgress(self.activity, done, size, self.bytes_per_s)
 
     @property
     def active(self) -> tuple[FileProgress, ...]:
-        """The files whose transfer has started, but is not complete."""
+        """The files whose transfer is in progress."""
         return tuple(file for file in self.files if 0 < file.done_bytes < file.size_bytes)
 
 
@@ -67,7 +66,10 @@ def show_progress(file: FileProgress) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Format a duration in its two largest units, or in seconds with one decimal below 10 s."""
+    """Format a duration in its two largest units.
+
+    Durations below 10 s are in seconds with one decimal place.
+    """
     if seconds < 9.95:
         return f"{round(seconds, 1):g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -101,7 +103,7 @@ def notify_periodically(
 class _Count:
     size_bytes: int
     done_bytes: int = 0
-    # Pairs of a time and the value of `moved_bytes` at that time, from which the rate is computed.
+    # Samples of the time and `moved_bytes`, used to compute the rate.
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     # The number of bytes that this process has transferred, excluding bytes that were already
     # present.

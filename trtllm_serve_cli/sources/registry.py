@@ -11,8 +11,7 @@ from importlib import import_module
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.source import Source
 
-# Maps the prefix of each source kind to the module and class that implement it, and to the form of
-# a source, which error messages show.
+# Maps each source kind's prefix to its module, its class, and the syntax shown in error messages.
 SOURCES = {
     "hf": ("trtllm_serve_cli.sources.hub.hub_source", "HubSource", "hf:ORG/NAME"),
     "local": ("trtllm_serve_cli.sources.local_source", "LocalSource", "local:DIR"),

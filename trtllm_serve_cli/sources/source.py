@@ -47,7 +47,7 @@ class FetchRequest:
 
 
 class Source(ABC):
-    """A place from which a checkpoint or an engine is fetched."""
+    """The origin of a checkpoint or an engine."""
 
     __slots__ = ()
 
@@ -102,9 +102,9 @@ class CheckpointSource(Source):
         """
 
     def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:
-        """Fetch a small file and return its path, or `None` if the checkpoint lacks the file.
+        """Fetch a small file and return its path, or `None` if the checkpoint lacks it.
 
-        Only sources with the format "hf" have small files.
+        Only sources whose format is "hf" support this method.
         """
         raise AssertionError(f"{self} does not have small files")
 
@@ -139,5 +139,5 @@ def check_exists(path: Path, what: str, usage: str) -> None:
 
 
 def plan_local(source: Source, path: Path) -> FetchPlan:
-    """Return the plan for a source with a local path. The path is used in place, without a copy."""
+    """Return the plan for a source with a local path. The files are used in place, not copied."""
     return FetchPlan(f"{source}: use it in place", path.absolute(), True)

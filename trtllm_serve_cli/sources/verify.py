@@ -17,8 +17,7 @@ from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 
 _CHUNK_BYTES = 1 << 20
-# The maximum number of workers. More workers would not be faster, because the disk limits the
-# speed.
+# The maximum number of workers. More workers would not help, because the disk is the bottleneck.
 _MAX_WORKERS = 4
 
 
@@ -33,8 +32,8 @@ def verify_files(
 ) -> None:
     """Verify the SHA-256 of files in `folder`.
 
-    Remove files with a different SHA-256, and raise `SourceError` with their names. Record verified
-    files in the file `ledger`, so that they are not verified again. Files in `verified` were hashed
+    Remove files that do not match, and raise `SourceError` with their names. Record verified files
+    in the `ledger` file, so that they are not verified again. Files in `verified` were hashed
     during the download, so they are recorded without being read again.
     """
     seen = _read_ledger(ledger)
@@ -52,7 +51,7 @@ def verify_files(
 
 
 def explain_wrong_content(names: Sequence[str]) -> SourceError:
-    """Return the error for files that do not have the published SHA-256."""
+    """Return the error for files that do not match the published SHA-256."""
     return SourceError(
         f"{', '.join(names)} did not match the published checksum.",
         why="the SHA-256 differs from the one that the hub publishes, so the downloaded data "

@@ -32,7 +32,7 @@ def test_rejects_models_with_different_tokenizers(serve: Serve, tmp_path: Path) 
     (tmp_path / "b").mkdir()
     with pytest.raises(BadInput, match="The models have different tokenizers") as refused:
         _find(serve, a=tmp_path, b=tmp_path / "b")
-    assert f"has {tmp_path}; b_tensorrt_llm at " in refused.value.why
+    assert f"uses {tmp_path}; b_tensorrt_llm at " in refused.value.why
     assert "--tokenizer DIR" in refused.value.next_step
 
 

@@ -40,7 +40,7 @@ def test_fetch_model_returns_no_vocab_size_if_it_is_not_configured(
 
 
 def test_fetch_model_reports_an_address_without_a_server() -> None:
-    with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1\."):
+    with pytest.raises(NoServer, match=r"No server responds at 127.0.0.1:1\."):
         _fetch("127.0.0.1:1")
 
 

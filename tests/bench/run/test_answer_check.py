@@ -61,13 +61,13 @@ def test_different_answers_of_two_models_are_shown(triton: FakeTriton) -> None:
     triton.answer = answer
     with pytest.raises(CheckFailed, match="ensemble and tensorrt_llm_bls gave") as raised:
         check_answers(_target(triton, "ensemble"), SETTINGS)
-    assert "from character 6 on: 'wo' and 'hree'" in raised.value.why
+    assert "starting at character 6: 'wo' and 'hree'" in raised.value.why
     assert "--no-check-answers" in raised.value.next_step
 
 
 def test_two_answers_of_one_model_are_refused(triton: FakeTriton) -> None:
     triton.answer = lambda request: iter([{"text_output": [str(len(triton.requests))]}])
-    with pytest.raises(CheckFailed, match="ensemble gave two answers to the same prompt"):
+    with pytest.raises(CheckFailed, match="ensemble gave two different answers to the same prompt"):
         check_answers(_target(triton, "ensemble"), SETTINGS)
     assert len(triton.requests) == 2
 

@@ -87,7 +87,7 @@ def test_body_requests_an_exact_length(serve_http: ServeHttp) -> None:
 
 
 def test_reports_an_http_address_without_a_server() -> None:
-    with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1\."):
+    with pytest.raises(NoServer, match=r"No server responds at 127.0.0.1:1\."):
         fetch_model(Target("127.0.0.1:1", "x", "http"), "tokens")
 
 

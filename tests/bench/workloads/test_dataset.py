@@ -153,13 +153,13 @@ def test_empty_prompts_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"input": "a", "instruction": "b"}, "output is missing"),
+        ({"input": "a", "instruction": "b"}, "output field is missing"),
         ({"prompt": 3, "output_length": 1}, "must be a string"),
         ({"prompt": "a", "output_length": 0}, "an integer above 0"),
-        ({"nothing": 1}, "prompt or text or text_input is missing (fields: nothing)"),
+        ({"nothing": 1}, "prompt or text or text_input field is missing (fields: nothing)"),
         (
             {"conversations": [{"from": "human", "value": "a"}]},
-            "a user message with an answer",
+            "a user message followed by an answer",
         ),
         ({"conversations": "a"}, "not a list of objects"),
         ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "a message without text"),
@@ -178,7 +178,7 @@ def test_invalid_entry_is_rejected_with_file_and_line(
 
 def test_entry_without_an_output_length_is_rejected(tmp_path: Path) -> None:
     source = _read(tmp_path, {"prompt": "a"}, lines=True)
-    with pytest.raises(BadInput, match=f"{source}:1 does not have an output length"):
+    with pytest.raises(BadInput, match=f"{source}:1 does not specify an output length"):
         tokenize("d", read_entries(source), Words(), Lengths())
 
 
@@ -188,15 +188,15 @@ def test_text_without_a_tokenizer_is_rejected(tmp_path: Path) -> None:
 
 
 def test_data_set_with_only_long_prompts_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="does not have a usable prompt"):
+    with pytest.raises(BadInput, match="does not contain a usable prompt"):
         tokenize("d", read_entries(_read(tmp_path, LINE)), Words(), Lengths(max_input_tokens=1))
 
 
 def test_empty_data_set_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="does not have any entries"):
+    with pytest.raises(BadInput, match="does not contain any entries"):
         read_entries(_read(tmp_path))
 
 
 def test_hub_data_set_reports_the_missing_package_or_name() -> None:
-    with pytest.raises(TllmError, match=r"`datasets` is not installed|could not be loaded"):
+    with pytest.raises(TllmError, match=r"`datasets` package is not installed|could not be loaded"):
         read_entries("hf:no-such-user/no-such-data-set")

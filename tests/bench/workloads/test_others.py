@@ -165,10 +165,10 @@ def test_trace_requests_are_sorted_and_truncated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ({"input_length": 1, "output_length": 1}, "timestamp is missing"),
-        ({"timestamp": -1, "input_length": 1, "output_length": 1}, "timestamp must be"),
-        ({"timestamp": 0, "input_length": "1", "output_length": 1}, "input_length must be"),
-        ({"timestamp": 0, "input_length": 1}, "output_length is missing"),
+        ({"input_length": 1, "output_length": 1}, "timestamp field is missing"),
+        ({"timestamp": -1, "input_length": 1, "output_length": 1}, "timestamp field must be"),
+        ({"timestamp": 0, "input_length": "1", "output_length": 1}, "input_length field must be"),
+        ({"timestamp": 0, "input_length": 1}, "output_length field is missing"),
         ({"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}, "hash_ids"),
     ],
 )

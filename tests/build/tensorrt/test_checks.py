@@ -59,12 +59,12 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         ),
         (
             {"remove_input_padding": False, "max_num_tokens": 8},
-            "--max-num-tokens or opt_num_tokens without remove_input_padding",
+            "--max-num-tokens or opt_num_tokens but without remove_input_padding",
         ),
-        ({"max_lora_rank": 8}, "max_lora_rank without lora_target_modules or lora_dir"),
+        ({"max_lora_rank": 8}, "max_lora_rank but without lora_target_modules or lora_dir"),
         (
             {"max_draft_len": 8},
-            "speculative_model or max_draft_len without speculative_decoding_mode",
+            "speculative_model or max_draft_len but without speculative_decoding_mode",
         ),
         (
             {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5,
@@ -73,7 +73,7 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         ),
         (
             {"speculative_decoding_mode": "medusa"},
-            "speculative_decoding_mode medusa without speculative_model",
+            "speculative_decoding_mode medusa but without speculative_model",
         ),
         (
             {"speculative_decoding_mode": "lookahead_decoding", "speculative_model": "heads"},
@@ -81,7 +81,7 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         ),
         (
             {"speculative_decoding_mode": "lookahead_decoding"},
-            "speculative_decoding_mode lookahead_decoding without max_draft_len",
+            "speculative_decoding_mode lookahead_decoding but without max_draft_len",
         ),
         (
             {"speculative_decoding_mode": "explicit_draft_tokens", "speculative_model": "heads",
@@ -97,9 +97,9 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
             "--max-batch-size 513 for EAGLE",
         ),
         ({"use_paged_context_fmha": True, "paged_kv_cache": False},
-         f"{_PAGED_CONTEXT} without paged_kv_cache"),
+         f"{_PAGED_CONTEXT} but without paged_kv_cache"),
         ({"use_paged_context_fmha": True, "context_fmha": False},
-         f"{_PAGED_CONTEXT} without context_fmha"),
+         f"{_PAGED_CONTEXT} but without context_fmha"),
         ({"use_paged_context_fmha": True, "kv_cache_dtype": "int8"},
          f"{_PAGED_CONTEXT} and an int8 KV cache"),
         ({"use_paged_context_fmha": True, "kv_cache_dtype": "fp8"},
@@ -222,7 +222,7 @@ def test_gptq_checkpoint_of_qwen_needs_the_quantization() -> None:
 def test_gptq_without_the_quantized_weights_is_refused() -> None:
     assert refuse("0.16.0", quantization="int4_gptq") == (
         "An engine cannot be built with --quantization int4_gptq from this checkpoint.\n"
-        "Why: the converter reads the quantized weights from another file, which AutoGPTQ writes\n"
+        "Why: the converter reads the quantized weights from a separate file that AutoGPTQ writes\n"
         "Next: add --build-option quant_ckpt_path=FILE (ammo_quant_ckpt_path before 0.10, "
         "modelopt_quant_ckpt_path in 0.10)"
     )
@@ -235,7 +235,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "a100-80gb",
             "1.0.0",
             {"quantization": "fp8"},
-            "The GPU a100-80gb does not support fp8.\n"
+            "The a100-80gb GPU does not support fp8.\n"
             "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
             "Next: --quantization int8, int4 or int4_awq",
         ),
@@ -243,7 +243,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "h200",
             "1.0.0",
             {"quantization": "nvfp4"},
-            "The GPU h200 does not support nvfp4.\n"
+            "The h200 GPU does not support nvfp4.\n"
             "Why: the format requires compute capability 10.0, but the GPU has 9.0\n"
             "Next: --quantization int8, int4 or int4_awq",
         ),
@@ -251,7 +251,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "a100-80gb",
             "1.0.0",
             {"kv_cache_dtype": "fp8"},
-            "The GPU a100-80gb does not support a KV cache of fp8.\n"
+            "The a100-80gb GPU does not support a KV cache in fp8.\n"
             "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
             "Next: --kv-cache-dtype int8",
         ),
@@ -259,7 +259,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "t4",
             "0.9.0",
             {"dtype": "bfloat16"},
-            "The GPU t4 does not support bfloat16.\n"
+            "The t4 GPU does not support bfloat16.\n"
             "Why: the format requires compute capability 8.0, but the GPU has 7.5\n"
             "Next: --dtype float16",
         ),

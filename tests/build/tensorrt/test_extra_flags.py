@@ -71,81 +71,80 @@ def test_flag_of_quantize_py() -> None:
         (
             "0.10.0",
             {"reduce_fusion": "enable"},
-            "TensorRT-LLM 0.10.0 does not have the flag reduce_fusion.\n"
-            "Why: the versions with the flag are 0.11.0 to 1.2.1\n"
+            "TensorRT-LLM 0.10.0 does not have the reduce_fusion flag.\n"
+            "Why: the flag is available only in 0.11.0 to 1.2.1\n"
             "Next: omit reduce_fusion, or use one of these versions",
         ),
         (
             "0.16.0",
             {"multi_block_mode": "enable"},
-            "TensorRT-LLM 0.16.0 does not have the flag multi_block_mode.\n"
-            "Why: the versions with the flag are 0.6.1 to 0.11.0\n"
+            "TensorRT-LLM 0.16.0 does not have the multi_block_mode flag.\n"
+            "Why: the flag is available only in 0.6.1 to 0.11.0\n"
             "Next: omit multi_block_mode, or use one of these versions",
         ),
         (
             "0.16.0",
             {"made_up": "1"},
-            "TensorRT-LLM 0.16.0 does not have the flag made_up.\n"
+            "TensorRT-LLM 0.16.0 does not have the made_up flag.\n"
             "Why: no program that builds engines for this model has the flag in any version\n"
             "Next: check the spelling, or omit the flag",
         ),
         (
             "0.16.0",
             {"awq_block_size": "64"},
-            "The flag awq_block_size has no effect on this engine.\n"
+            "The awq_block_size flag has no effect on this engine.\n"
             "Why: it is a flag of quantize.py, but this build runs convert_checkpoint.py for llama "
             "and trtllm-build\n"
-            "Next: omit awq_block_size, or choose a format that quantize.py creates, with "
-            "--quantization",
+            "Next: omit awq_block_size, or use --quantization to choose a format that quantize.py "
+            "creates",
         ),
         (
             "0.16.0",
             {"tp_size": "2"},
-            "The flag tp_size cannot be set directly.\n"
-            "Why: the option tp of tllm sets it\n"
+            "The tp_size flag cannot be set directly.\n"
+            "Why: tllm's tp option sets it\n"
             "Next: use --build-option tp=VALUE",
         ),
         (
             "0.16.0",
             {"checkpoint_dir": "folder"},
-            "The flag checkpoint_dir cannot be set directly.\n"
+            "The checkpoint_dir flag cannot be set directly.\n"
             "Why: tllm sets it\n"
             "Next: omit checkpoint_dir",
         ),
         (
             "0.16.0",
             {"max_batch_size": "8"},
-            "The flag max_batch_size cannot be set directly.\n"
-            "Why: the option max_batch_size of tllm sets it\n"
+            "The max_batch_size flag cannot be set directly.\n"
+            "Why: tllm's max_batch_size option sets it\n"
             "Next: use --build-option max_batch_size=VALUE",
         ),
         (
             "0.16.0",
             {"kv_cache_type": "sparse"},
-            "'sparse' is not a valid value for the flag kv_cache_type.\n"
+            "'sparse' is not a valid value for the kv_cache_type flag.\n"
             "Why: trtllm-build of TensorRT-LLM 0.16.0 accepts continuous, paged, disabled\n"
-            "Next: set a value that the program accepts, with --build-option kv_cache_type=VALUE",
+            "Next: use --build-option kv_cache_type=VALUE with a value that the program accepts",
         ),
         (
             "0.16.0",
             {"max_prompt_embedding_table_size": "many"},
-            "'many' is not a valid value for the flag max_prompt_embedding_table_size.\n"
+            "'many' is not a valid value for the max_prompt_embedding_table_size flag.\n"
             "Why: trtllm-build of TensorRT-LLM 0.16.0 accepts an integer\n"
-            "Next: set a value that the program accepts, with --build-option "
-            "max_prompt_embedding_table_size=VALUE",
+            "Next: use --build-option max_prompt_embedding_table_size=VALUE with a value that the "
+            "program accepts",
         ),
         (
             "0.16.0",
             {"weight_streaming": "enable"},
-            "'enable' is not a valid value for the flag weight_streaming.\n"
+            "'enable' is not a valid value for the weight_streaming flag.\n"
             "Why: trtllm-build of TensorRT-LLM 0.16.0 accepts true or false\n"
-            "Next: set a value that the program accepts, with --build-option "
-            "weight_streaming=VALUE",
+            "Next: use --build-option weight_streaming=VALUE with a value that the program accepts",
         ),
         (
             "0.16.0",
             {"smoothquant": "0.5"},
-            "An engine cannot be built with smoothquant without --quantization int8_sq.\n"
+            "An engine cannot be built with smoothquant but without --quantization int8_sq.\n"
             "Why: the flag has an effect only with SmoothQuant\n"
             "Next: add --quantization int8_sq",
         ),
@@ -157,8 +156,8 @@ def test_unsuitable_flag_is_refused(version: str, flags: dict[str, str], message
 
 def test_flag_that_contradicts_an_option_is_refused() -> None:
     assert refuse("0.16.0", paged_kv_cache=True, flags={"kv_cache_type": "disabled"}) == (
-        "The flag --kv_cache_type is set twice.\n"
-        "Why: the option paged_kv_cache of tllm also sets this flag\n"
+        "The --kv_cache_type flag is set twice.\n"
+        "Why: tllm's paged_kv_cache option also sets this flag\n"
         "Next: omit paged_kv_cache or kv_cache_type"
     )
 

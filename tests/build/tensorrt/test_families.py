@@ -98,10 +98,10 @@ def test_architecture_that_needs_another_program_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         find_family("T5ForConditionalGeneration", Version("0.16.0"))
     assert str(raised.value) == (
-        "TensorRT engines for T5ForConditionalGeneration cannot be planned.\n"
+        "tllm cannot plan TensorRT engines for T5ForConditionalGeneration.\n"
         "Why: an encoder-decoder model needs two engines, but tllm builds one engine for each "
         "model\n"
-        "Next: build the engine with examples/enc_dec/convert_checkpoint.py of TensorRT-LLM"
+        "Next: build the engine with TensorRT-LLM's examples/enc_dec/convert_checkpoint.py"
     )
 
 
@@ -125,7 +125,7 @@ def test_architecture_without_a_converter_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         find_family("GptOssForCausalLM", Version("1.2.0"))
     assert str(raised.value) == (
-        "TensorRT engines do not support the architecture GptOssForCausalLM.\n"
+        "TensorRT engines do not support the GptOssForCausalLM architecture.\n"
         f"Why: the supported architectures are {', '.join(ARCHITECTURES)}\n"
         "Next: use --engine pytorch with TensorRT-LLM 1.0 or later"
     )

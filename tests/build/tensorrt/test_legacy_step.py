@@ -84,7 +84,7 @@ def test_length_is_split_into_input_and_output() -> None:
 def test_versions_with_a_flag_include_those_of_trtllm_build() -> None:
     with pytest.raises(BadInput) as raised:
         plan("llama-2-7b", "0.5.0", flags={"multi_block_mode": "true"})
-    assert raised.value.why == "the versions with the flag are 0.6.1 to 0.11.0"
+    assert raised.value.why == "the flag is available only in 0.6.1 to 0.11.0"
 
 
 @pytest.mark.parametrize("version", ["0.5.0", "0.6.1", "0.7.0", "0.7.1"])
@@ -111,17 +111,18 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "llama-2-7b",
             "0.7.1",
             {"quantization": "fp8"},
-            "Engines of TensorRT-LLM 0.7.1 with --quantization fp8 cannot be planned.\n"
-            "Why: for versions with build.py, tllm plans only the weight-only formats int8 and "
-            "int4\n"
+            "tllm cannot plan TensorRT-LLM 0.7.1 engines with --quantization fp8.\n"
+            "Why: for versions that use build.py, tllm supports only the weight-only formats int8 "
+            "and int4\n"
             "Next: choose int8 or int4, or use TensorRT-LLM 0.9 or later",
         ),
         (
             "llama-2-7b",
             "0.7.1",
             {"kv_cache_dtype": "int8"},
-            "Engines of TensorRT-LLM 0.7.1 with --kv-cache-dtype int8 cannot be planned.\n"
-            "Why: for versions with build.py, tllm cannot plan the calibration of the KV cache\n"
+            "tllm cannot plan TensorRT-LLM 0.7.1 engines with --kv-cache-dtype int8.\n"
+            "Why: for versions that use build.py, tllm cannot plan the calibration of the KV "
+            "cache\n"
             "Next: omit --kv-cache-dtype, or use TensorRT-LLM 0.9 or later",
         ),
         (
@@ -145,7 +146,7 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "0.7.1",
             {"pp": 2},
             "TensorRT-LLM 0.7.1 does not support --pp.\n"
-            "Why: its build.py for gpt does not have the flag --pp_size\n"
+            "Why: its build.py for gpt does not have the --pp_size flag\n"
             "Next: omit --pp",
         ),
         (
@@ -153,7 +154,7 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "0.6.1",
             {"lora_dir": ("adapter",)},
             "TensorRT-LLM 0.6.1 does not support --lora-dir.\n"
-            "Why: its build.py for llama does not have the flag --use_lora_plugin\n"
+            "Why: its build.py for llama does not have the --use_lora_plugin flag\n"
             "Next: omit --lora-dir, or use TensorRT-LLM 0.7.0 or later",
         ),
     ],

@@ -176,21 +176,21 @@ def test_medusa_works_with_fp8() -> None:
             "0.10.0",
             {"moe_tp": 2, "tp": 2},
             "TensorRT-LLM 0.10.0 does not support --moe-tp.\n"
-            "Why: its convert_checkpoint.py for llama does not have the flag --moe_tp_size\n"
+            "Why: its convert_checkpoint.py for llama does not have the --moe_tp_size flag\n"
             "Next: omit --moe-tp, or use TensorRT-LLM 0.11.0 or later",
         ),
         (
             "1.0.0",
             {"moe_ep": 2, "tp": 2, "quantization": "fp8"},
             "TensorRT-LLM 1.0.0 does not support --moe-ep.\n"
-            "Why: its quantize.py does not have the flag --moe_ep_size\n"
+            "Why: its quantize.py does not have the --moe_ep_size flag\n"
             "Next: omit --moe-ep",
         ),
         (
             "0.8.0",
             {"multiple_profiles": True},
             "TensorRT-LLM 0.8.0 does not support --multiple-profiles.\n"
-            "Why: its trtllm-build does not have the flag --multiple_profiles\n"
+            "Why: its trtllm-build does not have the --multiple_profiles flag\n"
             "Next: omit --multiple-profiles, or use TensorRT-LLM 0.9.0 or later",
         ),
         (

@@ -50,7 +50,7 @@ def test_invalid_version_is_refused() -> None:
         parse_version("latest")
     assert str(raised.value) == (
         "'latest' is not a valid version of TensorRT-LLM.\n"
-        "Why: a version has a form such as 0.11.0 or 0.17.0.post1, and 24.07 is a container tag\n"
+        "Why: a version looks like 0.11.0 or 0.17.0.post1, and a container tag looks like 24.07\n"
         "Next: run `pip show tensorrt_llm` to see the installed version"
     )
 
@@ -59,7 +59,7 @@ def test_unknown_container_tag_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         parse_version("29.12")
     assert str(raised.value) == (
-        "The TensorRT-LLM version of the container 29.12 is not known.\n"
+        "The TensorRT-LLM version in the 29.12 container is not known.\n"
         "Why: the known containers are 23.10 to 26.07\n"
         "Next: set the version of TensorRT-LLM, for example --trtllm-version 1.2.1"
     )

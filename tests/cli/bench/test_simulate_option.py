@@ -163,7 +163,7 @@ def test_calibration_refuses_a_result_without_requests(timing: Path, tmp_path: P
     (tmp_path / "run" / "requests.jsonl").write_text("")
     result = bench("calibrate", str(tmp_path / "run"))
     assert isinstance(result.exception, BadInput)
-    assert "No completed request in run has a token" in result.exception.what
+    assert "No completed request in run generated a token" in result.exception.what
 
 
 def test_calibration_refuses_a_folder_without_a_result(tmp_path: Path) -> None:

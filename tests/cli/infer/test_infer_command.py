@@ -312,7 +312,7 @@ def test_text_before_a_failure_is_printed(triton: FakeTriton, run: Run) -> None:
 def test_missing_server_error_names_the_address(run: Run) -> None:
     code, _, err = run("go", "-i", "http", "-u", "127.0.0.1:1")
     assert code == 3
-    assert "No server answers at 127.0.0.1:1." in err
+    assert "No server responds at 127.0.0.1:1." in err
 
 
 def test_invalid_address_shows_a_valid_one(run: Run) -> None:

@@ -159,7 +159,7 @@ def test_own_models_show_tokens_and_latency(triton: FakeTriton, run: Run) -> Non
     assert ["demo", "30", "3", "-", "-", "-"] in words
     assert ["demo", "3847", "593", "625", "925", "-", "-"] in words
     assert "demo failed: 2 cancelled, 1 rejected" in out
-    assert "25 % of prompts' blocks reused, 1 preemption " in out
+    assert "25 % of prompt blocks reused, 1 preemption " in out
 
 
 def test_several_servers_have_a_row_each(triton: FakeTriton, run: Run) -> None:

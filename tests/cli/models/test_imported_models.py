@@ -236,7 +236,7 @@ def test_remove_without_a_terminal_requires_yes(tllm: Tllm, home: Home) -> None:
 def test_remove_of_a_missing_model(tllm: Tllm, home: Home, name: str) -> None:
     add_model(home, "a")
     code, _, err = tllm("remove", name, "--yes")
-    assert (code, f"Error: No model '{name}' has been imported." in err) == (3, True)
+    assert (code, f"Error: No model named '{name}' has been imported." in err) == (3, True)
     assert names(home) == ["a"]
 
 

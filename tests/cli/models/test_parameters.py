@@ -117,7 +117,7 @@ def test_set_refuses_a_tokenizer_folder_that_does_not_exist(tllm: Tllm, home: Ho
     path = add_model(home, "a").path
     code, out, err = tllm("set", "a", "tokenizer_dir=/no/such")
     assert (code, out) == (3, "")
-    assert err.startswith("Error: The tokenizer's folder /no/such does not exist.\n")
+    assert err.startswith("Error: The tokenizer folder /no/such does not exist.\n")
     assert "--repo DIR" in err
     assert tllm("set", "a", "tokenizer_dir=org/name")[0] == 0
     assert tllm("set", "--repo", str(path), "tokenizer_dir=/no/such")[0] == 0
@@ -144,13 +144,13 @@ def test_set_names_the_server_to_restart(tllm: Tllm, home: Home) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("set", "a", "max_beam=2"), "Error: There is no parameter 'max_beam'."),
+        (("set", "a", "max_beam=2"), "Error: There is no parameter named 'max_beam'."),
         (
             ("set", "a", "max_beam_width"),
             "Error: 'max_beam_width' does not have the form KEY=VALUE.",
         ),
         (("set", "a"), "Error: No parameter was specified."),
-        (("set", "b", "max_beam_width=2"), "Error: No model 'b' has been imported."),
+        (("set", "b", "max_beam_width=2"), "Error: No model named 'b' has been imported."),
         (("show", "a", "--repo", "x"), "Error: a and --repo x cannot be used together."),
         (("validate", "--repo", "/nowhere"), "Error: /nowhere is not a model repository."),
     ],
@@ -250,7 +250,7 @@ def test_warning_is_no_failure(tllm: Tllm, home: Home) -> None:
     assert (code, out.splitlines()[1:]) == (
         0,
         [
-            "    the parameter num_thread is unknown",
+            "    num_thread is not a known parameter",
             "    Next: use num_threads instead",
         ],
     )

@@ -89,7 +89,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ("-s local:m --gpu h2000", "The GPU 'h2000' is unknown."),
+        ("-s local:m --gpu h2000", "'h2000' is not a supported GPU."),
         ("-s local:m", "No NVIDIA GPU was found on this machine."),
         ("--gpu h200", "No model was specified."),
         ("-m no-such --gpu h200", "No model is known as 'no-such'."),
@@ -103,7 +103,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
         ),
         (
             "-s local:m --gpu a100 --quantization fp8",
-            "The GPU a100-80gb does not support weights in fp8.",
+            "The a100-80gb GPU does not support weights in fp8.",
         ),
     ],
 )

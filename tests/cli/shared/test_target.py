@@ -123,5 +123,5 @@ def test_benchmark_is_refused_at_the_port_of_the_other_interface(home: Home) -> 
         with pytest.raises(BadInput) as raised:
             find_bench_target(f"http://{address}", "grpc", None)
         thread.join()
-    assert raised.value.what == f"The port {address} serves HTTP, not gRPC."
+    assert raised.value.what == f"{address} serves HTTP, not gRPC."
     assert raised.value.next_step == "add -i http, or pass the server's gRPC port"

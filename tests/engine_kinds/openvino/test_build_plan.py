@@ -136,9 +136,9 @@ def test_rejects_quantization_of_a_gguf_file() -> None:
 def test_rejects_gpu_options() -> None:
     with pytest.raises(BadInput) as raised:
         plan(HF, tp=2)
-    assert raised.value.what == "The engine kind openvino does not support the option tp."
+    assert raised.value.what == "--engine openvino does not support the tp option."
     with pytest.raises(
-        BadInput, match="The engine kind openvino does not support --quantization fp8"
+        BadInput, match="The openvino engine kind does not support --quantization fp8"
     ):
         plan(HF, quantization="fp8")
 
@@ -152,7 +152,7 @@ def test_rejects_an_unknown_gguf_architecture() -> None:
     with pytest.raises(BadInput) as raised:
         plan(checkpoint)
     assert str(raised.value) == (
-        "The engine kind openvino does not support GGUF files with the architecture 'mamba'.\n"
+        "The openvino engine kind does not support GGUF files with the 'mamba' architecture.\n"
         "Why: the supported architectures are llama, qwen2, qwen3\n"
         "Next: import the model's Hugging Face checkpoint instead, with -s hf:ORG/NAME"
     )

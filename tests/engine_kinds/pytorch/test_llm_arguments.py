@@ -170,7 +170,7 @@ def test_weights_keep_the_quantization_of_the_checkpoint(requested: str | None) 
 @pytest.mark.parametrize(
     ("options", "version", "why"),
     [
-        ({}, "0.21.0", "TensorRT-LLM 0.21.0 does not support the engine kind pytorch"),
+        ({}, "0.21.0", "TensorRT-LLM 0.21.0 does not support the pytorch engine kind"),
         ({}, "newest", "'newest' is not a valid version of TensorRT-LLM"),
         ({"tokens_per_block": 64}, "1.0.0", "TensorRT-LLM 1.0 does not support tokens_per_block"),
         (
@@ -182,15 +182,15 @@ def test_weights_keep_the_quantization_of_the_checkpoint(requested: str | None) 
         (
             {"gemm_plugin": "float16"},
             "1.2.0",
-            "The engine kind pytorch does not support the option gemm_plugin",
+            "--engine pytorch does not support the gemm_plugin option",
         ),
         (
             {"opt_num_tokens": 64},
             "1.2.0",
-            "The engine kind pytorch does not support the option opt_num_tokens",
+            "--engine pytorch does not support the opt_num_tokens option",
         ),
         ({"paged_kv_cache": False}, "1.2.0", "cannot disable paged_kv_cache"),
-        ({"quantization": "fp8"}, "1.2.0", "cannot convert this checkpoint to --quantization fp8"),
+        ({"quantization": "fp8"}, "1.2.0", "cannot serve this checkpoint with --quantization fp8"),
         ({"max_lora_rank": 8}, "1.2.0", "max_lora_rank requires lora_target_modules or lora_dir"),
         ({"max_draft_len": 3}, "1.2.0", "max_draft_len requires speculative_decoding_mode"),
         (

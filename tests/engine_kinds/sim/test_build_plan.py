@@ -147,8 +147,8 @@ def test_requires_a_gpu_or_a_timing(checkpoint: Checkpoint, tmp_path: Path) -> N
     with pytest.raises(BadInput) as refused:
         plan(checkpoint, tmp_path / "e")
     assert str(refused.value) == (
-        "The GPU to simulate is not known.\n"
-        "Why: --gpu is not set, and this machine does not have a GPU that tllm knows\n"
+        "The GPU to simulate is unknown.\n"
+        "Why: --gpu is not set, and this machine does not have a GPU that tllm supports\n"
         "Next: set a GPU, for example --gpu h200, or pass a timing file with --timing FILE"
     )
 
@@ -184,9 +184,9 @@ def test_rejects_a_gpu_together_with_a_timing(
 def test_rejects_beams_and_tp_together_with_a_timing(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match="sim does not support the option max_beam_width"):
+    with pytest.raises(BadInput, match="sim does not support the max_beam_width option"):
         plan(checkpoint, tmp_path / "e", gpu="h200", max_beam_width=2)
-    with pytest.raises(BadInput, match="sim with --timing does not support the option tp"):
+    with pytest.raises(BadInput, match="sim with --timing does not support the tp option"):
         plan(checkpoint, tmp_path / "e", timing=timing, tp=2)
 
 

@@ -45,7 +45,8 @@ def test_disabled_paged_context_contradicts_reuse() -> None:
     with pytest.raises(BadInput) as raised:
         complete_options(options, {"enable_kv_cache_reuse": "true"})
     assert (
-        raised.value.what == "use_paged_context_fmha=false contradicts enable_kv_cache_reuse=true."
+        raised.value.what
+        == "use_paged_context_fmha=false conflicts with enable_kv_cache_reuse=true."
     )
 
 

@@ -100,10 +100,10 @@ def test_parameters_of_the_draft_model_require_its_engine(tmp_path: Path) -> Non
          "the target engine was built without draft_tokens_external, so it cannot check draft "
          "tokens"),
         ({"target": {"speculative_decoding_mode": 2}},
-         "the target engine was built without use_paged_context_fmha, which the check of draft "
-         "tokens requires"),
+         "the target engine was built without use_paged_context_fmha, which is required to check "
+         "draft tokens"),
         ({"enable_kv_cache_reuse": "false"},
-         "enable_kv_cache_reuse is false, but the check of draft tokens requires the KV cache of "
+         "enable_kv_cache_reuse is false, but checking draft tokens requires the KV cache of "
          "earlier steps"),
     ],
     ids=["version", "mode", "paged context", "KV cache reuse"],

@@ -192,12 +192,12 @@ def test_options_within_the_engine_limits_are_rendered(engine: Engine) -> None:
         ({"parameters": {"triton_backend": "python"}},
          "tllm cannot create a model repository with triton_backend=python."),
         ({"parameters": {"multimodal_encoders_name": "vision"}},
-         "The parameter multimodal_encoders_name has no effect in the inflight layout."),
+         "The multimodal_encoders_name parameter has no effect in the inflight layout."),
         ({"parameters": {"enable_kv_cache_reuse": "true"}},
          "The engine does not support enable_kv_cache_reuse=true."),
         ({"parameters": {"enable_chunked_context": "true"}},
          "The engine does not support enable_chunked_context=true."),
-        ({"layout": "vllm"}, "The engine kind tensorrt cannot be served in the vllm layout."),
+        ({"layout": "vllm"}, "The vllm layout does not support the tensorrt engine kind."),
     ],
 )  # fmt: skip
 def test_rejects_options_beyond_the_engine(
@@ -214,8 +214,8 @@ def test_rejects_a_parameter_of_another_version(tmp_path: Path) -> None:
             tensorrt_engine(tmp_path, "0.11.0"), parameters={"guided_decoding_backend": "xgrammar"}
         )
     assert str(raised.value) == (
-        "The parameter guided_decoding_backend has no effect with TensorRT-LLM 0.11.0.\n"
-        "Why: TensorRT-LLM 0.19 and later versions support the parameter\n"
+        "The guided_decoding_backend parameter has no effect with TensorRT-LLM 0.11.0.\n"
+        "Why: only TensorRT-LLM 0.19 and later versions support the parameter\n"
         "Next: omit the parameter"
     )
 

@@ -38,13 +38,13 @@ def test_options_become_engine_arguments(
 @pytest.mark.parametrize(
     ("options", "weights", "why"),
     [
-        ({"quantization": "int8"}, None, "cannot convert this checkpoint to --quantization int8"),
-        ({"quantization": "none"}, "fp8", "cannot convert this checkpoint to --quantization none"),
+        ({"quantization": "int8"}, None, "cannot serve this checkpoint with --quantization int8"),
+        ({"quantization": "none"}, "fp8", "cannot serve this checkpoint with --quantization none"),
         ({"kv_cache_dtype": "int8"}, None, "does not support kv_cache_dtype int8"),
         ({"max_lora_rank": 48}, None, "does not support max_lora_rank 48"),
-        ({"lora_dir": ("/a",)}, None, "does not support the option lora_dir"),
-        ({"max_draft_len": 3}, None, "does not support the option max_draft_len"),
-        ({"max_beam_width": 4}, None, "does not support the option max_beam_width"),
+        ({"lora_dir": ("/a",)}, None, "does not support the lora_dir option"),
+        ({"max_draft_len": 3}, None, "does not support the max_draft_len option"),
+        ({"max_beam_width": 4}, None, "does not support the max_beam_width option"),
     ],
 )
 def test_rejects_unsupported_options(

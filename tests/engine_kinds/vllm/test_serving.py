@@ -112,5 +112,5 @@ def test_lora_rank_is_not_checked_without_adapters() -> None:
 
 
 def test_rejects_the_llmapi_layout() -> None:
-    with pytest.raises(BadInput, match="vllm cannot be served in the llmapi layout"):
+    with pytest.raises(BadInput, match="llmapi layout does not support the vllm engine kind"):
         plan_repository("mine", engine(), ServingOptions(layout="llmapi"))

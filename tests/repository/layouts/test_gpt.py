@@ -133,12 +133,14 @@ def test_engine_is_named_as_in_upstream() -> None:
     ],
 )
 def test_rejects_a_parameter_without_effect(name: str, value: str) -> None:
-    with pytest.raises(BadInput, match=f"{name} has no effect in the gpt layout"):
+    with pytest.raises(BadInput, match=f"{name} parameter has no effect in the gpt layout"):
         render(parameters={name: value})
 
 
 def test_other_layouts_reject_the_integer_type() -> None:
-    with pytest.raises(BadInput, match="integer_data_type has no effect in the inflight layout"):
+    with pytest.raises(
+        BadInput, match="integer_data_type parameter has no effect in the inflight layout"
+    ):
         render(layout="inflight", parameters={"integer_data_type": "TYPE_UINT32"})
 
 
@@ -151,7 +153,7 @@ def test_rejects_several_engines() -> None:
 
 def test_rejects_a_tensorrt_engine(tmp_path: Path) -> None:
     engine = tensorrt_engine(tmp_path)
-    with pytest.raises(BadInput, match="tensorrt cannot be served in the gpt layout"):
+    with pytest.raises(BadInput, match="gpt layout does not support the tensorrt engine kind"):
         plan_repository("mine", engine, ServingOptions(layout="gpt"))
 
 
@@ -197,5 +199,5 @@ def test_copy_of_upstream_is_recognized(tmp_path: Path) -> None:
         "integer_data_type": "TYPE_INT32",
         "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
     }
-    with pytest.raises(BadInput, match="max_beam_width cannot be set"):
+    with pytest.raises(BadInput, match="max_beam_width parameter cannot be set"):
         plan_changes(repository, {"max_beam_width": "2"})

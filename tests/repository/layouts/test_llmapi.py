@@ -63,11 +63,11 @@ def test_layout_has_one_model_without_a_batch_dimension() -> None:
 )
 def test_rejects_a_parameter_without_effect(name: str, value: str) -> None:
     assert name not in yaml.safe_load(render()["tensorrt_llm/1/model.yaml"])
-    with pytest.raises(BadInput, match=f"{name} has no effect in the llmapi layout"):
+    with pytest.raises(BadInput, match=f"{name} parameter has no effect in the llmapi layout"):
         render(parameters={name: value})
 
 
 def test_rejects_a_tensorrt_engine(tmp_path: Path) -> None:
     engine = tensorrt_engine(tmp_path)
-    with pytest.raises(BadInput, match="tensorrt cannot be served in the llmapi layout"):
+    with pytest.raises(BadInput, match="llmapi layout does not support the tensorrt engine kind"):
         plan_repository("mine", engine, ServingOptions(layout="llmapi"))

@@ -88,7 +88,9 @@ def test_options_and_parameters_become_engine_arguments() -> None:
 
 
 def test_rejects_a_parameter_that_the_backend_does_not_have() -> None:
-    with pytest.raises(BadInput, match="bls_instance_count has no effect in the vllm layout"):
+    with pytest.raises(
+        BadInput, match="bls_instance_count parameter has no effect in the vllm layout"
+    ):
         render(parameters={"bls_instance_count": "2"})
 
 
@@ -109,7 +111,7 @@ def test_engine_worker_serves_other_engine_kinds() -> None:
 
 def test_engine_worker_rejects_a_parameter_without_effect() -> None:
     options = ServingOptions(layout="vllm", parameters={"decoupled_mode": "false"})
-    with pytest.raises(BadInput, match="decoupled_mode has no effect in the vllm layout"):
+    with pytest.raises(BadInput, match="decoupled_mode parameter has no effect in the vllm layout"):
         plan_repository("mine", ENGINE, options)
 
 
@@ -117,7 +119,7 @@ def test_rejects_a_tensorrt_engine(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as raised:
         plan_repository("mine", tensorrt_engine(tmp_path), ServingOptions(layout="vllm"))
     assert str(raised.value) == (
-        "The engine kind tensorrt cannot be served in the vllm layout.\n"
+        "The vllm layout does not support the tensorrt engine kind.\n"
         "Why: the layout supports only openvino and pytorch and sim and vllm\n"
         "Next: choose --layout inflight"
     )

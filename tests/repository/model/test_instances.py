@@ -113,5 +113,7 @@ def test_rejects_groups_that_are_not_numbers(tmp_path: Path) -> None:
     copy = filled_copy(tmp_path / "copy", gpu_device_ids="0")
     text = copy.texts["tensorrt_llm"].replace('string_value: "0"', 'string_value: "first"')
     texts = {**copy.texts, "tensorrt_llm": text}
-    with pytest.raises(BadInput, match="gpu_device_ids in copy cannot be 'first'"):
+    with pytest.raises(
+        BadInput, match="'first' is not a valid value for the gpu_device_ids parameter in copy"
+    ):
         read_instances(dataclasses.replace(copy, texts=texts), 1)

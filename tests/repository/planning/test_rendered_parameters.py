@@ -75,9 +75,9 @@ def test_parameters_that_only_upstreams_models_read_are_refused() -> None:
         with pytest.raises(BadInput) as raised:
             refuse_of_upstream([name], "tensorrt")
         assert str(raised.value) == (
-            f"The parameter {name} has no effect in a repository created by tllm.\n"
+            f"The {name} parameter has no effect in a repository created by tllm.\n"
             "Why: only the Python models in NVIDIA's repository read the parameter, and tllm "
-            "replaces them\n"
+            "replaces these models\n"
             "Next: omit the parameter, or set it in a copy of NVIDIA's repository with "
             f"`tllm set --repo DIR {name}=VALUE`"
         )

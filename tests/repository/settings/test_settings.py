@@ -107,11 +107,11 @@ def test_setting_the_current_value_changes_nothing(ours: Path, name: str) -> Non
 @pytest.mark.parametrize(
     ("name", "value", "what"),
     [
-        ("max_beam", "1", "There is no parameter 'max_beam'."),
-        ("max_beam_width", "0", "The parameter max_beam_width cannot be '0'."),
+        ("max_beam", "1", "There is no parameter named 'max_beam'."),
+        ("max_beam_width", "0", "'0' is not a valid value for the max_beam_width parameter."),
         (
             "kv_cache_free_gpu_mem_fraction", "1.9",
-            "The parameter kv_cache_free_gpu_mem_fraction cannot be '1.9'.",
+            "'1.9' is not a valid value for the kv_cache_free_gpu_mem_fraction parameter.",
         ),
     ],
 )  # fmt: skip
@@ -264,7 +264,7 @@ def test_adds_a_parameter_that_an_older_copy_lacks(copy: Path) -> None:
 
 
 def test_does_not_add_a_tensor_that_a_copy_lacks(copy: Path) -> None:
-    with pytest.raises(BadInput, match="The parameter logits_datatype cannot be set in"):
+    with pytest.raises(BadInput, match="The logits_datatype parameter cannot be set in"):
         plan_changes(open_repository(copy), {"logits_datatype": "TYPE_FP16"})
 
 
@@ -321,7 +321,7 @@ def test_error_names_the_settings_file_of_other_layouts(tmp_path: Path) -> None:
         with pytest.raises(BadInput) as raised:
             call(repository)
         assert str(raised.value) == (
-            "The settings of mine are not in a config.pbtxt.\n"
+            "The settings of mine are not stored in config.pbtxt files.\n"
             "Why: the llmapi layout stores the engine arguments in model.yaml\n"
             f"Next: edit {tmp_path / 'mine/tensorrt_llm/1/model.yaml'}, "
             "then restart the server"

@@ -107,7 +107,7 @@ def test_settings_of_the_draft_model_do_not_change_the_other_model(tmp_path: Pat
 def test_draft_parameters_cannot_be_set_without_a_draft_model(tmp_path: Path) -> None:
     options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
     write_repository(plan_repository("mine", tensorrt_engine(tmp_path), options), tmp_path / "mine")
-    with pytest.raises(BadInput, match="draft_gpu_device_ids cannot be set") as raised:
+    with pytest.raises(BadInput, match="draft_gpu_device_ids parameter cannot be set") as raised:
         plan_changes(open_repository(tmp_path / "mine"), {"draft_gpu_device_ids": "1"})
     assert raised.value.next_step == "import the model again with --draft NAME"
 
@@ -116,14 +116,14 @@ def test_different_modes_are_an_error(tmp_path: Path) -> None:
     path = _write(tmp_path).path / "tensorrt_llm_draft" / "config.pbtxt"
     path.write_text(path.read_text().replace("decoupled: true", "decoupled: false"))
     assert (
-        "error", "its value of decoupled_mode differs from that of tensorrt_llm",
+        "error", "its decoupled_mode value differs from that of tensorrt_llm",
     ) in _findings(open_repository(path.parents[1]))  # fmt: skip
 
 
 def test_kv_cache_reuse_cannot_be_disabled(tmp_path: Path) -> None:
     repository = _write(tmp_path)
     changes = plan_changes(repository, {"enable_kv_cache_reuse": "false"})
-    with pytest.raises(BadInput, match="the check of draft tokens requires the KV cache"):
+    with pytest.raises(BadInput, match="checking draft tokens requires the KV cache"):
         apply_changes(repository, changes)
 
 

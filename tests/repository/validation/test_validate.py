@@ -94,21 +94,21 @@ def test_filled_upstream_copy_is_valid(copy: Path) -> None:
          ("error", 2, "the model is named yours, but its folder is named mine")),
         ("mine", '"tensorrt_llm_model_name" value: { string_value: "tensorrt_llm"',
          '"tensorrt_llm_model_name" value: { string_value: "llm"',
-         ("error", None, "it calls the model llm, which does not exist")),
+         ("error", None, "it calls the llm model, which does not exist")),
         ("preprocessing", "TYPE_STRING", "TYPE_INT8",
-         ("error", None, "the input QUERY is TYPE_INT8, but clients expect TYPE_STRING")),
+         ("error", None, "the QUERY input is TYPE_INT8, but clients expect TYPE_STRING")),
         ("postprocessing", '"OUTPUT"', '"TEXT"',
          ("error", None, "it lacks 1 output that clients may use: OUTPUT")),
         ("tensorrt_llm", '"max_beam_width" value: { string_value: "4"',
          '"max_beam_width" value: { string_value: "many"',
          ("error", None, "max_beam_width is 'many'")),
         ("tensorrt_llm", '"num_threads"', '"num_thread"',
-         ("warning", None, "the parameter num_thread is unknown")),
+         ("warning", None, "num_thread is not a known parameter")),
         ("tensorrt_llm", '"num_threads"', '"gpu_device_ids"',
-         ("warning", None, "gpu_device_ids has no effect on the engine kind openvino")),
+         ("warning", None, "gpu_device_ids has no effect on the openvino engine kind")),
         ("tensorrt_llm", "max_batch_size: 64",
          "max_batch_size: 32 dynamic_batching { preferred_batch_size: 64 }",
-         ("error", None, "the preferred batch size 64 is above max_batch_size 32")),
+         ("error", None, "the preferred batch size is 64, but max_batch_size is 32")),
         ("tensorrt_llm", "max_batch_size: 64",
          "max_batch_size: 64 dynamic_batching { priority_levels: 2 }",
          ("error", None, "default_priority_level is 0, but priority_levels is 2")),
@@ -155,7 +155,7 @@ def test_next_step_quotes_the_folder(tmp_path: Path) -> None:
 
 def test_finds_a_missing_model(ours: Path) -> None:
     shutil.rmtree(ours / "preprocessing")
-    reference_error = "it calls the model preprocessing, which does not exist"
+    reference_error = "it calls the preprocessing model, which does not exist"
     assert [each for each in findings(ours) if each[3] != reference_error] == [
         ("error", "preprocessing/config.pbtxt", None, "it is missing")
     ]
@@ -218,22 +218,22 @@ STEP = "ensemble/config.pbtxt"
     [
         ("ensemble", 'value: "_IDS" }\n    output', 'value: "_ID" }\n    output',
          ("error", STEP, 15,
-          "nothing produces _IDS, which is the input input_ids of tensorrt_llm")),
+          "nothing produces _IDS, which is the input_ids input of tensorrt_llm")),
         ("ensemble", 'key: "QUERY"', 'key: "QUERRY"',
-         ("error", STEP, 8, "preprocessing has no input QUERRY")),
+         ("error", STEP, 8, "preprocessing has no input named QUERRY")),
         ("ensemble", '    input_map { key: "QUERY" value: "text_input" }\n', "",
          ("error", STEP, 8,
-          "preprocessing requires the input QUERY, but no input_map sets it")),
+          "preprocessing requires the QUERY input, but no input_map sets it")),
         ("ensemble", 'key: "batch_index"', 'key: "index"',
-         ("error", STEP, 15, "tensorrt_llm has no output index")),
+         ("error", STEP, 15, "tensorrt_llm has no output named index")),
         ("ensemble", 'model_name: "tensorrt_llm"', 'model_name: "llm"',
-         ("error", STEP, 15, "a step calls the model llm, which does not exist")),
+         ("error", STEP, 15, "a step calls the llm model, which does not exist")),
         ("ensemble", '"max_tokens" data_type: TYPE_INT32', '"max_tokens" data_type: TYPE_INT64',
-         ("error", STEP, 8, "the input REQUEST_OUTPUT_LEN of preprocessing is TYPE_INT32, but the "
-          "ensemble's input max_tokens is TYPE_INT64")),
+         ("error", STEP, 8, "the REQUEST_OUTPUT_LEN input of preprocessing is TYPE_INT32, but the "
+          "ensemble's max_tokens input is TYPE_INT64")),
         ("ensemble", "max_batch_size: 8", "max_batch_size: 9",
          ("error", STEP, 3,
-          "max_batch_size is 9, but the max_batch_size of the step preprocessing is 8")),
+          "max_batch_size is 9, but the max_batch_size of the preprocessing step is 8")),
         ("tensorrt_llm", 'string_value: "2"', 'string_value: "3"',
          ("error", "tensorrt_llm/config.pbtxt", 12,
           "max_beam_width is 3, but the engine was built for 2")),
@@ -259,7 +259,7 @@ def test_missing_model_of_a_step_yields_one_error(copy: Path) -> None:
     found, *others = validate_repository(open_repository(copy))
     assert {each.severity for each in others} == {"warning"}
     assert (found.line, found.what, found.next_step) == (
-        8, "a step calls the model reprocessing, which does not exist",
+        8, "a step calls the reprocessing model, which does not exist",
         "use preprocessing instead",
     )  # fmt: skip
 

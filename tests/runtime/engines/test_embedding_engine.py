@@ -140,5 +140,5 @@ def test_the_configuration_selects_the_engine(config: dict[str, Any]) -> None:
     engine = load_engine("sim", config)
     assert engine.limits.computes_embeddings
     assert EmbeddingSettings.from_dict(config["embedding"]).dimension == 16
-    with pytest.raises(ValueError, match="kind tensorrt does not compute embeddings"):
+    with pytest.raises(ValueError, match="tensorrt engine kind does not compute embeddings"):
         load_embedding_engine("tensorrt", config)

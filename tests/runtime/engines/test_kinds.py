@@ -35,9 +35,9 @@ def test_a_kind_runs_in_a_worker_or_in_a_backend_of_triton(name: str) -> None:
 
 def test_a_rejection_names_the_tensor_and_the_kinds_that_support_it() -> None:
     assert explain_rejection("return_context_logits", "openvino") == (
-        "return_context_logits (logits) is not supported by the engine kind openvino, because "
+        "return_context_logits (logits) is not supported by the openvino engine kind, because "
         "OpenVINO GenAI does not return logits. Omit the tensor, or serve this model with the "
-        "engine kind tensorrt."
+        "tensorrt engine kind."
     )
 
 
@@ -50,9 +50,9 @@ def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
     with pytest.raises(InvalidRequest) as raised:
         reject_tensors({"embedding_bias": np.asarray(values)}.get, ["embedding_bias"], "openvino")
     assert str(raised.value) == (
-        "embedding_bias (embedding bias) is not supported by the engine kind openvino, "
+        "embedding_bias (embedding bias) is not supported by the openvino engine kind, "
         "because OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or serve "
-        "this model with the engine kind pytorch or sim or tensorrt or vllm."
+        "this model with the pytorch or sim or tensorrt or vllm engine kind."
     )
 
 

@@ -68,7 +68,7 @@ def test_discard_deletes_unread_files(tmp_path: Path) -> None:
         (
             None,
             {"lora_task_id": IDS, "lora_weights": WEIGHTS[0], "lora_config": CONFIG},
-            r"lora_weights has the shape \[1, 6\]; send the shape \[2, modules, values\]",
+            r"lora_weights has the shape \[1, 6\]; send a tensor of shape \[2, modules, values\]",
         ),
         (
             None,

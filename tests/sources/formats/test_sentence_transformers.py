@@ -94,10 +94,10 @@ def test_prompts_that_the_pooling_excludes_are_not_offered(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"modules": ("Transformer", "Pooling", "Dense")}, "lists the module Dense"),
-        ({"modules": ("Transformer",)}, "does not list the module Pooling"),
-        ({"pooling": {"pooling_mode": ["cls", "mean"]}}, "sets the pooling cls and mean"),
-        ({"pooling": {"pooling_mode": "sum"}}, "sets the pooling sum"),
+        ({"modules": ("Transformer", "Pooling", "Dense")}, "lists the Dense module"),
+        ({"modules": ("Transformer",)}, "does not list a Pooling module"),
+        ({"pooling": {"pooling_mode": ["cls", "mean"]}}, "sets the pooling mode to cls and mean"),
+        ({"pooling": {"pooling_mode": "sum"}}, "sets the pooling mode to sum"),
         ({"transformer": {"do_lower_case": True}}, "sets do_lower_case"),
     ],
 )

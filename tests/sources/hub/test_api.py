@@ -271,8 +271,8 @@ def test_offline_mode_reports_a_model_that_is_not_cached(fake, hub):
     assert str(caught.value) == (
         "hf:acme/tiny was not fetched from the hub.\n"
         "Why: HF_HUB_OFFLINE is set, so only the cache is used\n"
-        "Next: unset HF_HUB_OFFLINE, or fetch the model once with access to the hub, into the same "
-        f"cache ({hub.cache})"
+        f"Next: unset HF_HUB_OFFLINE, or fetch the model into the same cache ({hub.cache}) while "
+        "the hub can be reached"
     )
     assert fake.requests == []
 
@@ -340,7 +340,7 @@ def test_detects_missing_shard_before_the_download(fake, hub):
 
 
 def test_detects_full_disk_before_the_download(fake, hub):
-    with pytest.raises(SourceError, match="does not have space"):
+    with pytest.raises(SourceError, match="does not have enough space"):
         fetch(replace(hub, free=lambda folder: 10))
     assert "model.safetensors" not in fake.downloaded()
 

@@ -75,7 +75,7 @@ def test_xet_resumes_a_partial_download(fake_with_xet, hub):
     checkpoint = fetch(with_endpoint(hub, fake_with_xet), messages)
     assert (checkpoint.path / "model.safetensors").read_bytes() == LARGE
     assert messages == [
-        f"Downloading hf:acme/tiny@{COMMIT}: 4.2 MB into {hub.cache}, of which 1.0 MB are present."
+        f"Downloading hf:acme/tiny@{COMMIT}: 4.2 MB into {hub.cache} (1.0 MB already present)."
     ]
 
 

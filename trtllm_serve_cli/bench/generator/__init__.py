@@ -1,1 +1,1 @@
-"""Send the load from worker processes, and check that the client is fast enough."""
+"""Generate load from worker processes, and check that the client is fast enough."""

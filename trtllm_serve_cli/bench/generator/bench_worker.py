@@ -1,4 +1,4 @@
-"""Send a worker's share of the requests in a run, with a single event loop."""
+"""Send a worker's share of a run's requests from a single event loop."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from trtllm_serve_cli.bench.transport.openai_connection import OpenAIConnection
 from trtllm_serve_cli.client.generate import Interface
 
 _PROGRESS_PERIOD_S = 0.5
-# select() supports only file descriptors below 1024. The process needs some of these descriptors
-# for other files, so the limit for sockets is lower.
+# select() supports only file descriptors below 1024. The limit for sockets is lower, because the
+# process also needs descriptors for other files.
 _MOST_SOCKETS = 900
 _CONNECTIONS: dict[Interface, Callable[[ServedModel, RequestOptions], Connection]] = {
     "grpc": GrpcConnection,
@@ -35,9 +35,9 @@ _CONNECTIONS: dict[Interface, Callable[[ServedModel, RequestOptions], Connection
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The numbers of requests that a worker has sent, ended and failed so far.
+    """The number of requests sent, finished and failed so far by one worker.
 
-    Failed requests are also counted in `num_ended`. Warm-up requests are not counted.
+    `num_ended` includes failed requests. Warm-up requests are not counted.
     """
 
     num_sent: int = 0
@@ -49,10 +49,10 @@ class Counts:
 class WorkerResult:
     """The measurements from one worker.
 
-    `load` is the load of the worker process, and `start` is the time when the run started, on the
-    monotonic clock. `was_interrupted` is true if the run was cancelled. `is_server_lost` is true if
-    every contacted target became unreachable. `num_uncounted` is the number of responses for which
-    the server did not report a token count. If the share's `keeps_text` is true, `texts` maps the
+    `load` is the load on the worker process, and `start` is the run's start time on the monotonic
+    clock. `was_interrupted` is true if the run was cancelled. `is_server_lost` is true if every
+    contacted target became unreachable. `num_uncounted` is the number of responses for which the
+    server did not report a token count. If the share's `keeps_text` is true, `texts` maps the
     request index and turn of each uncounted response to its text. Otherwise, `texts` is empty.
     """
 
@@ -68,10 +68,10 @@ class WorkerResult:
 def make_loop(share: Share) -> asyncio.AbstractEventLoop:
     """Return an event loop for `run_share`.
 
-    The loop uses select() if possible, because the timeout of select() has microsecond resolution.
-    epoll rounds timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP
-    at high concurrency uses epoll, because each request in flight needs a socket and select()
-    supports too few sockets.
+    The loop uses select() if possible, because its timeout has microsecond resolution. epoll rounds
+    timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP at high
+    concurrency uses epoll, because each request in flight needs a socket and select() supports too
+    few sockets.
     """
     is_http = any(model.interface != "grpc" for model in share.models)
     if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):
@@ -88,10 +88,10 @@ async def run_share(
     """Send the share's requests, starting at the monotonic time that `wait_for_start` returns.
 
     If the number of requests is limited, all requests are encoded before the run starts. The
-    warm-up requests also end before the run starts. `report` is called about twice a second. It
+    warm-up requests also finish before the run starts. `report` is called about twice a second. It
     must be fast, because the event loop that calls it also timestamps responses. `register_cancel`
     receives a function that ends the run early and keeps the measurements. Call that function only
-    in the thread of the event loop.
+    from the event loop's thread.
     """
     connections = [
         _CONNECTIONS[model.interface](model, share.request_options) for model in share.models
@@ -153,7 +153,7 @@ async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
 def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRequest]:
     """Return the encoded requests.
 
-    The requests in a `Stream` are encoded on demand, because a stream is endless.
+    Requests in a `Stream` are encoded on demand, because a stream is endless.
     """
     ready = (
         ReadyRequest(
@@ -169,10 +169,10 @@ def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRe
 
 @contextlib.contextmanager
 def _garbage_collection_disabled() -> Iterator[None]:
-    """Disable the garbage collector during the run, because collections delay requests.
+    """Disable the garbage collector during the run, because garbage collection delays requests.
 
-    At 1000 requests/s, a full collection paused the process for 15 to 25 ms. A run does not need
-    collections: after 15 000 requests, only 20 objects could be collected, and memory use was the
+    At 1000 requests/s, a full collection paused the process for 15 to 25 ms. A run works well
+    without it: after 15,000 requests, only 20 objects could be collected, and memory use was the
     same as with the collector enabled.
     """
     was_enabled = gc.isenabled()

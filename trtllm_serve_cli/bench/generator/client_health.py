@@ -19,14 +19,14 @@ _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
 _LATE_SENDING_FRACTION = 0.05
 _LATE_LOOP_FRACTION = 0.1
-# The minimum duration of a run for judging the client's CPU load and event loop lag. Shorter runs
-# have too few timer ticks.
+# The minimum run duration for judging the client's CPU load and event loop lag. Shorter runs have
+# too few timer ticks.
 _MIN_RUN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoad:
-    """The load of a worker process during a run.
+    """The load on a worker process during a run.
 
     `cpu_s` is the CPU time of the process, and `loop_cpu_s` is the CPU time of the event loop's
     thread. `loop_lags_s` contains the delay of each tick of a 10 ms timer in the event loop. Ticks
@@ -41,12 +41,11 @@ class WorkerLoad:
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """The load of the client during a benchmark.
+    """The load on the client during a benchmark.
 
     `cpu_s` is the CPU time of all worker processes. `busiest_loop` is the highest CPU utilization
-    of an event loop's thread, from 0 to 1. `loop_lag` is the distribution of the delays of the
-    event loops' timers. `bottlenecks` contains a sentence for each reason why the client was too
-    slow.
+    of any event loop's thread, from 0 to 1. `loop_lag` is the distribution of the timer delays in
+    the event loops. `bottlenecks` contains a sentence for each reason why the client was too slow.
     """
 
     num_workers: int
@@ -62,12 +61,12 @@ class ClientReport:
 
 @contextlib.contextmanager
 def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
-    """Measure the load of this process and its event loop, and append the result to `loads`."""
+    """Measure the load on this process and its event loop, and append the result to `loads`."""
     wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
     lags: list[float] = []
 
     def catch_up() -> float:
-        """Record the lag of each past tick, and return the time until the next tick."""
+        """Record the lag of each overdue tick, and return the time until the next tick."""
         now = time.perf_counter()
         while (late := now - wall - (len(lags) + 1) * _TICK_S) >= 0:
             lags.append(late)

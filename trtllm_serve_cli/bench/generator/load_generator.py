@@ -1,8 +1,8 @@
 """Send requests when they are due and timestamp the responses.
 
 An open loop sends requests without waiting for earlier responses, unless a concurrency cap is set.
-Latency is measured from a request's due time. If the client sends a request after its due time, the
-record of the request includes this delay as schedule lag.
+Latency is measured from a request's due time. If the client sends a request late, the request's
+record includes the delay as schedule lag.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 # seconds and accepts none in between.
 GIVE_UP_S = 5.0
 _GIVE_UP_COUNT = 3
-# Duration of the pause after a refused connection. Without it, a closed loop would use up its
-# requests (and the CPU) within milliseconds, because refused connections fail immediately.
+# Duration of the pause after a refused connection. Without the pause, a closed loop would use up
+# its requests (and the CPU) within milliseconds, because refused connections fail immediately.
 _REFUSED_PAUSE_S = 0.05
 
 
@@ -40,8 +40,8 @@ _REFUSED_PAUSE_S = 0.05
 class ReadyRequest:
     """A request that was encoded in advance, so that it can be sent as soon as it is due.
 
-    `index` is the number of the request in the whole run. `payload` is the encoded `spec`. `target`
-    is the index of the connection that sends the request.
+    `index` is the request's index in the whole run. `payload` is the encoded `spec`. `target` is
+    the index of the connection that sends the request.
     """
 
     index: int
@@ -52,7 +52,7 @@ class ReadyRequest:
 
 @dataclass(slots=True)
 class LoadGenerator:
-    """A load generator, with the records of its requests in the order in which the requests ended.
+    """A load generator and the records of its requests, in order of completion.
 
     `num_sent` and the other counts may be read at any time to show progress. If a `run_` method is
     cancelled, it records the requests in flight as interrupted. Requests that are due in the first
@@ -91,10 +91,10 @@ class LoadGenerator:
         concurrency: int | None = None,
         start: float | None = None,
     ) -> None:
-        """Send each request when it is due, and return when all requests have ended.
+        """Send each request when it is due, and return when all requests have finished.
 
         The times in `due_s` are in seconds from `start`. `concurrency` limits the requests in
-        flight. The limit may delay a request, but does not change the due time of the request.
+        flight. The limit may delay a request, but does not change its due time.
         """
         self.start = self.clock() if start is None else start
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
@@ -137,7 +137,7 @@ class LoadGenerator:
         duration_s: float | None = None,
         start: float | None = None,
     ) -> None:
-        """Keep `concurrency` requests in flight: when a request ends, the next request is due.
+        """Keep `concurrency` requests in flight: when one finishes, the next one is due.
 
         No request starts after `duration_s`. During the ramp, the number of requests in flight
         increases at a constant rate.
@@ -172,7 +172,7 @@ class LoadGenerator:
         held_s: float = 0.0,
         slots: asyncio.Semaphore | None = None,
     ) -> None:
-        """Send a request and, one after another, the later turns of its conversation."""
+        """Send a request, then the later turns of its conversation one after another."""
         try:
             answer = await self._exchange(request, request.payload, request.spec, due_s, held_s)
             prompt = request.spec.input_ids
@@ -237,7 +237,7 @@ class LoadGenerator:
                     is_ramp=due_s < self.ramp_s,
                 )
             )
-            # A failed request may end before the server reports the number of tokens.
+            # Skip failed requests, which may end before the server reports the number of tokens.
             if not answer.is_counted and answer.error is None:
                 self.num_uncounted += 1
                 if self.keeps_text:
@@ -255,12 +255,12 @@ class LoadGenerator:
 
 @dataclass(slots=True)
 class _Answer:
-    """The parts of a response that have been received so far.
+    """The parts of a response received so far.
 
     Parts that follow the final part are ignored. A part with tokens but without text does not count
     as a chunk. Its tokens are added to the next chunk. The first `num_prompt_tokens` tokens are the
-    prompt and do not count. If the server reports the number of all tokens only at the end, the
-    tokens are distributed evenly over the chunks.
+    prompt and are not counted. If the server reports a different total at the end, this total is
+    distributed evenly over the chunks.
     """
 
     end_s: float
@@ -327,7 +327,7 @@ class _Answer:
             self.chunk_tokens.append(self._uncounted_tokens)
 
     def _set_total_tokens(self, num_tokens: int, at_s: float) -> None:
-        """Correct the counts of the chunks with the number that the server reported at the end."""
+        """Adjust the chunks' token counts to the total that the server reported at the end."""
         self.is_counted = True
         if sum(self.chunk_tokens) == num_tokens:
             return

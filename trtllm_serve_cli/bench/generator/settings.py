@@ -21,12 +21,12 @@ _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSettings:
-    """The settings of a benchmark, which determine what requests a run sends and when.
+    """The settings of a benchmark, which determine what requests each run sends and when.
 
     If `duration_s` is set, a run sends all requests that are due within this time. Otherwise, it
     sends `num_requests` requests. Each of the `repeat` runs sends different requests. Random
-    requests depend on `seed` and the number of the run. With a data set, each run starts with the
-    entry after the last entry of the previous run.
+    requests depend on `seed` and the run number. With a data set, each run continues where the
+    previous run stopped.
     """
 
     workload: Workload

@@ -23,7 +23,7 @@ def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
         raise BadInput(
             "The models have different tokenizers.",
             why="; ".join(
-                f"{target.model} at {target.address} has {folder}"
+                f"{target.model} at {target.address} uses {folder}"
                 for folder, target in folders.items()
             ),
             next_step=(

@@ -97,8 +97,8 @@ def plan_workers(
     The number of workers is `settings.num_workers` or the concurrency, whichever is lower. The same
     settings and `run` result in the same requests at the same times, regardless of the number of
     warm-up requests. Loads with different rates or concurrencies have different prompts. Otherwise,
-    the server would already have the prompts for the later loads of a sweep in its prefix cache. An
-    ordered workload starts with request number `start`, and uses the preceding requests as warm-up.
+    the prompts for a sweep's later loads would already be in the server's prefix cache. An ordered
+    workload starts with request number `start`, and uses the preceding requests for the warm-up.
     """
     seed = settings.seed, run
     warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)
@@ -138,7 +138,7 @@ def find_vocab_size(models: Sequence[ServedModel]) -> int:
     """Return the smallest vocabulary size among the models.
 
     Random token ids are below this size, so that they are valid for every model. If a model's
-    vocabulary size is unknown, the function uses `FALLBACK_VOCAB_SIZE` for that model.
+    vocabulary size is unknown, assume `FALLBACK_VOCAB_SIZE`.
     """
     return min(model.vocab_size or FALLBACK_VOCAB_SIZE for model in models)
 

@@ -1,4 +1,4 @@
-"""Run a single worker in this process, or each of several workers in its own process."""
+"""Run one worker in this process, or several workers in separate processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtllm_serve_cli.bench.generator.bench_worker import (
 from trtllm_serve_cli.bench.generator.worker_plan import Share
 from trtllm_serve_cli.processes import die_with_parent
 
-# The run starts this long after the start message is sent, so that every worker receives the
+# Delay between the start message and the start of the run, so that every worker receives the
 # message in time.
 _START_DELAY_S = 0.2
 _PERIOD_S = 0.5
@@ -51,7 +51,7 @@ def _run_in_process(share: Share, watch: Callable[[Counts], None]) -> WorkerResu
 def _interruptible() -> Iterator[list[Callable[[], object]]]:
     """Yield a list to which the caller adds the functions to call on the first SIGINT.
 
-    A second SIGINT calls the handler that was installed before.
+    A second SIGINT calls the previously installed handler.
     """
     actions: list[Callable[[], object]] = []
 

@@ -40,7 +40,7 @@ class AtRate:
 class AtConcurrency:
     """A closed loop that keeps `concurrency` requests in flight.
 
-    The next request is due when a request ends. During the first `ramp_s`, the number of requests
+    When a request finishes, the next one is due. During the first `ramp_s`, the number of requests
     in flight increases at a constant rate.
     """
 
@@ -75,7 +75,7 @@ def plan_due_times(
 ) -> NDArray[np.float64]:
     """Return the due times in ascending order, in seconds after the first request.
 
-    The result has fewer than `num_requests` times if the load replays fewer recorded times.
+    The result has fewer than `num_requests` times if the load replays a shorter recording.
     """
     match load:
         case AllAtOnce():
@@ -105,14 +105,14 @@ def plan_due_times_until(
 
 
 def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the gaps between due times in seconds, at the full rate without the ramp."""
+    """Return the gaps between due times in seconds, at the full rate that follows the ramp."""
     gaps: NDArray[np.float64] = _GAPS[load.arrival](
         load, 1 / load.request_rate_per_s, num_gaps, rng
     )
     return gaps
 
 
-# For each arrival process, the function that draws the gaps between due times, in seconds.
+# Maps each arrival process to the function that draws the gaps between due times, in seconds.
 _GAPS: dict[ArrivalProcess, Callable[[AtRate, float, int, np.random.Generator], Any]] = {
     "constant": lambda load, mean_s, num_gaps, rng: np.full(num_gaps, mean_s),
     "poisson": lambda load, mean_s, num_gaps, rng: rng.exponential(mean_s, num_gaps),

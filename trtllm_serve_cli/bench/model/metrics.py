@@ -27,9 +27,9 @@ class TimeMetric:
     `key` identifies the metric in `summary.json`. `name` identifies it in objectives and limits on
     changes, which do not accept a metric without a `name`. Tables show `label`, and charts show
     `title`. `definition` is the metric's formula. `needs` is the option that the metric requires,
-    if any. `read` returns the samples from one request. `sampled` states whether a sample measures
-    a request or a gap between tokens. Comparisons show the `compared` percentiles. If `is_main` is
-    true, the metric has charts, a tile, and columns in tables that compare runs. If
+    if any. `read` returns the samples from one request. `sampled` states what each sample measures:
+    a request or a gap between tokens. `compared` lists the percentiles that comparisons show. If
+    `is_main` is true, the metric has charts, a tile, and columns in tables that compare runs. If
     `includes_failed` is true, failed requests are also sampled.
     """
 
@@ -66,7 +66,7 @@ class Completed:
     """The completed requests of a run, from which the run's rates are computed.
 
     `duration_s` is the duration of the run. `is_good` returns whether a request meets every
-    objective. `is_good` is `None` if the benchmark has no objectives.
+    objective, or is `None` if the benchmark has no objectives.
     """
 
     records: Sequence[RequestRecord]
@@ -100,12 +100,12 @@ class RateMetric:
 
 
 def itl_s(record: RequestRecord) -> list[float]:
-    """Return the gaps between consecutive responses with tokens, in seconds."""
+    """Return the gaps between consecutive responses that contain tokens, in seconds."""
     return [later - earlier for earlier, later in pairwise(record.chunk_s)]
 
 
 def tpot_s(record: RequestRecord) -> list[float]:
-    """Return a list with the mean time per token after the first token, in seconds.
+    """Return a list that contains the mean time per token after the first token, in seconds.
 
     The list is empty if the response has fewer than two tokens.
     """
@@ -114,7 +114,7 @@ def tpot_s(record: RequestRecord) -> list[float]:
 
 
 def _until_first_token(record: RequestRecord, start_s: float) -> list[float]:
-    """Return a list with the time from `start_s` to the first token.
+    """Return a list that contains the time from `start_s` to the first token.
 
     The list is empty if the response is empty.
     """
@@ -149,7 +149,7 @@ TIMES = (
     LATENCY_FROM_SENT := TimeMetric(
         key="request_latency_from_sent",
         label="Latency (sent)",
-        title="Request latency, from sent",
+        title="Request latency, from send time",
         definition="end - sent",
         read=lambda record: [record.end_s - record.sent_s],
     ),
@@ -167,7 +167,7 @@ TIMES = (
     TTFT_FROM_SENT := TimeMetric(
         key="ttft_from_sent",
         label="TTFT (sent)",
-        title="Time to first token, from sent",
+        title="Time to first token, from send time",
         definition="first response with at least one token - sent",
         read=lambda record: _until_first_token(record, record.sent_s),
         needs="--stream",
@@ -178,7 +178,7 @@ TIMES = (
         label="ITL",
         title="Inter-token latency",
         definition="every gap between two consecutive responses with tokens; the gaps of all "
-        "requests are one sample",
+        "requests form one sample",
         read=itl_s,
         needs="--stream",
         sampled="gaps",
@@ -191,7 +191,7 @@ TIMES = (
         label="TPOT",
         title="Time per output token",
         definition="(last token - first token) / (n - 1), where n is the request's number of "
-        "output tokens; not defined for a single token",
+        "output tokens; undefined for a single token",
         read=tpot_s,
         needs="--stream",
         compared=(50,),
@@ -260,6 +260,6 @@ RATES = (
 )
 
 MAIN_TIMES = tuple(time for time in TIMES if time.is_main)
-# The metrics that users can name in objectives and in limits on changes, by name.
+# Maps names to metrics that users can specify in objectives and in limits on changes.
 NAMED_TIMES: Mapping[str, TimeMetric] = {time.name: time for time in TIMES if time.name}
 NAMED_RATES: Mapping[str, RateMetric] = {rate.name: rate for rate in RATES if rate.name}

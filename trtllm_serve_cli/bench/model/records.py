@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 INTERRUPTED = "interrupted"
-# The error kind if the client could not connect to the server or lost the connection.
+# The error kind for requests whose connection could not be opened or was lost.
 NO_CONNECTION = "connection"
 REJECTED = "rejected"
 TIMED_OUT = "timed_out"
@@ -39,14 +39,14 @@ class RequestRecord:
     """The times and token counts of one request.
 
     `chunk_s` and `chunk_tokens` have one entry for each response with tokens. They are empty if no
-    token arrived, for example because the model ended the response immediately. `end_s` is the time
+    token arrived, for example because the model generated the end token first. `end_s` is the time
     when the final response arrived or the request failed. `held_s` is how long a concurrency cap
     delayed the request after its due time. `queue_s` is the time in the engine's queue, as reported
-    by the server. `run` and `target` are indexes that start at 0. The requests in a conversation
-    have the same `conversation` and different `turn` numbers. If `is_ramp` is true, the request was
-    due during the ramp, and the metrics exclude it.
+    by the server. `run` and `target` are zero-based indexes. The requests in a conversation have
+    the same `conversation` and different `turn` numbers. If `is_ramp` is true, the request was due
+    during the ramp, and the metrics exclude it.
 
-    docs/reference/benchmark-metrics.md has the formulas for the metrics.
+    docs/reference/benchmark-metrics.md defines the metrics that are computed from the records.
     """
 
     index: int
@@ -104,6 +104,6 @@ class RequestRecord:
 
 
 def spread_tokens(num_tokens: int, num_chunks: int) -> tuple[int, ...]:
-    """Distribute tokens evenly over chunks, if only the number of all tokens is known."""
+    """Distribute `num_tokens` tokens evenly over `num_chunks` chunks."""
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
     return tuple(later - earlier for earlier, later in pairwise(upto))

@@ -56,11 +56,11 @@ class ServedModel:
     """A target and its metadata.
 
     `vocab_size` is `None` if the server does not report the size. `returns_prompt` is true if
-    responses that are not streamed start with the prompt. A response starts with the prompt if
-    neither the model's configuration nor a request parameter can exclude the prompt.
-    `imported_model` is the name under which the model was imported, or None if it is not known.
+    responses that are not streamed start with the prompt. This is the case if neither the model's
+    configuration nor a request parameter can exclude the prompt. `imported_model` is the name under
+    which the model was imported, or None if it is not known.
 
-    With the interface `openai`, `address` is the server's base URL, `inputs` contains the fields
+    With the `openai` interface, `address` is the server's base URL, `inputs` contains the fields
     that the server accepts, and `api_key` is the server's key, which is not part of results.
     """
 
@@ -127,7 +127,7 @@ def _check_inputs(model: ServedModel, input_kind: InputKind) -> None:
         what = "token-id" if input_kind == "tokens" else "text"
         raise UnknownModel(
             f"The model {model.name} at {model.address} is not an LLM with {what} input.",
-            why=f"its inputs lack {', '.join(sorted(missing))}",
+            why=f"the model does not have the inputs {', '.join(sorted(missing))}",
             next_step="list the models with `tllm status`; `tllm bench end-to-end` requires a "
-            "model with text input, the other workloads one with token ids",
+            "model with text input, and the other workloads require a model with token-id input",
         )

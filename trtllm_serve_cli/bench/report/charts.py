@@ -37,10 +37,9 @@ class Axis:
 class Series:
     """A series of points, sorted by x.
 
-    In the style `steps`, the line keeps the value of each point until the next point. In the style
-    `bars`, a bar extends from each point to the next point, and the last point only ends the last
-    bar. `names` contains a label for each point, or is empty. `colour` is an index that starts
-    from 0.
+    In the `steps` style, the line keeps the value of each point until the next point. In the `bars`
+    style, a bar extends from each point to the next point, and the last point only ends the last
+    bar. `names` contains a label for each point, or is empty. `colour` is a zero-based index.
     """
 
     label: str
@@ -54,8 +53,8 @@ class Series:
 class Limit:
     """A limit for the quantity on the x axis, for example the limit of an objective.
 
-    The chart shows a vertical line at `value` if the x axis includes this value. The legend omits
-    limits without a label.
+    If the x axis includes `value`, the chart shows a vertical line there. The legend omits limits
+    without a label.
     """
 
     label: str
@@ -169,7 +168,7 @@ def _anchor(frame: _Frame, x: float, tick: float) -> str:
 
 
 def _without_overlaps(frame: _Frame, ticks: Sequence[float]) -> Iterable[float]:
-    """Yield the ticks, but omit each tick with a label that would overlap the previous label."""
+    """Yield the ticks, except those whose labels would overlap the previous label."""
     free_x = 0.0
     for tick in ticks:
         half = len(write_number(tick)) * _LETTER / 2
@@ -233,7 +232,7 @@ def _bars(places: Sequence[Point], bottom: float, colour: str) -> str:
 
 
 def _dots(places: Sequence[Point], colour: str, names: Sequence[str]) -> str:
-    """Draw a dot at each place. If there are names, use larger dots with the names as tooltips."""
+    """Draw a dot at each place. With names, the dots are larger and have the names as tooltips."""
     if not names:
         return "".join(_dot(place, colour, 1.6) for place in places)
     return "".join(
@@ -250,7 +249,7 @@ def _dot(place: Point, colour: str, radius: float, inside: str = "") -> str:
 def _write_names(frame: _Frame) -> Iterable[str]:
     """Draw the point names of the first series that has names.
 
-    Omit each name that would overlap a previous name.
+    Omit names that would overlap a previous one.
     """
     named = next((series for series in frame.chart.series if series.names), None)
     if named is None:

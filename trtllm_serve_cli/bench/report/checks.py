@@ -1,8 +1,8 @@
 """Check a result against a reference file, like `--check-perf-json` of tensorrtllm_backend.
 
 The reference file maps each key to expected values. The values have the same names as in the CSV
-file that tensorrtllm_backend's benchmark writes. A measured value passes if
-|measured - reference| <= atol + rtol * |reference|, as in NumPy.
+files of tensorrtllm_backend's benchmark. A measured value passes if |measured - reference| <= atol
++ rtol * |reference|, as in NumPy.
 
 Source: `check_performance` in `tools/inflight_batcher_llm/benchmark_core_model.py` of
 tensorrtllm_backend@c2e65b8.
@@ -22,8 +22,8 @@ from trtllm_serve_cli.errors import BadInput, CheckFailed
 class Reference:
     """The expected values for one key of a reference file, and the tolerances.
 
-    `figures` maps the names of metrics to expected values. `atol` is the absolute tolerance, and
-    `rtol` is the tolerance relative to the expected value.
+    `figures` maps metric names to expected values. `atol` is the absolute tolerance, and `rtol` is
+    the tolerance relative to the expected value.
     """
 
     file: Path

@@ -1,4 +1,4 @@
-"""Compute the changes between two results, and whether each change exceeds the noise."""
+"""Compute the changes between two results, and check whether each change exceeds the noise."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FORM = re.compile(
     r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*"
     r"(?P<side>[<>])\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*%"
 )
-# Two results are comparable only if these settings are equal.
+# Two results are comparable only if these settings are the same.
 _COMPARABLE_SETTINGS = ("workload", "load", "stream", "objectives")
 
 
@@ -94,9 +94,9 @@ class Change:
     """The change of one measure between two results.
 
     `before` and `after` are in milliseconds for times, per second for rates, and in percent of the
-    requests for failures. For times and rates, `change` is a fraction of `before`: 0.05 means 5 %
+    requests for failures. For times and rates, `change` is a fraction of `before`: 0.05 means 5%
     more. For failures, `change` is the difference between the fractions: 0.01 means one percentage
-    point. `interval` is the 95 % confidence interval for `change`. `by` states whether the interval
+    point. `interval` is the 95% confidence interval for `change`. `by` states whether the interval
     is estimated from the variation between runs or between requests.
     """
 
@@ -113,8 +113,8 @@ class Change:
 class Difference:
     """A setting, or a property of the environment, that differs between two results.
 
-    `what` is its name. `before` and `after` are its values in the first and the second result. If
-    `is_question` is true, the results are not comparable because of this difference.
+    `what` is the name of the setting or property. `before` and `after` are the values in the first
+    and second result. If `is_question` is true, this difference makes the results incomparable.
     """
 
     what: str
@@ -163,7 +163,7 @@ def parse_limit(text: str) -> Limit:
 
 
 def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] = ()) -> Comparison:
-    """Compare two results by the default measures and the measures in `extra`.
+    """Compare two results on the default measures and the measures in `extra`.
 
     A measure is omitted if either result does not contain its metric. The comparison also lists the
     differences in settings and environment, and warns about unreliable results.
@@ -242,10 +242,7 @@ def _explain_missing(measure: Measure) -> str:
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Difference]:
-    """Yield the differences in settings and environment between two summaries.
-
-    Each summary is the content of a `summary.json` file.
-    """
+    """Yield the differences in settings and environment between two `summary.json` files."""
     parts: tuple[tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]], ...] = (
         ("", lambda summary: {"benchmark": summary.get("benchmark")}),
         ("", lambda summary: _without(summary["settings"], ("repeat",))),

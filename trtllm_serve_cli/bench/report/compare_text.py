@@ -33,7 +33,7 @@ def difference_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def noise_notes(comparison: Comparison) -> Iterable[str]:
-    """Yield sentences that explain which noise the confidence intervals take into account."""
+    """Yield sentences that explain which kinds of noise the confidence intervals account for."""
     before, after = comparison.num_runs
     if min(before, after) > 1:
         yield (
@@ -42,7 +42,7 @@ def noise_notes(comparison: Comparison) -> Iterable[str]:
         )
         if min(before, after) < 4:
             yield (
-                "Few runs reveal only large differences. "
+                "With so few runs, only large differences are detectable. "
                 "Use --repeat 5 to detect smaller differences."
             )
     else:

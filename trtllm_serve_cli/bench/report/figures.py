@@ -34,8 +34,7 @@ _MAX_DOTS = 900
 _MAX_BARS = 36
 _WIDE = 1240
 _PERCENT = Scale(0, 100)
-# A cumulative distribution has additional points at these fractions, because its tail is the most
-# relevant part.
+# Add points to cumulative distributions at these fractions, because the tail matters most.
 _TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
 
 
@@ -119,9 +118,10 @@ def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Cha
 def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
     """Return charts that compare the latency and throughput of the results.
 
-    Each result is a point. A latency chart has lines for the median, p95 and p99 of each model.
-    Latencies that require streaming are plotted against tokens/s, and request latencies are plotted
-    against requests/s. The last chart shows the total throughput against the throughput per user.
+    Each point represents one result. A latency chart has lines for the median, p95 and p99 of each
+    model. Latencies that require streaming are plotted against tokens/s, and request latencies are
+    plotted against requests/s. The last chart shows the total throughput against the throughput per
+    user.
     """
     charts = [
         _sweep_chart(
@@ -224,16 +224,16 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
         Axis("Request latency (ms)", fit_scale(values, from_zero=True), 4),
         lines,
         height=180,
-        note=f"Only 1 of {write_number(every)} completed requests is shown." if every > 1 else "",
+        note=f"Only 1 in {write_number(every)} completed requests is shown." if every > 1 else "",
     )
 
 
 def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
     """Return a short name that distinguishes the result from all `others`.
 
-    The candidates are the load, the models, the models with the load, and the folder name. The name
-    is the first candidate that is different for each result. If all candidates are ambiguous, the
-    name combines the folder name, the models and the load.
+    The candidates are the load, the models, the models with the load, and the folder name. Return
+    the first candidate that is unique for every result. If all are ambiguous, combine the folder
+    name, the models and the load.
     """
     names: tuple[Callable[[StoredResult], str], ...] = (
         lambda each: each.load,
@@ -262,7 +262,7 @@ def _cdf(ranked: Sequence[float]) -> list[Point]:
 
 
 def _limits(result: StoredResult, metric: TimeMetric) -> list[Limit]:
-    """Return the result's objectives for a metric, as limits on the x axis."""
+    """Return the result's objectives for a metric as limits on the x axis."""
     outcomes: Sequence[dict[str, Any]] = result.figures.get("objectives") or ()
     return [
         Limit(outcome["objective"], outcome["limit_ms"])

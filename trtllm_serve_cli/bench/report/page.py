@@ -70,7 +70,7 @@ class Section:
     """A section of the page.
 
     `charts` contains HTML figures, and `remarks` contains sentences. If `are_panels` is true, the
-    charts are stacked and have the same time axis.
+    charts are stacked and share a time axis.
     """
 
     title: str
@@ -206,7 +206,7 @@ def _outcomes(result: StoredResult) -> Iterable[Section]:
 
 
 def _facts(result: StoredResult) -> Section:
-    """Return a section with the information that is required to repeat the measurement."""
+    """Return a section with the information needed to reproduce the measurement."""
     summary = result.summary
     parts = {
         "Configuration": summary["settings"],
@@ -268,5 +268,5 @@ def _format(value: float | None) -> str:
     """Format a value with three significant digits, or as an integer if it is at least 1000."""
     if value is None:
         return "-"
-    # Adding 0 converts -0.0 to 0.0. Otherwise, small negative values would be displayed as -0.
+    # Add 0 to convert -0.0 to 0.0. Otherwise, small negative values would be displayed as -0.
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{round(value, 3) + 0:.3g}"

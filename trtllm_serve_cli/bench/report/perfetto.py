@@ -1,13 +1,13 @@
-"""Convert a result to a Perfetto trace, with a track for each request slot and each counter.
+"""Convert a result to a Perfetto trace, with one track per request slot and counter.
 
 The trace is JSON in Chrome's "Trace Event Format", with events of the types `X` (complete), `C`
 (counter) and `M` (metadata). Each process in the trace represents one run on one target. Each
-thread of a process represents a slot, which shows one request at a time. The number of slots is
-the maximum number of requests in flight. Times are in microseconds from the start of the run.
+thread represents a slot, which shows one request at a time, so there are as many slots as the
+maximum number of requests in flight. Times are in microseconds from the start of the run.
 
 Perfetto treats process 0 and thread 0 as idle. If a thread has the same number as its process,
-Perfetto displays this thread first, as the main thread. Slot numbers therefore start from 1, and
-process numbers are higher than all slot numbers.
+Perfetto displays this thread first, as the main thread. To avoid both, slot numbers start from 1,
+and process numbers are higher than all slot numbers.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def request_events(records: Iterable[RequestRecord], process: int) -> Iterator[E
 def phases(record: RequestRecord) -> list[tuple[str, float, float]]:
     """Return the name, start and end of each phase of a request, in seconds.
 
-    If the server did not report the request's queue time, the phase `queue and prefill` replaces
-    the phases `queue` and `prefill`.
+    If the server did not report the request's queue time, the `queue and prefill` phase replaces
+    the `queue` and `prefill` phases.
     """
     first_s = record.end_s if record.first_token_s is None else record.first_token_s
     if record.queue_s is None:

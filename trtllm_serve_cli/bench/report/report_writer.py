@@ -1,4 +1,4 @@
-"""Write the HTML page and the traces of a result or a sweep to its folder."""
+"""Write the HTML page and the traces for a result or a sweep to its folder."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from trtllm_serve_cli.paths import write_aside
 
 SCHEMA_VERSION = 2
 SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
-# Maps names in the terminal output of tensorrtllm_backend's benchmark to names in its CSV file, if
-# these names differ.
+# Maps metric names in the terminal output of tensorrtllm_backend's benchmark to those in its CSV
+# file, where the two differ.
 _CSV_NAMES = {
     "Avg. IP tokens per request": "Avg. Input tokens per request",
     "Avg. OP tokens per request": "Avg. Output tokens per request",
@@ -33,7 +33,7 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 
 
 def upstream_rows(summary: Summary) -> dict[str, float]:
-    """Map the metric names that tensorrtllm_backend's benchmark prints to the measured values.
+    """Map the metric names in the output of tensorrtllm_backend's benchmark to the measured values.
 
     Latencies are measured from the due time, whereas tensorrtllm_backend's benchmark measures them
     from the send time.
@@ -65,8 +65,7 @@ def csv_row(summary: Summary) -> dict[str, float]:
 def append_csv(summary: Summary, file: Path) -> None:
     """Append the metrics as a row to a CSV file in tensorrtllm_backend's format.
 
-    Write the header first if the file is new or empty. Metrics that were not measured have empty
-    cells.
+    Write the header first if the file is new or empty. Leave the cells of unmeasured metrics empty.
     """
     row = {_CSV_NAMES.get(name, name): value for name, value in _all_upstream_rows(summary).items()}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +77,7 @@ def append_csv(summary: Summary, file: Path) -> None:
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
-    """Return the content of `summary.json`. The option `--json` prints the same content."""
+    """Return the content of `summary.json`. The `--json` option prints the same content."""
     several = len(result.models) > 1
     return {
         "schema_version": SCHEMA_VERSION,
@@ -112,7 +111,7 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
 
 
 def check_output_folder(folder: Path) -> None:
-    """Raise `BadInput` if `folder` cannot be written, or exists and is not an empty folder."""
+    """Raise `BadInput` if `folder` cannot be written, or if it exists and is not empty."""
     is_empty_folder = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not is_empty_folder:
         raise BadInput(
@@ -140,8 +139,8 @@ def _check_place(path: Path, option: str) -> None:
     """Raise `BadInput` if `path` cannot be created."""
     folder = next(each for each in path.absolute().parents if each.exists())
     try:
-        # Create a folder instead of checking the permissions, because they may allow writing even
-        # if the file system is read-only.
+        # Create a folder instead of checking permissions, which may allow writing even if the file
+        # system is read-only.
         with tempfile.TemporaryDirectory(prefix=".tllm-", dir=folder):
             pass
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Read benchmark results from folders, and report why a result is invalid."""
+"""Read benchmark results from folders, and report errors in invalid results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLES = "server_samples.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A benchmark result that was read from a folder.
+    """A benchmark result read from a folder.
 
     `name` is the folder name. `summary`, `records` and `samples` are the contents of
     `summary.json`, `requests.jsonl` and `server_samples.jsonl`.
@@ -45,7 +45,7 @@ class StoredResult:
 
     @property
     def counted(self) -> tuple[RequestRecord, ...]:
-        """All records except those for ramp requests, which metrics exclude."""
+        """All records except those of ramp requests, which the metrics exclude."""
         return tuple(record for record in self.records if not record.is_ramp)
 
     @property
@@ -175,7 +175,7 @@ def _read_records(file: Path) -> Iterator[RequestRecord]:
         try:
             yield RequestRecord.from_json(line)
         except (KeyError, TypeError) as error:
-            why = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+            why = f"the {error} field is missing" if isinstance(error, KeyError) else str(error)
             raise _refuse(f"Line {number} of {file} is not a request record.", why) from error
 
 

@@ -47,7 +47,7 @@ def fit_scale(
     """Return a scale with round limits for all finite `values`, which may be empty.
 
     With `from_zero`, a linear scale includes 0. With `may_be_log`, the scale is logarithmic if the
-    values have very different magnitudes. A logarithmic scale ignores values that are not above 0.
+    values span several orders of magnitude. Logarithmic scales ignore values that are not above 0.
     """
     finite = [value for value in values if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
@@ -109,6 +109,7 @@ def _round_up(value: float) -> float:
 def _shift(digit: float, power: int) -> float:
     """Return digit · 10^power.
 
-    Division is used for negative powers, because negative powers of 10.0 have rounding errors.
+    For negative powers, divide instead of multiplying, because negative powers of 10.0 have
+    rounding errors.
     """
     return digit * 10.0**power if power >= 0 else digit / 10.0**-power

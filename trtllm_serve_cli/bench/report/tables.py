@@ -32,8 +32,8 @@ def stat_rows(summary: Summary) -> list[tuple[str, str]]:
     """Return the rows of tensorrtllm_backend's table, with additional rates and request counts.
 
     If the load has a rate or recorded times, the last rows are the offered, achieved and completed
-    rates. If the concurrency cap limited the run, the number of delayed requests replaces these
-    rows.
+    rates. If the concurrency cap limited the run, a row with the number of delayed requests
+    replaces them.
     """
     rows = [(name, _number(value)) for name, value in upstream_rows(summary).items()]
     own = (rate for rate in RATES if rate.label and not rate.upstream)
@@ -56,7 +56,7 @@ def time_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """Return one row for each target, or an empty list for a single target."""
+    """Return one row for each target, or an empty list if there is only one target."""
     if len(result.models) < 2:
         return []
     rows: list[tuple[str, ...]] = []
@@ -88,7 +88,7 @@ def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def run_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """Return one row for each run, or an empty list for a single run."""
+    """Return one row for each run, or an empty list if there is only one run."""
     if len(result.runs) < 2:
         return []
     summaries = [result.summary_of(run=number) for number in range(len(result.runs))]
@@ -119,7 +119,7 @@ def describe_amount(settings: BenchmarkSettings) -> str:
     return f"{settings.num_requests} {what}{times}"
 
 
-# Omit the p99 column of the last metric, because the table would otherwise exceed 80 columns.
+# Omit the last metric's p99, because the table would otherwise be wider than 80 columns.
 POINT_COLUMNS = (
     "Load",
     "Req/s",
@@ -238,8 +238,8 @@ def remarks(result: BenchmarkResult) -> list[str]:
     num_empty = sum(each.is_completed and not each.chunk_s for each in result.records)
     if num_empty:
         notes.append(
-            f"The model ended {num_empty} of {summary.num_completed} responses without a token. "
-            "These requests count as completed, but have no TTFT."
+            f"The model ended {num_empty} of {summary.num_completed} responses without generating "
+            "a token. These requests count as completed, but have no TTFT."
         )
     if result.token_counts != "server":
         counted = {

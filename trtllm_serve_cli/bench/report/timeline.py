@@ -15,9 +15,9 @@ _SENDING_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class ServerSeries:
-    """A time series of one metric of one server.
+    """A time series for one metric of one server.
 
-    Each point consists of a time in seconds from the start of the run, and the metric's value.
+    Each point contains the time in seconds since the start of the run, and the metric's value.
     """
 
     quantity: str
@@ -33,8 +33,8 @@ def count_in_flight(records: Iterable[RequestRecord]) -> list[Point]:
 def count_held(records: Iterable[RequestRecord]) -> list[Point]:
     """Return the number of due but unsent requests over time, with a point for each change.
 
-    Requests that were sent within 1 ms of their due time are not counted. Such a delay is normal,
-    because the client needs this time to send a request.
+    Requests sent within 1 ms of their due time are not counted, because some delay is normal:
+    sending a request takes time.
     """
     waits = ((r.due_s, r.sent_s) for r in records if r.sent_s > r.due_s + _SENDING_S)
     return _accumulate(waits)

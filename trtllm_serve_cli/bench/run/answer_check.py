@@ -1,8 +1,9 @@
-"""Check that text models return the same text for the same prompt, before a benchmark starts.
+"""Check, before a benchmark, that text models return the same text for the same prompt.
 
-In triton-inference-server/tensorrtllm_backend (tags v0.8.0 to v0.19.0), the benchmark
-tools/inflight_batcher_llm/end_to_end_test.py starts with a similar test. That test compares the
-response of `ensemble` with the response from calling the models of the ensemble one after another.
+In triton-inference-server/tensorrtllm_backend (tags v0.8.0 to v0.19.0), the
+tools/inflight_batcher_llm/end_to_end_test.py benchmark starts with a similar test. That test
+compares the response of `ensemble` with the response obtained by calling the ensemble's models one
+after another.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
 
 
 def plan_request(settings: BenchmarkSettings) -> GenerateRequest:
-    """Return a request with greedy sampling for a prompt that the measurement does not send.
+    """Return a request with greedy sampling and a prompt that the measurement does not use.
 
-    After the check, the server may have the prompt in its KV cache. If the workload is a data set,
-    the prompt is therefore the first warm-up prompt. Random workloads do not require such a choice,
-    because all random prompts are different.
+    The measurement cannot reuse the prompt, because the check may leave it in the server's KV
+    cache. With a data set, the request uses the first warm-up prompt. With a random workload, any
+    prompt is suitable, because all random prompts are different.
     """
     start = -max(settings.num_warmup_requests, 1)
     (spec,) = settings.workload.draw(1, 1, np.random.default_rng(settings.seed), start)
@@ -83,14 +84,14 @@ def _compare(first: str, expected: str, second: str, received: str) -> None:
     start = next((at for at, (one, other) in enumerate(pairs) if one != other), shorter)
     left, right = (text[start : start + _EXCERPT] for text in (expected, received))
     what = (
-        f"{first} gave two answers to the same prompt."
+        f"{first} gave two different answers to the same prompt."
         if first == second
         else f"{first} and {second} gave different answers to the same prompt."
     )
     raise CheckFailed(
         what,
-        why=f"with greedy sampling, the texts differ from character {start + 1} on: {left!r} and "
-        f"{right!r}",
+        why=f"with greedy sampling, the texts differ starting at character {start + 1}: "
+        f"{left!r} and {right!r}",
         next_step="compare the models' responses with `tllm infer -m NAME --top-k 1`, or skip the "
         "check with --no-check-answers",
     )

@@ -106,9 +106,7 @@ class BenchmarkResult:
 
     @property
     def error_messages(self) -> list[tuple[str, int]]:
-        """Each distinct failure as `kind: message`, with its count. The most frequent failure is
-        first.
-        """
+        """Each distinct failure, as `kind: message`, and its count. The most frequent is first."""
         failed = (r.error for r in self.records if r.error and not r.is_interrupted)
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
@@ -129,10 +127,9 @@ Watch = Callable[[Progress], None]
 class Benchmark:
     """A benchmark in progress.
 
-    Each call of `run` performs one run, so that a caller can alternate between several benchmarks.
+    Each call to `run` performs one run, so that a caller can alternate between several benchmarks.
     `result` returns the result of all runs so far. `measure` performs the run with the given
-    number, and returns the run and the number of responses for which the server did not report a
-    token count.
+    number. It returns the run, and the number of responses without a token count from the server.
     """
 
     settings: BenchmarkSettings
@@ -188,9 +185,9 @@ def open_benchmark(
     """Query the targets' metadata and return a benchmark that has not run yet.
 
     The benchmark sends its requests to the targets in turn. `metrics` maps a target's index to the
-    address of its metrics page. Targets without an address are not sampled. `tokenizer` counts the
-    tokens in a response if the server does not report their number. Raise `NoServer`,
-    `UnknownModel` or `RequestFailed` if a query fails.
+    address of its metrics page. Targets without an address are not sampled. `tokenizer` counts a
+    response's tokens if the server does not report their number. Raise `NoServer`, `UnknownModel`
+    or `RequestFailed` if a query fails.
     """
     models = tuple(_find_model(target, settings) for target in targets)
 
@@ -241,7 +238,7 @@ def _run_once(
     metrics: Mapping[int, str],
     tokenizer: Tokenizer | None,
 ) -> tuple[Run, int]:
-    """Perform a run, and return it with the number of responses without a token count."""
+    """Perform a run. Return it with the number of responses without a token count."""
     planned = [share.num_planned for share in shares]
     total = None if None in planned else sum(each or 0 for each in planned)
 
@@ -277,13 +274,14 @@ def _merge(
 
 
 def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
-    """Return the record with the number of tokens in `text`, distributed evenly over its chunks.
+    """Return the record with the token count of `text` distributed evenly over its chunks.
 
     If `text` or `tokenizer` is `None`, return the record unchanged.
     """
     if text is None or tokenizer is None or not record.chunk_s:
         return record
-    # Disable special tokens, which are not part of a response but are added by default.
+    # Disable special tokens, which the tokenizer adds by default but which are not part of a
+    # response.
     num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
     return replace(record, chunk_tokens=spread_tokens(num_tokens, len(record.chunk_s)))
 
@@ -291,7 +289,7 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
 def _ending(results: Sequence[WorkerResult]) -> Ending:
     if any(result.was_interrupted for result in results):
         return "interrupted"
-    # The server is lost if any worker lost all targets, because the other workers may have finished
+    # The server is lost if any worker lost all targets, because other workers may have finished
     # before the targets became unreachable.
     return "server_lost" if any(result.is_server_lost for result in results) else "finished"
 

@@ -1,7 +1,7 @@
-"""Sample servers' metrics during a run, with a separate process for each server.
+"""Sample servers' metrics during a run, using a separate process for each server.
 
-Parsing a metrics page takes several milliseconds. If a worker's process parsed the page, the
-worker's requests and the timestamps of its responses would be delayed.
+Parsing a metrics page takes several milliseconds. In a worker process, this would delay requests
+and response timestamps.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the highest rate that met all objectives and the lowest rate that missed an obje
 runs the benchmark at the geometric mean of these two rates. The search ends when the requested
 precision is reached.
 
-A measurement is certain if its 95 % confidence interval excludes the objective's limit. If the
+A measurement is certain if its 95% confidence interval excludes the objective's limit. If the
 measurements at a rate are uncertain, the search repeats the benchmark at this rate. With one or two
 runs, the interval is computed with a bootstrap over the requests, if there are enough requests.
 With three or more runs, it is a Student's t interval over the values from the runs. Failed requests
@@ -44,8 +44,8 @@ class SearchPlan:
     """The plan for a search between the rates `lowest` and `highest`, in requests per second.
 
     The search ends when the lowest rate that missed an objective is at most `precision` above the
-    highest rate that met all objectives. A `precision` of 0.05 means 5 %. If the result at a rate
-    is uncertain, the search repeats the benchmark at this rate, up to `max_runs` runs in total.
+    highest rate that met all objectives. A `precision` of 0.05 means 5%. If the result at a rate is
+    uncertain, the search repeats the benchmark at this rate, up to `max_runs` runs in total.
     """
 
     lowest: float
@@ -58,7 +58,7 @@ class SearchPlan:
 class Measured:
     """The measurement of one objective at one rate.
 
-    `measured_ms` is `None` if too many requests failed. `interval_ms` is the 95 % confidence
+    `measured_ms` is `None` if too many requests failed. `interval_ms` is the 95% confidence
     interval, or `None` if there are too few requests for an interval. A bound is `None` if failed
     requests make it infinite.
     """
@@ -102,8 +102,8 @@ class SearchResult:
     `rate` is the highest rate that met every objective, or `None` if the lowest rate missed an
     objective. The upper bound of `interval` is the lowest rate that certainly misses an objective.
     The lower bound is the highest rate below the upper bound that certainly meets every objective.
-    A bound is `None` if the search measured no such rate. `results` contains the benchmark result
-    for each rate, in the order of measurement.
+    A bound is `None` if no measured rate qualifies. `results` contains the benchmark results for
+    all rates, in the order of measurement.
     """
 
     rate: float | None
@@ -181,8 +181,8 @@ def conclude(
 ) -> SearchResult:
     """Return the search result for `probes`, the measurements at all rates.
 
-    `ending` is the reason why the search ended. If it is `None`, the function derives the reason
-    from the probes.
+    `ending` is the reason why the search ended. If it is `None`, the reason is derived from the
+    probes.
     """
     edge = _lowest_missed(probes)
     met = _met_below(probes, edge)
@@ -247,8 +247,8 @@ def _interval(
 ) -> Interval | None:
     requests = list(chain.from_iterable(groups))
     if all(value == NEVER_MS for values in requests for value in values):
-        # No request completed, or the metric was not measured for any completed request, so the
-        # objective is missed.
+        # The objective is missed, because no request completed or the metric was not measured for
+        # any completed request.
         return NEVER_MS, NEVER_MS
     figures = [statistic(list(chain.from_iterable(run)), percent) for run in groups if any(run)]
     if len(figures) >= _RUNS_FOR_STUDENT and (by_runs := mean_of_runs(figures)):

@@ -6,8 +6,8 @@ of the step, how long these sequences were, and which requests received their fi
 of the step. If a request ran alone, its time to first token consists of one step for the prompt and
 the server's overhead for the request.
 
-Each observation is a linear equation. The least-squares solution without negative values determines
-the fields of `StepTiming`.
+Each observation is a linear equation. The non-negative least-squares solution determines the fields
+of `StepTiming`.
 
 A prompt is assumed to be computed in the step that produces the request's first token. With chunked
 prefill, several steps compute a prompt, so the estimated prompt times are less accurate.
@@ -47,11 +47,11 @@ Floats = NDArray[np.float64]
 
 _COLUMNS = ("step_s", "sequence_s", "kv_token_s", "prompt_token_s", "prompt_pair_s", "request_s")
 _MIN_GAPS = 100
-# Minimum ratios of the 95th to the 5th percentile of prompt lengths and of sequences per step. With
-# less variation, the fit cannot distinguish the fixed duration of a step from the time per token or
-# per sequence.
+# Minimum ratios between the 95th and the 5th percentile of the prompt lengths and of the sequences
+# per step. With less variation, the fit cannot distinguish the fixed duration of a step from the
+# time per token or per sequence.
 _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
-# Tokens for different requests are assigned to the same step if they arrive within this fraction of
+# Tokens of different requests are assigned to the same step if they arrive within this fraction of
 # the median gap.
 _SAME_STEP = 0.4
 # A step is an outlier if its relative error exceeds the median relative error by this factor.
@@ -90,9 +90,9 @@ class Comparison:
 class Calibration:
     """The result of a calibration that observed `num_steps` steps.
 
-    `median_error` is the median relative deviation of simulated step durations from measured step
-    durations. If no request ran alone, `knows_request_s` is false and the timing's `request_s` is
-    0.
+    `median_error` is the median relative deviation of the simulated step durations from the
+    measured ones. If no request ran alone, `knows_request_s` is false and the timing's `request_s`
+    is 0.
     """
 
     simulation: Simulation
@@ -105,8 +105,8 @@ class Calibration:
 def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
     """Return the runs in the result of one benchmark.
 
-    The runs include requests from the ramp, because these requests also used the engine. Raise
-    `BadInput` if the benchmark had several targets, because each target has a separate engine.
+    The runs include ramp requests, because they also used the engine. Raise `BadInput` if the
+    benchmark had several targets, because each target has a separate engine.
     """
     if len(result.summary["targets"]) > 1:
         raise BadInput(
@@ -169,10 +169,10 @@ def write_timing(simulation: Simulation, path: Path) -> None:
 class _Observed:
     """The observed steps of a run.
 
-    Each row of `work` describes one step. For each time in `_COLUMNS`, the row contains the number
-    by which this time must be multiplied to get its share of the step's duration. `duration_s`
-    contains the durations of these steps. `sequences` contains the number of sequences in each
-    step, except for the steps that computed the prompts of requests that ran alone.
+    Each row of `work` describes one step. It contains a factor for each time in `_COLUMNS`; the
+    step's duration is the sum of the times multiplied by their factors. `duration_s` contains the
+    durations of the steps. `sequences` contains the number of sequences in each step, except for
+    the steps that computed the prompts of requests that ran alone.
     """
 
     work: Floats
@@ -205,7 +205,7 @@ def _observe(run: MeasuredRun) -> _Observed:
     answers = [record for record in run.records if record.is_completed and record.chunk_s]
     if not answers:
         raise BadInput(
-            f"No completed request in {run.name} has a token.",
+            f"No completed request in {run.name} generated a token.",
             why="calibration requires the times at which tokens arrived",
             next_step="run `tllm bench token-norm-dist --stream --output DIR` to measure again",
         )
@@ -218,7 +218,7 @@ def _observe(run: MeasuredRun) -> _Observed:
     start_s = np.concatenate([each.chunk_s[:-1] for each in answers])
     stop_s = np.concatenate([each.chunk_s[1:] for each in answers])
     # Tokens that were received in the same read have the same timestamp. Exclude the steps between
-    # such tokens, because their duration is unknown.
+    # these tokens, because their duration is unknown.
     is_separate = stop_s > start_s
     start_s, stop_s = start_s[is_separate], stop_s[is_separate]
     if not len(start_s):
@@ -256,7 +256,7 @@ def _observe(run: MeasuredRun) -> _Observed:
 def _observe_alone(
     answers: Sequence[RequestRecord], lengths: Floats, first_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the work and the TTFT of each request that was alone until its first token arrived."""
+    """Return the work and the TTFT of each request that ran alone until its first token arrived."""
     sent_s = np.array([each.sent_s for each in answers])
     end_s = np.array([each.end_s for each in answers])
     in_flight = _RunningSums.of(
@@ -285,10 +285,9 @@ def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
 
 
 def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
-    """Return the least-squares solution without negative values.
+    """Return the non-negative least-squares solution.
 
-    The number of unknowns is small, so this function solves the equations for every subset of the
-    unknowns.
+    Because there are few unknowns, solve the equations for every subset of them.
     """
     scale = np.abs(rows).max(axis=0)
     known = [column for column in range(rows.shape[1]) if scale[column] > 0]
@@ -297,8 +296,8 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     for number in range(1, len(known) + 1):
         for chosen in combinations(known, number):
             at = np.array(chosen)
-            # Scale the columns, because the numbers of sequences and of token pairs differ by
-            # orders of magnitude. Otherwise, `lstsq` would treat the smaller numbers as 0.
+            # Scale the columns, because sequence counts and token-pair counts differ by orders of
+            # magnitude. Otherwise, `lstsq` would treat the smaller numbers as 0.
             scaled = gram[np.ix_(at, at)] / np.outer(scale[at], scale[at])
             found = np.linalg.lstsq(scaled, moments[at] / scale[at], rcond=1e-12)[0] / scale[at]
             if (found < 0).any():
@@ -350,7 +349,7 @@ def _to_spec(record: RequestRecord) -> RequestSpec:
 def _check_streamed(run: MeasuredRun, answers: Sequence[RequestRecord]) -> None:
     if any(tokens > 1 for each in answers for tokens in each.chunk_tokens):
         raise BadInput(
-            f"The result {run.name} does not have a timestamp for each token.",
+            f"The result {run.name} does not contain a timestamp for each token.",
             why="some responses contain several tokens",
             next_step="run `tllm bench token-norm-dist --stream "
             f"--output {shlex.quote(run.name + '-stream')}` to measure again with streaming",
@@ -362,7 +361,7 @@ def _check_steps_suffice(runs: Sequence[MeasuredRun], observed: Sequence[_Observ
     sequences = np.concatenate([each.sequences for each in observed])
     if len(sequences) < _MIN_GAPS:
         what = (
-            f"calibration requires {_MIN_GAPS} gaps between tokens, but the runs have only "
+            f"calibration requires {_MIN_GAPS} gaps between tokens, but the runs contain only "
             f"{len(sequences)}"
         )
         raise _insufficient_steps(names, what, "--num-requests 200")

@@ -15,7 +15,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.runtime.engines.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, parse_limits
 
-# Maps each scheduler limit to the parameter of the Triton model `tensorrt_llm` that sets the limit.
+# Maps each scheduler limit to the parameter of the `tensorrt_llm` model that sets the limit.
 _LIMITS = {
     "max_batch_size": "max_num_seqs",
     "max_num_tokens": "max_num_tokens",
@@ -34,7 +34,7 @@ def read_imported_simulation(model: ImportedModel) -> Simulation:
     simulation = read_details(model.engine_kind, model.engine_path)
     if not isinstance(simulation, Simulation):
         raise BadInput(
-            f"The engine of the model {model.name!r} cannot be simulated.",
+            f"The engine of {model.name!r} cannot be simulated.",
             why=f"the step timing of {model.engine_kind} engines is unknown",
             next_step="benchmark the model, then run `tllm bench calibrate RESULT_DIR "
             "-o timing.json` to create a timing file",
@@ -44,7 +44,7 @@ def read_imported_simulation(model: ImportedModel) -> Simulation:
 
 
 def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits) -> SchedulerLimits:
-    """Return the scheduler limits in a model repository, which may be for any engine kind.
+    """Return the scheduler limits in a model repository of any engine kind.
 
     Use `defaults` for limits that the repository does not set. Raise `RepositoryError` if a value
     is invalid.
@@ -72,6 +72,6 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
 def _typed(value: str, default: object) -> object:
     if isinstance(default, bool):
         return read_flag(value)
-    # Convert scheduler policies to lower case. The LLM API's policies are in upper case, which
+    # Convert the policies to lower case, because the LLM API uses upper case, which
     # `SchedulerLimits` rejects.
     return int(value) if isinstance(default, int) else value.lower()

@@ -20,9 +20,9 @@ def open_simulated(
 ) -> Benchmark:
     """Return a benchmark that runs on `replicas` simulated engines, without warm-up.
 
-    The requests and their due times are the same as in a benchmark of a server. Raise `BadInput` if
-    each request has several prompts. Also raise `BadInput` if the workload is text, because
-    simulated engines cannot tokenize text.
+    The requests and due times are the same as in a benchmark of a real server. Raise `BadInput` if
+    each request has several prompts, or if the workload is text, which simulated engines cannot
+    tokenize.
     """
     if settings.input_kind == "text" or isinstance(settings.workload, Identity):
         raise BadInput(

@@ -1,9 +1,9 @@
 """Run requests on simulated engines, with a clock that advances from one event to the next.
 
-Each engine uses the scheduler of the engine kind `sim`. A request arrives `request_s` seconds after
-it was sent. It is then queued on the engine with the fewest requests, or on the first of these
-engines if there are several. An idle engine immediately starts a step with all requests that have
-arrived. A busy engine adds new requests when its current step ends.
+Each engine uses the scheduler of the `sim` engine kind. A request arrives `request_s` seconds after
+it was sent. It is then queued on the engine with the fewest requests, or on the first of them if
+there are several. An idle engine immediately starts a step with all requests that have arrived. A
+busy engine adds new requests when its current step ends.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class _VirtualClock:
     # The time of the last scheduled wake-up, stored to avoid duplicate wake-ups at that time.
     wakeup_s: float = -1.0
     # A heap of (time, sequence number, event). The event is a `SimRequest` that arrives, an
-    # `_Engine` that ends a step, a `_Conversation` with a turn that is due, or `None`. At a `None`
-    # event, the clock wakes up only to send requests that are due.
+    # `_Engine` that finishes a step, a `_Conversation` whose next turn is due, or `None`, which
+    # only wakes the clock to send due requests.
     events: list[tuple[float, int, SimRequest | _Engine | _Conversation | None]] = field(
         default_factory=list
     )

@@ -1,4 +1,4 @@
-"""Compute 95 % confidence intervals for statistics and for ratios between statistics.
+"""Compute 95% confidence intervals for statistics and for ratios between statistics.
 
 If there are several runs, the intervals cover the variation between runs. The interval for a ratio
 is then Welch's interval for the difference between the mean logarithms. If there is a single run,
@@ -20,8 +20,8 @@ Interval = tuple[float, float]
 _CONFIDENCE = 0.95
 _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
-# The bootstrap requires at least this number of requests. With fewer requests, a 95 % interval
-# would exclude the true value in 1 of 8 cases instead of 1 of 20.
+# The bootstrap requires at least this number of requests. With fewer requests, a 95% interval would
+# exclude the true value in 1 of 8 cases instead of 1 of 20.
 _MIN_GROUPS = 20
 # Resampling cannot estimate the interval for a percentile if fewer requests than this are above or
 # below the percentile.
@@ -47,7 +47,7 @@ def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | No
 
 
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Return the interval for the ratio between the geometric means of `after` and `before`.
+    """Return the interval for the ratio of the geometric mean of `after` to that of `before`.
 
     `before` and `after` contain one value for each run. Return `None` if either contains fewer
     than two values, or if a value is not above 0.
@@ -82,10 +82,10 @@ def mean_of_runs(values: Sequence[float]) -> Interval | None:
 def ratio_of_requests(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], percent: float | None
 ) -> Interval | None:
-    """Return the interval for the ratio between a statistic of `after` and that of `before`.
+    """Return the interval for the ratio of a statistic of `after` to that of `before`.
 
-    `before` and `after` contain a group of values for each request. Return `None` if one of the
-    samples cannot be resampled, or if a resampled statistic is not above 0.
+    `before` and `after` contain a group of values for each request. Return `None` if either sample
+    cannot be resampled, or if a resampled statistic is not above 0.
     """
     drawn = [resample(groups, (percent,), seed)[0] for seed, groups in enumerate((before, after))]
     known = [values for values in drawn if values is not None and values.min() > 0]
@@ -102,13 +102,12 @@ def resample(
 ) -> list[NDArray[np.float64] | None]:
     """Draw samples of whole groups with replacement, and return the statistics of each sample.
 
-    The result contains one array for each item of `percents`. If too few groups have values, or if
-    too few groups have values above or below a percentile, the result contains `None` for this
-    item. Resampling cannot estimate such a percentile, because the samples only contain values from
-    the original sample.
+    The result contains one array for each item in `percents`. An item is `None` if too few groups
+    have values, or if too few groups have values above or below the percentile. Resampling cannot
+    estimate such a percentile, because it only draws values from the original sample.
 
-    A sample is stored as the number of times that each group was drawn, so that the values need to
-    be sorted only once.
+    Each sample is stored as the number of times each group was drawn, so the values have to be
+    sorted only once.
     """
     filled = [group for group in groups if len(group)]
     if len(filled) < _MIN_GROUPS:
@@ -135,8 +134,8 @@ def resample_singles(
 ) -> list[NDArray[np.float64] | None]:
     """Return the equivalent of `resample` for sorted, independent values, without drawing samples.
 
-    The k-th smallest of n resampled values has the rank ceil(n · u) in the original sample. Here, u
-    is the k-th smallest of n uniform random numbers, and has the distribution Beta(k, n - k + 1).
+    The k-th smallest of n resampled values has rank ceil(n · u) in the original sample, where u is
+    the k-th smallest of n uniform random numbers and follows Beta(k, n - k + 1).
     """
     n = ranked.size
     drawn: list[NDArray[np.float64] | None] = []
@@ -151,7 +150,7 @@ def resample_singles(
 
 
 def middle(values: NDArray[np.float64]) -> Interval:
-    """Return the interval that contains the middle 95 % of `values`."""
+    """Return the interval that contains the middle 95% of `values`."""
     outside = 100 * (1 - _CONFIDENCE) / 2
     low, high = np.percentile(values, (outside, 100 - outside))
     return float(low), float(high)

@@ -36,11 +36,12 @@ PERCENTS: Mapping[str, float] = {
     "p99": 99,
     "p999": 99.9,
 }
-# A run is limited by its concurrency cap if the cap delayed more than this fraction of requests.
+# A run counts as limited by its concurrency cap if the cap delayed more than this fraction of
+# requests.
 _HELD_FRACTION = 0.01
-# When objectives are checked, each failed request is assigned this time. A statistic of at least
-# `_MAX_FINITE_MS` therefore includes failed requests. Measured times are always shorter, but a
-# single failed request among 100 million raises the mean to `_MAX_FINITE_MS`.
+# The time assigned to failed requests when objectives are checked. Any statistic of at least
+# `_MAX_FINITE_MS` includes failed requests: measured times are always shorter, but a single failed
+# request among 100 million raises the mean to `_MAX_FINITE_MS`.
 NEVER_MS = 1e18
 _MAX_FINITE_MS = 1e10
 _BATCH = 5
@@ -52,9 +53,9 @@ class Distribution:
     """The distribution of a sample of times, in milliseconds.
 
     Percentiles use the nearest rank, as in tensorrtllm_backend's benchmark. For example, the 95th
-    percentile is the smallest measured value v such that at least 95 % of the sample is at most v.
+    percentile is the smallest measured value v such that at least 95% of the sample is at most v.
 
-    `intervals_ms` contains the 95 % confidence intervals for the percentiles, computed with the
+    `intervals_ms` contains the 95% confidence intervals for the percentiles, computed with the
     percentile bootstrap and a fixed seed. A percentile has no interval if the sample is too small.
     """
 
@@ -76,9 +77,9 @@ class Distribution:
 class SteadyState:
     """The part of a run after its initial transient.
 
-    The steady state starts at `from_s`, after the first `num_requests_before` requests. The rates
-    cover the requests that ended between `from_s` and the last due time. If `is_reached` is false,
-    the run did not become steady, and the times and rates are `None`.
+    It starts at `from_s`, after the first `num_requests_before` requests. The rates cover the
+    requests that ended between `from_s` and the last due time. If `is_reached` is false, the run
+    did not reach a steady state, and the times and rates are `None`.
     """
 
     is_reached: bool
@@ -109,7 +110,7 @@ class Summary:
     A metric that was not measured is `None`. `rates` and `times` have the keys of the metrics in
     `RATES` and `TIMES`. They cover completed requests only, except for the schedule lag. Latencies
     and TTFTs are measured from the due time, or from the send time if the key ends with
-    `_from_sent`. The offered and achieved rates cover all requests, and are only measured if the
+    `_from_sent`. The offered and achieved rates cover all requests, and are measured only if the
     load has a rate or recorded times. Ramp requests are excluded from all metrics except
     `num_ramp`.
     """
@@ -156,7 +157,7 @@ def summarize(
 ) -> Summary:
     """Compute the metrics of `records`.
 
-    Set `streamed` if the server streamed the responses. Otherwise, the metrics that require
+    `streamed` states whether the server streamed the responses. If not, the metrics that require
     streaming are not computed.
     """
     counted = sorted((r for r in records if not r.is_ramp), key=lambda record: record.run)
@@ -280,9 +281,9 @@ def distribute(
 ) -> Distribution | None:
     """Return the distribution of `times_s` in milliseconds, or `None` if the sample is empty.
 
-    The confidence intervals assume that times in different groups are independent. For example, the
-    gaps between the tokens of one request form a group. `group_sizes` contains the number of
-    consecutive times in each group. Without `group_sizes`, all times are assumed to be independent.
+    `group_sizes` contains the number of consecutive times in each group; for example, the gaps
+    between one request's tokens form a group. The confidence intervals assume that the groups are
+    independent of each other. Without `group_sizes`, each time is its own group.
     """
     sample = np.fromiter(times_s, np.float64) * 1e3
     if not sample.size:
@@ -323,8 +324,8 @@ def max_in_flight(records: Iterable[RequestRecord]) -> int:
     for run in _runs(records).values():
         starts = [(record.sent_s, 1) for record in run]
         ends = [(record.end_s, -1) for record in run]
-        # If one request ends at the time when another starts, the end is sorted first. Otherwise,
-        # both requests would be counted as in flight.
+        # If one request ends exactly when another starts, sort the end first. Otherwise, both
+        # requests would be counted as in flight.
         in_flight = np.cumsum([change for _, change in sorted(starts + ends)])
         most = max(most, int(in_flight.max()))
     return most
@@ -334,9 +335,9 @@ def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyS
     """Find the end of a run's initial transient with the MSER-5 method.
 
     MSER-5 orders the request latencies by due time and averages each batch of five. It then removes
-    batches from the start so that the standard error of the remaining mean is minimal. If more than
-    half of the batches would be removed, the run is not steady. Return `None` if the run is too
-    short, if all requests are due at the start, or if there are several runs.
+    batches from the start to minimize the standard error of the remaining mean. If more than half
+    of the batches would be removed, the run is not steady. Return `None` if the run is too short,
+    if all requests are due at the start, or if there are several runs.
 
     Source: K. P. White, "An effective truncation heuristic for bias reduction in simulation
     output", Simulation 69 (1997).

@@ -1,1 +1,1 @@
-"""Encode requests, send them over gRPC or HTTP connections, and decode the responses."""
+"""Encode requests, send them over gRPC or HTTP, and decode the responses."""

@@ -1,8 +1,8 @@
 """Encode requests and decode responses for gRPC and HTTP, without I/O.
 
-The load generator sends and receives bytes, so that encoding and decoding do not affect the
+The load generator sends and receives raw bytes, so that encoding and decoding do not affect the
 timestamps. It encodes requests before the run, except for endless workloads and for requests that
-include earlier responses. It records the arrival time of a response before decoding the response.
+include earlier responses. It timestamps each response before decoding it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NEVER_END_ID = -1
 class RequestOptions:
     """The options for all requests in a run.
 
-    If `server_times` is set, the server reports when each request arrived and when it was
-    scheduled. A request fails if it takes longer than `timeout_s`. If `needs_ids` is set, the
-    workload uses the token ids of responses.
+    If `server_times` is set, the server reports each request's arrival time and scheduling time. A
+    request fails if it takes longer than `timeout_s`. If `needs_ids` is set, the workload needs the
+    responses' token ids.
     """
 
     stream: bool = False
@@ -108,7 +108,7 @@ def decode_stream_response(raw: bytes) -> Response:
 
 
 def decode_unary_response(raw: bytes) -> Response:
-    """Decode a `ModelInferResponse`. A model that is not decoupled returns only one response."""
+    """Decode a `ModelInferResponse`. A non-decoupled model returns only one response."""
     return _read_reply(service_pb2.ModelInferResponse.FromString(raw), is_final=True)
 
 
@@ -141,7 +141,7 @@ _DATATYPES = {"i": "INT32", "I": "UINT32", "?": "BOOL", "O": "BYTES"}
 def _plan_tensors(
     spec: RequestSpec, model: ServedModel, options: RequestOptions
 ) -> dict[str, NDArray[Any]]:
-    """Return the request's tensors by input name, with the types in the model's configuration."""
+    """Return the request's tensors, keyed by input name, with the types that the model declares."""
     tensors = _plan_signed_tensors(spec, model, options)
     return {
         name: value.astype(np.uint32) if name in model.unsigned_inputs else value
@@ -152,7 +152,7 @@ def _plan_tensors(
 def _plan_signed_tensors(
     spec: RequestSpec, model: ServedModel, options: RequestOptions
 ) -> dict[str, NDArray[Any]]:
-    """Return the request's tensors by input name. Each tensor has a batch dimension.
+    """Return the request's tensors, keyed by input name. Each tensor has a batch dimension.
 
     Without an end id in the request, the model generates exactly `request_output_len` tokens.
     `exclude_input_in_output` removes the prompt from the output, so that all returned tokens are
@@ -234,7 +234,7 @@ def _plan_vllm_tensors(
 
 
 def count_prompt_tokens(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> int:
-    """Return how many tokens at the start of the response repeat the prompt.
+    """Return the number of prompt tokens that the response repeats at its start.
 
     The result is 0 if the response contains only generated tokens.
     """

@@ -1,4 +1,4 @@
-"""Define the interface that gRPC and HTTP connections implement."""
+"""Define the common interface of gRPC and HTTP connections."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trtllm_serve_cli.bench.model.records import TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.transport.codec import Response
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-TIMEOUT_ERROR = RequestError(TIMED_OUT, "the response was not complete within the timeout")
-# The value of `time.perf_counter()` when a response arrived, and the response's bytes.
+TIMEOUT_ERROR = RequestError(TIMED_OUT, "the response did not complete within the timeout")
+# A response's arrival time, as a value of `time.perf_counter()`, and its bytes.
 Arrival = tuple[float, bytes]
 _T = TypeVar("_T")
 
@@ -30,7 +30,7 @@ class Connection(Protocol):
     def encode(self, spec: RequestSpec, request_id: str) -> bytes: ...
 
     def count_prompt_tokens(self, spec: RequestSpec) -> int:
-        """Return how many tokens at the start of the response repeat the prompt."""
+        """Return the number of prompt tokens that the response repeats at its start."""
 
     def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         """Send a request and yield its encoded responses as they arrive.
@@ -46,7 +46,7 @@ class Connection(Protocol):
 async def with_timeout(awaitable: Coroutine[Any, Any, _T], timeout_s: float | None) -> _T:
     """Return the result of a coroutine, or raise `SendFailed` if it exceeds the timeout.
 
-    Connections use this function for operations that may wait before a request is sent.
+    Connections use this for operations that may block before a request is sent.
     """
     task = asyncio.ensure_future(awaitable)
     try:

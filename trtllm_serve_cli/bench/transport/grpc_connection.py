@@ -1,7 +1,7 @@
 """Send requests over gRPC, with one call per request on a single connection.
 
-Because each request has its own call, an error or a cancellation affects only this request, and no
-request waits for another request's response.
+Because each request has its own call, an error or a cancellation affects only that request, and no
+request waits for the response to another one.
 """
 
 from __future__ import annotations
@@ -75,14 +75,13 @@ class GrpcConnection:
         )
 
     def count_prompt_tokens(self, spec: RequestSpec) -> int:
-        """Return how many tokens at the start of the response repeat the prompt."""
+        """Return the number of prompt tokens that the response repeats at its start."""
         return codec.count_prompt_tokens(spec, self._model, self._options)
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
         """Encode the request as a gRPC message.
 
-        The message starts with a zero byte, which marks it as uncompressed, and with the length of
-        its content in four bytes.
+        The message starts with a zero byte, which marks it as uncompressed, and a four-byte length.
         """
         message = codec.encode_request(spec, self._model, request_id, self._options)
         return b"\0" + len(message).to_bytes(4, "big") + message
@@ -139,11 +138,11 @@ class GrpcConnection:
 
 
 def _tls_arguments(tls: Tls | None, host: str) -> dict[str, Any]:
-    """Return the arguments of `create_connection` for TLS."""
+    """Return the TLS arguments for `create_connection`."""
     if tls is None:
         return {}
     context = ssl.create_default_context(cafile=tls.root_certificates)
-    # Like gRPC, accept a server's own certificate as root.
+    # Like gRPC, accept a server's own certificate as a trusted root.
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["h2"])
     if tls.certificate_chain is not None:

@@ -4,8 +4,8 @@ gRPC's asyncio client uses several times as much CPU time per call. With gRPC's 
 generator would send fewer requests per second, and a server on the same machine would get less CPU
 time (docs/concepts/performance.md).
 
-Frames follow RFC 9113. The client sets the size of the header compression table to 0. Identical
-header blocks then always have the same content, so the client decodes each distinct block once.
+Frames follow RFC 9113. The client sets the size of the header compression table to 0, so identical
+header blocks always have the same content, and each distinct block has to be decoded only once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME_SIZE
 _CANCEL = 8
 _LARGEST = 2**31 - 1
 _DEFAULT_WINDOW = 65535
-# The client extends the connection's receive window each time it has received this number of bytes,
-# which is about half of the window. The server therefore never has to wait for the window.
+# The client extends the connection's receive window whenever it has received this many bytes, about
+# half of the window, so that the server never has to wait.
 _WINDOW_UPDATE_AT = 2**30
 _FRAME = struct.Struct(">HBBBL")
 
@@ -174,14 +174,14 @@ class Http2Connection(asyncio.Protocol):
         try:
             await waiter
         except asyncio.CancelledError:
-            # If this call was cancelled after it had been woken to use a free stream, wake the next
+            # If this call was cancelled after being woken to use a free stream, wake the next
             # waiter. Otherwise, the stream would remain unused.
             if not waiter.cancelled():
                 self._wake_stream_waiter()
             raise
 
     def cancel(self, call: Call) -> None:
-        """Reset the call's stream, unless the stream has already ended."""
+        """Reset the call's stream, unless it has already ended."""
         if self._calls.pop(call.stream, None) is not None and self.is_open:
             reset = struct.pack(">L", _CANCEL)
             self._transport.write(_frame(_RST_STREAM, 0, call.stream, reset))

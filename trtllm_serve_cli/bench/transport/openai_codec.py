@@ -1,7 +1,7 @@
 """Encode requests and decode responses for the OpenAI API, without I/O.
 
-Servers differ in the fields that they accept. The names of the accepted fields are the `inputs` of
-a `ServedModel`; `openai_probe` determines them before the run.
+Servers differ in the fields that they accept. Before the run, `openai_probe` determines the
+accepted fields and stores their names as the `inputs` of a `ServedModel`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from trtllm_serve_cli.client.transport.openai.failures import find_error
 from trtllm_serve_cli.client.transport.openai.response_pieces import DONE, read_text, read_usage
 
 _DONE = DONE.encode()
-# vLLM, SGLang and trtllm-serve have these fields. `min_tokens` is a substitute for `ignore_eos`,
-# because it has the same effect but costs the server more: it masks tokens in each step.
-# `return_token_ids` is only in vLLM (vllm/entrypoints/openai/protocol.py, from 0.10.2 on) and in
-# the gateway of tllm.
+# vLLM, SGLang and trtllm-serve accept `ignore_eos` and `min_tokens`. `min_tokens` has the same
+# effect as `ignore_eos`, but is more expensive for the server, which has to mask tokens in each
+# step. Only vLLM (vllm/entrypoints/openai/protocol.py, since 0.10.2) and tllm's gateway accept
+# `return_token_ids`.
 EXTENSIONS = frozenset({"ignore_eos", "min_tokens", "return_token_ids"})
 # Fields that a request can omit if the server rejects them.
 OPTIONAL = frozenset({"max_tokens", "stream_options", "temperature"}) | EXTENSIONS
 
 
 def find_api(model: ServedModel) -> Api:
-    """Return the API whose requests have the model's inputs."""
+    """Return the API to use for the model's inputs."""
     return "chat" if "messages" in model.inputs else "completions"
 
 

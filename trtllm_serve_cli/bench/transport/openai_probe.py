@@ -1,4 +1,4 @@
-"""Determine which fields an OpenAI-compatible server accepts, with requests for one token."""
+"""Determine which fields an OpenAI-compatible server accepts, by requesting one token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def probe_model(
 ) -> ServedModel:
     """Return the target's model, with the fields that its server accepts as `inputs`.
 
-    Raise `NoServer`, or `RequestFailed` if the server cannot answer the requests of the workload.
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if it cannot process the
+    workload's requests.
     """
     spec = _PROBE if input_kind == "text" else _PROBE_IDS
     prompt = "messages" if target.api == "chat" else "prompt"
@@ -64,7 +65,7 @@ def probe_model(
 
 
 def _find_rejected(body: dict[str, object], failure: ApiFailure) -> frozenset[str]:
-    """Return the field that the server names, or else all extensions in the request."""
+    """Return the rejected field if the server names it, otherwise all extensions in the request."""
     named = find_rejected(body, failure, OPTIONAL)
     if named is not None:
         return frozenset({named})

@@ -57,11 +57,11 @@ class Entry:
 class Lengths:
     """Settings that determine output lengths and the maximum prompt length.
 
-    The output length is `num_output_tokens` if set, otherwise the entry's `num_output_tokens`,
-    otherwise the length of the entry's answer. If `tokens_per_word` is set, the answer's length is
-    its number of words times `tokens_per_word`. Otherwise, the tokenizer counts the answer's
-    tokens. Without a tokenizer, the answer is assumed to have 1.3 tokens per word. If `ignores_eos`
-    is true, each output has exactly the output length. Otherwise, the end token may end an output
+    The output length is the first of these values that is set: `num_output_tokens`, the entry's
+    `num_output_tokens`, and the length of the entry's answer. If `tokens_per_word` is set, the
+    answer's length is its number of words times `tokens_per_word`. Otherwise, the tokenizer counts
+    the answer's tokens. Without a tokenizer, 1.3 tokens per word are assumed. If `ignores_eos` is
+    true, each output has exactly the output length. Otherwise, the end token may end an output
     earlier.
     """
 
@@ -77,8 +77,8 @@ class Dataset:
 
     After the last entry, the workload starts again with the first entry. An `int` in `requests` is
     the length of a prompt with random ids. `num_left_out` is the number of entries that were
-    skipped because their prompts are empty or too long. `digest` is a hash of all entries, so that
-    results show whether two benchmarks used the same data.
+    skipped because their prompts are empty or too long. `digest` is a hash of all entries, which
+    shows whether two benchmarks used the same data.
     """
 
     name: str
@@ -121,15 +121,15 @@ class Dataset:
 
 
 def read_entries(source: str) -> list[Entry]:
-    """Read the entries of a file, or of the data set `hf:NAME[:SPLIT]` on the Hugging Face Hub.
+    """Read the entries of a file, or of `hf:NAME[:SPLIT]`, a data set on the Hugging Face Hub.
 
-    Raise `BadInput` if the entries cannot be read, or `MissingPart` if the package `datasets` is
+    Raise `BadInput` if the entries cannot be read, or `MissingPart` if the `datasets` package is
     not installed.
     """
     lines = _read_hub(source) if source.startswith(HUB) else read_objects(Path(source))
     if not lines:
         raise BadInput(
-            f"The data set {source} does not have any entries.",
+            f"The data set {source} does not contain any entries.",
             next_step="choose a data set with prompts",
         )
     return [_parse(line) for line in lines]
@@ -140,8 +140,8 @@ def tokenize(
 ) -> Dataset:
     """Convert the entries of a data set to requests with token ids.
 
-    Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry does not have an
-    output length.
+    Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry does not specify
+    an output length.
     """
 
     def encode(entry: Entry) -> RequestSpec | int:
@@ -149,7 +149,7 @@ def tokenize(
             return entry.num_input_tokens or 1
         if tokenizer is None:
             raise _no_tokenizer(entry)
-        # Keep an empty prompt at length 0, without special tokens, so that `_collect` skips it.
+        # Do not add special tokens to an empty prompt, so that `_collect` skips it.
         ids = np.array(tokenizer.encode(entry.prompt) if entry.prompt else [], np.int32)
         end_id = None if lengths.ignores_eos else tokenizer.end_id
         return RequestSpec(ids, _output_length(entry, tokenizer, lengths), end_id=end_id)
@@ -163,14 +163,14 @@ def tokenize(
 def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
     """Convert the entries of a data set to requests with text, for a model with text input.
 
-    Prompt lengths are estimated at 1.3 tokens per word. Raise `BadInput` if an entry does not have
-    a prompt or an output length.
+    Prompt lengths are estimated at 1.3 tokens per word. Raise `BadInput` if an entry lacks a prompt
+    or an output length.
     """
 
     def to_spec(entry: Entry) -> RequestSpec:
         if entry.prompt is None:
             raise BadInput(
-                f"The entry at {entry.where} does not have a prompt.",
+                f"The entry at {entry.where} does not contain a prompt.",
                 why="the entry contains only the prompt's length, but the model requires text",
                 next_step="use `tllm bench dataset`, which sends token ids",
             )
@@ -206,7 +206,7 @@ def _collect(
         outputs.append(_output_length(entry, tokenizer, lengths))
     if not requests:
         raise BadInput(
-            f"The data set {name} does not have a usable prompt.",
+            f"The data set {name} does not contain a usable prompt.",
             why="every prompt is empty or longer than --max-input-len",
             next_step="increase --max-input-len, or choose another data set",
         )
@@ -220,9 +220,9 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
         return known
     if entry.answer is None:
         raise BadInput(
-            f"The entry at {entry.where} does not have an output length.",
+            f"The entry at {entry.where} does not specify an output length.",
             why=(
-                "the entry has neither an answer nor one of the fields "
+                "the entry contains neither an answer nor any of the fields "
                 f"{', '.join(_OUTPUT_LENGTHS)}"
             ),
             next_step="set the length of all responses, for example --output-tokens 100",
@@ -233,7 +233,7 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
 
 
 def _count_words(text: str, tokens_per_word: float | None = None) -> int:
-    """Estimate the number of tokens in a text, as tensorrtllm_backend's benchmark does.
+    """Estimate the number of tokens in a text like tensorrtllm_backend's benchmark.
 
     The estimate is `tokens_per_word` times the number of words, which are separated by single
     spaces. Return 0 if the text is empty.
@@ -259,7 +259,7 @@ def _parse(line: Line) -> Entry:
 
 
 def _parse_conversation(line: Line, messages: Any) -> Entry:
-    """Return an entry with the first user message as prompt and the next message as answer."""
+    """Return an entry that contains the first user message and, as the answer, the next message."""
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
         raise line.refuse("the conversation is not a list of objects")
     turns = [
@@ -268,10 +268,10 @@ def _parse_conversation(line: Line, messages: Any) -> Entry:
     ]
     first = next((index for index, (role, _) in enumerate(turns) if role in _USER_ROLES), None)
     if first is None or first + 1 == len(turns):
-        raise line.refuse("the conversation does not have a user message with an answer")
+        raise line.refuse("the conversation does not contain a user message followed by an answer")
     question, answer = turns[first][1], turns[first + 1][1]
     if not isinstance(question, str) or not isinstance(answer, str):
-        raise line.refuse("the conversation has a message without text")
+        raise line.refuse("the conversation contains a message without text")
     return Entry(line.where, question, None, answer)
 
 
@@ -281,8 +281,8 @@ def _read_hub(source: str) -> list[Line]:
         import datasets
     except ImportError as error:
         raise MissingPart(
-            "The package `datasets` is not installed.",
-            why=f"the data set {source} is read from the Hugging Face Hub with this package",
+            "The `datasets` package is not installed.",
+            why=f"tllm uses this package to read {source} from the Hugging Face Hub",
             next_step="run `pip install datasets`",
         ) from error
     try:
@@ -299,6 +299,6 @@ def _read_hub(source: str) -> list[Line]:
 def _no_tokenizer(entry: Entry) -> BadInput:
     return BadInput(
         "The data set cannot be converted to token ids without a tokenizer.",
-        why=f"the prompt at {entry.where} is text, but the model `tensorrt_llm` requires token ids",
+        why=f"the prompt at {entry.where} is text, but the `tensorrt_llm` model requires token ids",
         next_step=("use --tokenizer DIR to specify the folder that contains the model's tokenizer"),
     )

@@ -19,7 +19,7 @@ from trtllm_serve_cli.errors import BadInput
 class Histogram:
     """A histogram of lengths.
 
-    `counts[i]` is the number of lengths in `buckets[i]`. A bucket is a pair of the lowest and the
+    `counts[i]` is the number of lengths in `buckets[i]`. A bucket is a pair of the lowest and
     highest length, both inclusive.
     """
 
@@ -100,7 +100,7 @@ def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
         keys = sorted({name.rpartition("_")[0] for name in known})
         raise BadInput(
             f"The histogram key {key!r} was not found in {origin}.",
-            why=f"the histogram {error.args[0]} is missing (available keys: "
+            why=f"the {error.args[0]} histogram is missing (available keys: "
             f"{', '.join(keys) or 'none'})",
             next_step=(
                 "choose an available key with --histogram-key, or another file with "
@@ -121,7 +121,7 @@ def _read(file: Path) -> dict[str, Histogram]:
 
 def _parse(name: str, value: Any) -> Histogram:
     if not isinstance(value, dict) or not {"buckets", "counts"} <= value.keys():
-        raise ValueError(f"{name} does not have both buckets and counts")
+        raise ValueError(f"{name} must contain both buckets and counts")
     buckets = tuple((int(low), int(high)) for low, high in value["buckets"])
     counts = tuple(int(count) for count in value["counts"])
     if len(buckets) != len(counts) or not sum(counts) or min(counts) < 0:

@@ -1,4 +1,4 @@
-"""Send the same batch of prompts in every request, as tensorrtllm_backend's identity test does."""
+"""Send the same batch of prompts in every request, like tensorrtllm_backend's identity test."""
 
 from __future__ import annotations
 

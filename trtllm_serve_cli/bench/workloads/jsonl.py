@@ -29,23 +29,23 @@ class Line:
         )
 
     def text(self, *names: str) -> str:
-        """Return the first value that is set among the named fields.
+        """Return the value of the first named field that is set.
 
         Raise `BadInput` if no field is set or if the value is not a string.
         """
         value = self._first(names)
         if not isinstance(value, str):
-            raise self.refuse(f"the field {' or '.join(names)} must be a string")
+            raise self.refuse(f"the {' or '.join(names)} field must be a string")
         return value
 
     def count(self, *names: str) -> int:
-        """Return the first value that is set among the named fields.
+        """Return the value of the first named field that is set.
 
         Raise `BadInput` if no field is set or if the value is not an integer above 0.
         """
         value = self._first(names)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.refuse(f"the field {' or '.join(names)} must be an integer above 0")
+            raise self.refuse(f"the {' or '.join(names)} field must be an integer above 0")
         return value
 
     def number(self, name: str, least: float) -> float:
@@ -57,7 +57,7 @@ class Line:
         value = self._first((name,))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < least:
-            raise self.refuse(f"the field {name} must be a finite number of at least {least:g}")
+            raise self.refuse(f"the {name} field must be a finite number of at least {least:g}")
         return float(value)
 
     def has(self, *names: str) -> bool:
@@ -67,7 +67,7 @@ class Line:
         for name in names:
             if self.fields.get(name) is not None:
                 return self.fields[name]
-        raise self.refuse(f"the field {' or '.join(names)} is missing")
+        raise self.refuse(f"the {' or '.join(names)} field is missing")
 
 
 def read_objects(file: Path) -> list[Line]:

@@ -15,8 +15,8 @@ from trtllm_serve_cli.bench.workloads.spec import Ids, RequestSpec
 class TokenNormDist:
     """A workload with normally distributed prompt and output lengths, in tokens.
 
-    Lengths are rounded to integers and are at least 1. Token ids are uniform over the vocabulary,
-    so two prompts are very unlikely to share a KV-cache block.
+    Lengths are rounded to integers and are at least 1. Token ids are uniformly distributed over the
+    vocabulary, so prompts are very unlikely to share KV-cache blocks.
     """
 
     input_mean: float = 128
@@ -55,7 +55,7 @@ def draw_lengths(
 def draw_prompts(
     lengths: NDArray[np.int64], vocab_size: int, rng: np.random.Generator
 ) -> list[Ids]:
-    """Draw a prompt of each length in `lengths`, with ids that are uniform over the vocabulary."""
+    """Draw a prompt of each length in `lengths`, with uniformly distributed token ids."""
     ids = rng.integers(0, vocab_size, size=int(lengths.sum()), dtype=np.int32)
     ends = np.cumsum(lengths)
     return [ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]

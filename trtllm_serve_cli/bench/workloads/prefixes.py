@@ -13,7 +13,7 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """A workload of requests that each start with one of `num_prefixes` system prompts.
+    """A workload whose requests each start with one of `num_prefixes` system prompts.
 
     `own` defines the distributions of two lengths: the length of the prompt after the prefix, and
     the output length.

@@ -50,7 +50,7 @@ class RequestSpec:
 
 
 def digest_of(contents: Iterable[object]) -> str:
-    """Return a digest to distinguish workloads with the same name in result files."""
+    """Return a digest that distinguishes workloads with the same name in result files."""
     digest = hashlib.sha256()
     for each in contents:
         digest.update(repr(each).encode())
@@ -78,7 +78,7 @@ class Workload(Protocol):
 
         The same state of `rng` produces the same requests. Random ids are below `vocab_size`. An
         ordered workload, such as a data set, returns the requests numbered `start`, `start + step`
-        and so on. Negative numbers count from the end.
+        and so on. Negative numbers count back from the end.
         """
 
     def describe(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Replay the arrival times, lengths and shared prefixes of a recorded load.
 
-Trace files have the same JSONL format as the traces that Mooncake (kvcache-ai) published. Each line
-has the fields `timestamp` (ms), `input_length`, `output_length` and `hash_ids`. `hash_ids` contains
-one hash for each block of 512 prompt tokens.
+Trace files use the JSONL format of the published Mooncake traces (kvcache-ai). Each line has the
+fields `timestamp` (ms), `input_length`, `output_length` and `hash_ids`. `hash_ids` contains one
+hash for each block of 512 prompt tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Trace:
     """A workload that replays a trace `speed` times as fast as it was recorded.
 
     `requests` are sorted by arrival time. A trace does not contain text, so prompts have random
-    ids. Blocks with the same hash have the same ids, so that prompts share prefixes as in the
+    ids. Blocks with the same hash have the same ids, so prompts share the same prefixes as in the
     recording. If `max_input_tokens` is set, longer prompts are truncated to this length.
     """
 
@@ -108,7 +108,7 @@ def read_trace(file: Path, max_input_tokens: int | None = None, speed: float = 1
 def _parse(line: Line) -> TracedRequest:
     hash_ids = line.fields.get("hash_ids") or []
     if not _are_hashes(hash_ids):
-        raise line.refuse("the field hash_ids must be a list of non-negative integers")
+        raise line.refuse("the hash_ids field must be a list of non-negative integers")
     return TracedRequest(
         at_s=line.number("timestamp", least=0) / 1000,
         num_input_tokens=line.count("input_length"),

@@ -26,7 +26,7 @@ _QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """A converter that adds the heads for speculative decoding to the model.
+    """A converter that adds speculative-decoding heads to the model.
 
     `folder` is the converter's folder under `examples/`. `model_flag` is the flag for the
     checkpoint of the heads. `length_flag` is the flag for the number of draft tokens, or empty if
@@ -49,9 +49,9 @@ _HEADS = {
 class _Conversion:
     """The program that writes the TensorRT-LLM checkpoint.
 
-    `program` is the name of the program for `flags_of`. `folder` is the folder of the program's
-    script under `examples/`. `title` is the title of the build step. `formats` are the flags for
-    the formats of the weights and the KV cache.
+    `program` is the program's name in the form that `flags_of` expects. `folder` is the folder
+    under `examples/` that contains the program's script. `title` is the title of the build step.
+    `formats` are the flags that set the weight and KV-cache formats.
     """
 
     program: str
@@ -69,7 +69,7 @@ def plan_checkpoint(
     estimated_bytes: int,
     variant: str | None = None,
 ) -> BuildStep:
-    """Plan the conversion of the folder `checkpoint` to `SCRATCH`.
+    """Plan the step that converts the checkpoint and writes the result to `SCRATCH`.
 
     `variant` is the model's variant, if the converter has a flag for it. `dtype` is
     `options.dtype`, or the resolved type if the option is "auto". Raise `BadInput` if an option is
@@ -148,11 +148,12 @@ def find_planned_program(options: EngineOptions, family: Family, version: Versio
 def _suits_converter(
     options: EngineOptions, family: Family, converter: str, version: Version
 ) -> bool:
-    """Return whether the converter supports the requested formats of weights and KV cache.
+    """Return whether the converter supports the requested weight and KV-cache formats.
 
     If it does, tllm uses the converter, because quantize.py requires another package and loads the
-    model on a GPU. If both programs support SmoothQuant, tllm uses quantize.py, because it supports
-    `calib_size`, unless the flag `smoothquant` is set, which only the converter has.
+    model on a GPU. SmoothQuant is an exception: if both programs support it, tllm uses quantize.py,
+    which supports `calib_size`. Only the converter has the `smoothquant` flag, so setting this flag
+    selects the converter.
     """
     flags = flags_of(converter, version)
     weights = {"none"}
@@ -262,8 +263,7 @@ def _check_calibrated_heads(options: EngineOptions) -> None:
 def _check_calibrated(options: EngineOptions, family: Family, version: Version) -> None:
     """Raise `BadInput` if quantize.py does not support the family or the quantization.
 
-    quantize.py supports a family if the family has a quantization that its converter cannot
-    produce.
+    quantize.py supports the families that have a quantization that their converter cannot produce.
     """
     by_converter = family.converter_quantizations
     if options.quantization in by_converter or (

@@ -21,8 +21,8 @@ _COUNTS = (
     "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",
     "max_beam_width", "tokens_per_block", "max_lora_rank", "max_draft_len", "calib_size", "workers",
 )  # fmt: skip
-# According to its docs/source/release-notes.md, TensorRT-LLM 0.16 removed support for V100 GPUs,
-# and 0.17 added support for Blackwell GPUs.
+# According to docs/source/release-notes.md in NVIDIA/TensorRT-LLM, version 0.16 removed support for
+# V100 GPUs, and version 0.17 added support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
 # Since 0.15, cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for SM 89.
@@ -56,7 +56,7 @@ def check_options(
 
 
 def check_legacy_options(options: EngineOptions, shape: ModelShape) -> None:
-    """Raise `BadInput` for the first option that build.py does not support for any model."""
+    """Raise `BadInput` for the first option that no model's build.py supports."""
     check_parallelism(shape, options.tp, options.pp)
     if shape.quantization:
         raise _quantized_checkpoint(shape.quantization, "build.py does not read it")
@@ -83,7 +83,7 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
     if weights != "none":
         check_runs(weights, WEIGHT_FORMATS[weights], gpu, "--quantization int8, int4 or int4_awq")
     if cache != "auto":
-        check_runs(f"a KV cache of {cache}", KV_FORMATS[cache], gpu, "--kv-cache-dtype int8")
+        check_runs(f"a KV cache in {cache}", KV_FORMATS[cache], gpu, "--kv-cache-dtype int8")
 
 
 def _unsupported_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> BadInput:
@@ -117,13 +117,13 @@ def _check_quantization(
     if quantization == "int4_gptq" and not is_gptq and options.flags.keys().isdisjoint(_GPTQ_PATHS):
         raise _contradiction(
             "--quantization int4_gptq from this checkpoint",
-            "the converter reads the quantized weights from another file, which AutoGPTQ writes",
+            "the converter reads the quantized weights from a separate file that AutoGPTQ writes",
             "add --build-option quant_ckpt_path=FILE (ammo_quant_ckpt_path before 0.10, "
             "modelopt_quant_ckpt_path in 0.10)",
         )
     if quantization != "int8_sq" and (smoothing := _SMOOTHING & options.flags.keys()):
         raise _contradiction(
-            f"{min(smoothing)} without --quantization int8_sq",
+            f"{min(smoothing)} but without --quantization int8_sq",
             "the flag has an effect only with SmoothQuant",
             "add --quantization int8_sq",
         )
@@ -180,7 +180,7 @@ def _check_limits(options: EngineOptions) -> None:
         )
     if options.remove_input_padding is False and (tokens or options.opt_num_tokens):
         raise _contradiction(
-            "--max-num-tokens or opt_num_tokens without remove_input_padding",
+            "--max-num-tokens or opt_num_tokens but without remove_input_padding",
             "padded batches are limited only by --max-batch-size and --max-seq-len",
         )
 
@@ -188,7 +188,7 @@ def _check_limits(options: EngineOptions) -> None:
 def _check_lora(options: EngineOptions) -> None:
     if options.max_lora_rank and not (options.lora_dir or options.lora_target_modules):
         raise _contradiction(
-            "max_lora_rank without lora_target_modules or lora_dir",
+            "max_lora_rank but without lora_target_modules or lora_dir",
             "an engine supports LoRA adapters only for the modules that these options select",
             "add, for example, --build-option lora_target_modules=attn_q,attn_k,attn_v or "
             "--build-option lora_dir=DIR",
@@ -200,15 +200,15 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
     if mode is None:
         if options.speculative_model or options.max_draft_len:
             raise _contradiction(
-                "speculative_model or max_draft_len without speculative_decoding_mode",
-                "both options have an effect only in a mode of speculative decoding",
+                "speculative_model or max_draft_len but without speculative_decoding_mode",
+                "both options have an effect only in a speculative decoding mode",
                 "add --build-option speculative_decoding_mode=MODE",
             )
         return
     if options.gather_context_logits:
         raise _contradiction(
             "gather_context_logits and speculative decoding",
-            "trtllm-build supports only the logits of generated tokens with speculative decoding",
+            "with speculative decoding, trtllm-build supports only the logits of generated tokens",
             "use --build-option gather_generation_logits=true instead",
         )
     if mode in _WITH_HEADS:
@@ -220,7 +220,7 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
 def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
     if not options.speculative_model:
         raise _contradiction(
-            f"speculative_decoding_mode {mode} without speculative_model",
+            f"speculative_decoding_mode {mode} but without speculative_model",
             "the heads for this mode are in a separate checkpoint",
             "add --build-option speculative_model=DIR",
         )
@@ -254,7 +254,7 @@ def _check_drafts(options: EngineOptions, mode: str) -> None:
         )
     if not options.max_draft_len:
         raise _contradiction(
-            f"speculative_decoding_mode {mode} without max_draft_len",
+            f"speculative_decoding_mode {mode} but without max_draft_len",
             "the engine is built for a fixed number of draft tokens",
             "set the number, for example with --build-option max_draft_len=10",
         )
@@ -270,7 +270,9 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
     subject = "chunked context and KV cache reuse (use_paged_context_fmha)"
     if options.paged_kv_cache is False or options.context_fmha is False:
         off = "paged_kv_cache" if options.paged_kv_cache is False else "context_fmha"
-        raise _contradiction(f"{subject} without {off}", f"both features require {off}", next_step)
+        raise _contradiction(
+            f"{subject} but without {off}", f"both features require {off}", next_step
+        )
     if options.kv_cache_dtype == "int8":
         raise _contradiction(
             f"{subject} and an int8 KV cache", "trtllm-build rejects the combination", next_step

@@ -21,7 +21,7 @@ class RequestedFlag:
     """A flag with its values, and the field of `EngineOptions` that requests it.
 
     `values` is empty if the flag takes no value. `option` is empty if no option requests the flag.
-    `is_derived` is true if tllm selects the value, so that the user may set another one.
+    `is_derived` is true if tllm selects the value, and the user may override it.
     """
 
     flag: str
@@ -37,13 +37,13 @@ def request_value(flag: str, value: str | int | None, option: str) -> Iterator[R
 
 
 def request_switch(option: str, value: bool | None) -> Iterator[RequestedFlag]:
-    """Yield the flag `--OPTION` with "enable" or "disable". If `value` is `None`, yield nothing."""
+    """Yield the `--OPTION` flag with "enable" or "disable". If `value` is `None`, yield nothing."""
     if value is not None:
         yield RequestedFlag(f"--{option}", ("enable" if value else "disable",), option)
 
 
 def request_flag(option: str, value: bool) -> Iterator[RequestedFlag]:
-    """Yield the flag `--OPTION` without a value if `value` is true."""
+    """Yield the `--OPTION` flag without a value if `value` is true."""
     if value:
         yield RequestedFlag(f"--{option}", option=option)
 
@@ -72,7 +72,7 @@ def _unknown_flag(program: str, version: Version, requested: RequestedFlag) -> B
     option = _show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option}.",
-        why=f"its {show_program(program)} does not have the flag {requested.flag}",
+        why=f"its {show_program(program)} does not have the {requested.flag} flag",
         next_step=(
             f"omit {option}, or use TensorRT-LLM {later[0]} or later" if later else f"omit {option}"
         ),

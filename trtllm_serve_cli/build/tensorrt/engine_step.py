@@ -73,7 +73,7 @@ def plan_engine(
 def _title(options: EngineOptions, version: Version) -> str:
     """Return the title of the step.
 
-    The title contains a warning if a default limits the engine to one request at a time.
+    If a default limits the engine to one request at a time, the title includes a warning.
     """
     title = "Build the engine"
     if options.world_size > 1:
@@ -103,7 +103,10 @@ def _paged_cache(options: EngineOptions, version: Version) -> Iterator[Requested
 
 
 def _strong_types(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
-    """Yield `--strongly_typed`, which FP8 requires before 0.11. Later versions lack this flag."""
+    """Yield `--strongly_typed`, which FP8 requires in versions before 0.11.
+
+    Later versions do not have this flag.
+    """
     has_flag = "--strongly_typed" in flags_of(TRTLLM_BUILD, version)
     if has_flag and "fp8" in (options.quantization, options.kv_cache_dtype):
         yield RequestedFlag("--strongly_typed", is_derived=True)
@@ -135,8 +138,8 @@ def _speculation(options: EngineOptions, version: Version) -> Iterator[Requested
     if mode is None:
         return
     # Before 0.10, trtllm-build has no flag for the mode: the checkpoint determines whether the
-    # engine has Medusa heads. For modes of later versions, yield the flag anyway, so that
-    # `render_arguments` raises `BadInput`.
+    # engine has Medusa heads. For modes that only later versions support, yield the flag anyway, so
+    # that `render_arguments` raises `BadInput`.
     is_named = "--speculative_decoding_mode" in flags_of(TRTLLM_BUILD, version)
     if is_named or mode not in ("draft_tokens_external", "medusa"):
         yield RequestedFlag("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")

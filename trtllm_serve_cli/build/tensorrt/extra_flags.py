@@ -1,4 +1,4 @@
-"""Check the flags that users set directly, and request them from the programs that have them."""
+"""Check the flags that users set directly, and pass them to the programs that support them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trtllm_serve_cli.build.tensorrt.flags import Flag, find_flag, find_owner, i
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITHOUT_ENGINES, load_containers
 from trtllm_serve_cli.errors import BadInput
 
-# A function that returns the programs that can build the model's engine with a version of
-# TensorRT-LLM.
+# A function that returns the programs that can build the model's engine with a given TensorRT-LLM
+# version.
 ProgramsOf = Callable[[Version], Sequence[str]]
 _OPTIONS = frozenset(each.name for each in dataclasses.fields(EngineOptions))
 _SWITCH = {"true": True, "false": False}
@@ -25,7 +25,8 @@ def check_flags(
 ) -> None:
     """Raise `BadInput` for the first flag that no planned program accepts.
 
-    `flags` maps upstream's names to values. `planned` are the programs that the build runs.
+    `flags` maps TensorRT-LLM's flag names to values. `planned` are the programs that the build
+    runs.
     """
     for name, value in flags.items():
         if name in _OPTIONS or is_owned(name):
@@ -54,8 +55,8 @@ def add_flags(
     for each in kept:
         if each.flag in extra:
             raise BadInput(
-                f"The flag {each.flag} is set twice.",
-                why=f"the option {each.option} of tllm also sets this flag",
+                f"The {each.flag} flag is set twice.",
+                why=f"tllm's {each.option} option also sets this flag",
                 next_step=f"omit {each.option} or {each.flag.lstrip('-')}",
             )
     return [*kept, *(RequestedFlag(name, each) for name, each in extra.items() if each is not None)]
@@ -95,17 +96,17 @@ def _parse_word(name: str, word: str, flag: Flag, program: str, version: Version
 
 def _invalid_value(name: str, text: str, expected: str, program: str, version: Version) -> BadInput:
     return BadInput(
-        f"{text!r} is not a valid value for the flag {name}.",
+        f"{text!r} is not a valid value for the {name} flag.",
         why=f"{show_program(program)} of TensorRT-LLM {version} accepts {expected}",
-        next_step=f"set a value that the program accepts, with --build-option {name}=VALUE",
+        next_step=f"use --build-option {name}=VALUE with a value that the program accepts",
     )
 
 
 def _owned_flag(name: str) -> BadInput:
     owner = name if name in _OPTIONS else find_owner(name)
     return BadInput(
-        f"The flag {name} cannot be set directly.",
-        why=f"the option {owner} of tllm sets it" if owner else "tllm sets it",
+        f"The {name} flag cannot be set directly.",
+        why=f"tllm's {owner} option sets it" if owner else "tllm sets it",
         next_step=f"use --build-option {owner}=VALUE" if owner else f"omit {name}",
     )
 
@@ -116,10 +117,10 @@ def _missing_flag(
     others = [each for each in programs_of(version) if find_flag(name, each, version)]
     if others:
         return BadInput(
-            f"The flag {name} has no effect on this engine.",
+            f"The {name} flag has no effect on this engine.",
             why=f"it is a flag of {_list(others)}, but this build runs {_list(planned)}",
-            next_step=f"omit {name}, or choose a format that {show_program(others[0])} creates, "
-            "with --quantization",
+            next_step=f"omit {name}, or use --quantization to choose a format that "
+            f"{show_program(others[0])} creates",
         )
     having = [
         each
@@ -129,14 +130,14 @@ def _missing_flag(
     ]
     if not having:
         return BadInput(
-            f"TensorRT-LLM {version} does not have the flag {name}.",
+            f"TensorRT-LLM {version} does not have the {name} flag.",
             why="no program that builds engines for this model has the flag in any version",
             next_step="check the spelling, or omit the flag",
         )
     span = str(having[0]) if len(having) == 1 else f"{having[0]} to {having[-1]}"
     return BadInput(
-        f"TensorRT-LLM {version} does not have the flag {name}.",
-        why=f"the versions with the flag are {span}",
+        f"TensorRT-LLM {version} does not have the {name} flag.",
+        why=f"the flag is available only in {span}",
         next_step=f"omit {name}, or use one of these versions",
     )
 

@@ -1,4 +1,4 @@
-"""Find the TensorRT-LLM program that converts an architecture in `families.yaml`."""
+"""Look up in `families.yaml` which TensorRT-LLM program converts an architecture."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FIRST_WITH_TRTLLM_BUILD = Version("0.8.0")
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """The flag that names a model's variant to the converter.
+    """The converter flag that selects a model's variant.
 
-    Each of `values` maps "value" to the flag's value. The other keys are conditions: fields of the
-    model's shape, and "name", a part of the name in the checkpoint's config.json.
+    Each mapping in `values` contains the flag's value under "value". Its other keys are conditions:
+    fields of the model's shape, or "name", a substring of the name in the checkpoint's config.json.
     """
 
     flag: str
@@ -44,12 +44,12 @@ class Family:
 
     `folder` is the script's folder under `examples/`. `quantizations` are the quantizations that
     the version supports. `later_quantizations` maps each quantization that only later versions
-    support to the first such version. `input_quantizations` are quantizations that the checkpoint
-    may already have. `converts_gptq` is true if the converter reads GPTQ checkpoints for
-    `--quantization int4_gptq`. `converter_quantizations` are quantizations other than int8 and int4
-    that the converter makes. `flag_names` maps a flag to the name that this converter uses instead.
-    `extra_arguments` are always passed to the converter. `has_pipeline` is true if the converter
-    supports pipeline parallelism.
+    support to the first such version. `input_quantizations` are the quantizations of checkpoints
+    that the converter can read. `converts_gptq` is true if the converter reads GPTQ checkpoints for
+    `--quantization int4_gptq`. `converter_quantizations` are the quantizations, other than int8 and
+    int4, that the converter can produce. `flag_names` maps a flag to the name that this converter
+    uses instead. `extra_arguments` are always passed to the converter. `has_pipeline` is true if
+    the converter supports pipeline parallelism.
     """
 
     name: str
@@ -81,7 +81,7 @@ def find_family(architecture: str, version: Version) -> Family:
         if architecture in row["architectures"]:
             return _parse(name, row, architecture, version)
     raise BadInput(
-        f"TensorRT engines do not support the architecture {architecture}.",
+        f"TensorRT engines do not support the {architecture} architecture.",
         why=f"the supported architectures are {', '.join(_architectures())}",
         next_step="use --engine pytorch with TensorRT-LLM 1.0 or later",
     )
@@ -123,22 +123,22 @@ def find_legacy_family(architecture: str, version: Version) -> str:
 def check_planned(architecture: str) -> None:
     """Raise `BadInput` if tllm cannot plan engines for `architecture`.
 
-    TensorRT-LLM can convert the architectures that this function rejects.
+    TensorRT-LLM itself can convert the architectures that this function rejects.
     """
     for row in _load_unplanned():
         if architecture in row["architectures"]:
             raise BadInput(
-                f"TensorRT engines for {architecture} cannot be planned.",
+                f"tllm cannot plan TensorRT engines for {architecture}.",
                 why=row["why"],
-                next_step=f"build the engine with {row['program']} of TensorRT-LLM",
+                next_step=f"build the engine with TensorRT-LLM's {row['program']}",
             )
 
 
 def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
     """Return the folder for `version`, or `None` if `version` is older than all `folders`.
 
-    The keys of `folders` are releases, in ascending order. Each value is the folder that the
-    releases from its key to the next key use.
+    `folders` maps releases, in ascending order, to the folder used from that release until the next
+    one.
     """
     found = [folder for since, folder in folders.items() if Version(since) <= version]
     return found[-1] if found else None

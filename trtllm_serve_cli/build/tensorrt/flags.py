@@ -24,9 +24,9 @@ _TYPES = {"str": str, "int": int, "float": float}
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A command-line flag, with the settings that `argparse` uses.
+    """A command-line flag with its `argparse` settings.
 
-    A flag with the type "flag" takes no value. `default` is `None` if the default is unknown.
+    A flag of type "flag" takes no value. `default` is `None` if the default is unknown.
     """
 
     name: str
@@ -69,14 +69,14 @@ def is_flag(name: str) -> bool:
 
 
 def is_owned(name: str) -> bool:
-    """Return whether tllm sets the flag, so that users must not set it directly."""
+    """Return whether tllm sets the flag itself. Users must not set such a flag directly."""
     return _plain(name) in _owners()
 
 
 def find_owner(name: str) -> str | None:
-    """Return the option of tllm that sets the flag, or `None` if there is no such option.
+    """Return the tllm option that sets the flag, or `None` if no option does.
 
-    `name` is the name of a flag that users must not set directly.
+    `name` must be a flag that tllm sets.
     """
     return _owners()[_plain(name)]
 
@@ -97,7 +97,7 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
 
 
 class _ParseError(Exception):
-    """The arguments are not valid. By default, argparse would end the process instead."""
+    """Raised if the arguments are not valid. By default, argparse exits the process instead."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -177,9 +177,9 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 
 
 def _intersect(one: Flag, other: Flag) -> Flag | None:
-    """Return a flag that accepts the values that both flags accept.
+    """Return a flag that accepts only values accepted by both flags.
 
-    Return `None` if the types of the flags differ.
+    Return `None` if their types differ.
     """
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None

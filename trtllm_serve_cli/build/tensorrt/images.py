@@ -1,8 +1,8 @@
 """Choose the container image for a build, and find TensorRT-LLM's example scripts in the image.
 
 Sources: Triton's images are built from dockerfile/Dockerfile.triton.trt_llm_backend in
-triton-inference-server/tensorrtllm_backend, which copies the examples to /app/examples since
-v0.17.0. TensorRT-LLM's images are built from the stage `release` of docker/Dockerfile.multi in
+triton-inference-server/tensorrtllm_backend, which has copied the examples to /app/examples since
+v0.17.0. TensorRT-LLM's images are built from the `release` stage of docker/Dockerfile.multi in
 NVIDIA/TensorRT-LLM, which copies the examples to /app/tensorrt_llm/examples.
 """
 
@@ -32,7 +32,7 @@ _IN_RELEASE = Path("/app/tensorrt_llm/examples")
 
 @dataclass(frozen=True, slots=True)
 class BuildImage:
-    """A container image that contains the version `trtllm` of TensorRT-LLM.
+    """A container image that contains TensorRT-LLM version `trtllm`.
 
     `examples` is the folder of the example scripts in the image, or None if the image does not
     contain them.
@@ -46,10 +46,10 @@ class BuildImage:
 def choose_image(image: str | None, trtllm_version: str | None) -> BuildImage:
     """Return the image for a build.
 
-    By default, return NVIDIA's Triton image with the version `trtllm_version`, which can also be
-    an image tag, for example "25.02". If `image` is one of NVIDIA's images, its tag determines the
-    version. Raise `BadInput` if the version is not known, if no known image contains it, or if it
-    is not the version in `image`.
+    By default, return NVIDIA's Triton image for `trtllm_version`, which is a version or an image
+    tag such as "25.02". If `image` is one of NVIDIA's images, its tag determines the version. Raise
+    `BadInput` if the version is not known, if no known image contains it, or if `image` contains a
+    different version.
     """
     requested = parse_version(trtllm_version) if trtllm_version else None
     if image is None:
@@ -90,9 +90,9 @@ def _find_container(text: str | None, version: Version | None) -> Container:
     versions = dict.fromkeys(str(each.trtllm) for each in load_containers())
     raise BadInput(
         f"No known image contains TensorRT-LLM {version}.",
-        why=f"NVIDIA's images of Triton contain the versions {', '.join(versions)}",
-        next_step="choose one of these versions, or pass an image that contains the version with "
-        "--image",
+        why=f"NVIDIA's Triton images contain the versions {', '.join(versions)}",
+        next_step="choose one of these versions, or use --image to set an image that contains "
+        "your version",
     )
 
 

@@ -1,7 +1,8 @@
-"""Plan engines for versions of TensorRT-LLM that build engines with a model's build.py.
+"""Plan engines for TensorRT-LLM versions that use a model's build.py instead of trtllm-build.
 
-These versions do not have trtllm-build. `build.py` reads a Hugging Face checkpoint and writes the
-engine in one step. For gpt, `hf_gpt_convert.py` first writes the weights in another format.
+`build.py` reads a Hugging Face checkpoint and writes the engine in one step. For gpt models,
+`hf_gpt_convert.py` first converts the weights.
+
 Sources: examples/llama/build.py, examples/gpt/build.py and examples/gpt/hf_gpt_convert.py in
 NVIDIA/TensorRT-LLM 0.5.0 to 0.8.0, and their README.md files.
 """
@@ -36,8 +37,8 @@ _OPTIONS = (
     "gpt_attention_plugin", "gather_context_logits", "gather_generation_logits", "lora_dir",
     "lora_target_modules", "max_lora_rank", "flags", "kv_cache_dtype",
 )  # fmt: skip
-# Maps architectures to values of the flag `--model` of hf_gpt_convert.py. Other architectures use
-# the flag's default, gpt2.
+# Maps architectures to values of hf_gpt_convert.py's `--model` flag. Other architectures use the
+# flag's default, gpt2.
 _GPT_MODELS = {"GPTBigCodeForCausalLM": "starcoder"}
 
 
@@ -50,10 +51,10 @@ def plan_legacy(
     dtype: str,
     estimated_bytes: int,
 ) -> tuple[BuildStep, ...]:
-    """Plan the build of an engine in `WORK` from the Hugging Face folder `checkpoint`.
+    """Plan the build of an engine in `WORK` from a Hugging Face checkpoint.
 
-    `family` is the folder of build.py under `examples/`. `dtype` is the data type of the weights
-    that are not quantized. Raise `BadInput` if an option is not supported.
+    `family` is the folder under `examples/` that contains build.py. `dtype` is the data type of
+    unquantized weights. Raise `BadInput` if an option is not supported.
     """
     version = toolkit.version
     _check_options(options, version)
@@ -98,7 +99,7 @@ def find_legacy_programs(family: str, version: Version) -> tuple[str, ...]:
 
 
 def name_engine(family: str, dtype: str, options: EngineOptions, rank: int) -> str:
-    """Return the name that build.py gives to the engine file of a rank."""
+    """Return the file name that build.py uses for a rank's engine."""
     stages = f"_pp{options.pp}" if options.pp > 1 else ""
     return f"{family}_{dtype}_tp{options.tp}{stages}_rank{rank}.engine"
 
@@ -125,8 +126,9 @@ def _build(
 ) -> Iterator[RequestedFlag]:
     """Yield the flags of build.py.
 
-    In-flight batching requires the attention plugin, a paged KV cache and inputs without padding,
-    which build.py disables by default. The plan enables them unless an option disables one.
+    In-flight batching requires the attention plugin, a paged KV cache and inputs without padding.
+    build.py disables all three by default, so the plan enables each one unless an option disables
+    it.
     """
     flags = flags_of(program, version)
     yield RequestedFlag("--model_dir", (str(weights),))
@@ -195,16 +197,17 @@ def _check_options(options: EngineOptions, version: Version) -> None:
             )
     if (options.quantization or "none") not in ("none", "int8", "int4"):
         raise BadInput(
-            f"Engines of TensorRT-LLM {version} with --quantization {options.quantization} cannot "
-            "be planned.",
-            why="for versions with build.py, tllm plans only the weight-only formats int8 and int4",
+            f"tllm cannot plan TensorRT-LLM {version} engines with --quantization "
+            f"{options.quantization}.",
+            why="for versions that use build.py, tllm supports only the weight-only formats int8 "
+            "and int4",
             next_step="choose int8 or int4, or use TensorRT-LLM 0.9 or later",
         )
     if options.kv_cache_dtype not in (None, "auto"):
         raise BadInput(
-            f"Engines of TensorRT-LLM {version} with --kv-cache-dtype {options.kv_cache_dtype} "
-            "cannot be planned.",
-            why="for versions with build.py, tllm cannot plan the calibration of the KV cache",
+            f"tllm cannot plan TensorRT-LLM {version} engines with --kv-cache-dtype "
+            f"{options.kv_cache_dtype}.",
+            why="for versions that use build.py, tllm cannot plan the calibration of the KV cache",
             next_step="omit --kv-cache-dtype, or use TensorRT-LLM 0.9 or later",
         )
     if options.max_num_tokens and options.context_fmha is False:
@@ -215,7 +218,7 @@ def _check_options(options: EngineOptions, version: Version) -> None:
         )
     if len(options.lora_dir) > 1:
         raise BadInput(
-            f"TensorRT-LLM {version} supports one folder in lora_dir.",
-            why="the flag --hf_lora_dir of its build.py takes one folder",
+            f"TensorRT-LLM {version} supports only one folder in lora_dir.",
+            why="the --hf_lora_dir flag of its build.py accepts only one folder",
             next_step="omit all folders but one, or use TensorRT-LLM 0.9 or later",
         )

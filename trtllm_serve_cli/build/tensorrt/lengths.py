@@ -1,4 +1,4 @@
-"""Request length limits from programs that limit the input and the output separately."""
+"""Request the length-limit flags, which older versions split into input and output limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.errors import BadInput
 def split_length(
     options: EngineOptions, flags: Mapping[str, Flag], version: Version
 ) -> Iterator[RequestedFlag]:
-    """Yield the flags for length limits of a program with the given flags.
+    """Yield the flags that set the length limits, for a program that supports `flags`.
 
     Versions before 0.11 limit input and output separately. Raise `BadInput` if `max_seq_len` leaves
     no room for output tokens.

@@ -40,10 +40,10 @@ def plan_tensorrt(
     *,
     published_name: str = "",
 ) -> tuple[BuildStep, ...]:
-    """Return the steps that build an engine in `WORK` from the Hugging Face folder `checkpoint`.
+    """Return the steps that build an engine in `WORK` from a Hugging Face checkpoint.
 
     The first step writes a TensorRT-LLM checkpoint to `SCRATCH`. The second step builds the engine
-    from this checkpoint. Versions before trtllm-build have other steps (see `plan_legacy`). If
+    from this checkpoint. Versions without trtllm-build require other steps (see `plan_legacy`). If
     `gpu` is set, check that this GPU can run the engine. `published_name` is the name in the
     checkpoint's config.json, which determines the variant of some models. Raise `BadInput` if the
     model, the version or the GPU does not support an option.
@@ -82,7 +82,10 @@ def _check_flags(
 
 
 def _list_programs(architecture: str, options: EngineOptions, version: Version) -> tuple[str, ...]:
-    """Return the programs that can build an engine for the architecture, or an empty sequence."""
+    """Return the programs that can build an engine for the architecture.
+
+    Return an empty tuple if `version` does not support the architecture.
+    """
     try:
         if uses_build_py(architecture, version):
             return find_legacy_programs(find_legacy_family(architecture, version), version)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from packaging.version import Version
 
-# The folder of the converters in NVIDIA's images of Triton since TensorRT-LLM 0.17.
+# The folder of the converters in NVIDIA's Triton images since TensorRT-LLM 0.17.
 IN_IMAGE = Path("/app/examples")
-# Earlier containers do not contain the converters. The documentation of
-# triton-inference-server/tensorrtllm_backend describes how to mount a checkout of the repository.
-# The mounted checkout contains the converters in this folder.
+# Earlier images do not contain the converters. This is their folder if a checkout of
+# triton-inference-server/tensorrtllm_backend is mounted as its documentation describes.
 _IN_CHECKOUT = Path("/tensorrtllm_backend/tensorrt_llm/examples")
 # Folders to search for the converters, in order of preference.
 _CANDIDATES = (IN_IMAGE, Path("/app/tensorrt_llm/examples"), _IN_CHECKOUT)
@@ -23,8 +22,8 @@ FIRST_IN_IMAGE = Version("0.17.0")
 class Toolkit:
     """The TensorRT-LLM version that builds the engine, with the location of its scripts.
 
-    `examples_dir` is the folder `examples` in TensorRT-LLM's sources. `python` is the interpreter
-    that runs the scripts in this folder.
+    `examples_dir` is the `examples` folder of TensorRT-LLM's repository. `python` is the
+    interpreter that runs the scripts in this folder.
     """
 
     version: Version
@@ -33,10 +32,10 @@ class Toolkit:
 
 
 def find_examples_dir(version: Version, is_there: Callable[[Path], bool] = Path.is_file) -> Path:
-    """Return the folder with the converter scripts.
+    """Return the folder that contains the converter scripts.
 
-    If this machine has no converter scripts, return the folder that contains them in NVIDIA's
-    container for `version`.
+    If this machine has no converter scripts, return their folder in NVIDIA's container for
+    `version`.
     """
     for folder in _CANDIDATES:
         if is_there(folder / "quantization/quantize.py"):

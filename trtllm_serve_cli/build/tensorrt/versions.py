@@ -1,4 +1,4 @@
-"""Look up versions of TensorRT-LLM, and the containers that contain them.
+"""Look up TensorRT-LLM versions and the containers that include them.
 
 `check_builds_engines` checks whether a version builds TensorRT engines. Versions are compared
 according to PEP 440, including post-releases, release candidates and development builds.
@@ -22,8 +22,8 @@ from trtllm_serve_cli.errors import BadInput
 # (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
 FIRST_WITH_ENGINES = Version("0.5.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
-# Since this version, the LLM API runs checkpoints with PyTorch by default, so that no engine has to
-# be built.
+# Starting with this version, the LLM API runs checkpoints with PyTorch by default, so no engine has
+# to be built.
 FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
 _TAG = re.compile(r"\d\d\.\d\d")
 
@@ -56,7 +56,7 @@ def parse_version(text: str) -> Version:
     if _TAG.fullmatch(text):
         first, last = load_containers()[0].tag, load_containers()[-1].tag
         raise BadInput(
-            f"The TensorRT-LLM version of the container {text} is not known.",
+            f"The TensorRT-LLM version in the {text} container is not known.",
             why=f"the known containers are {first} to {last}",
             next_step="set the version of TensorRT-LLM, for example --trtllm-version 1.2.1",
         )
@@ -65,7 +65,7 @@ def parse_version(text: str) -> Version:
     except InvalidVersion as error:
         raise BadInput(
             f"{text!r} is not a valid version of TensorRT-LLM.",
-            why="a version has a form such as 0.11.0 or 0.17.0.post1, and 24.07 is a container tag",
+            why="a version looks like 0.11.0 or 0.17.0.post1, and a container tag looks like 24.07",
             next_step="run `pip show tensorrt_llm` to see the installed version",
         ) from error
 

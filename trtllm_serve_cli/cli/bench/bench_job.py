@@ -33,8 +33,8 @@ class Job:
 
     `text_model` names the text model that receives the requests, in the form that
     `find_bench_target` expects. If `text_model` is None, the requests contain token ids and are
-    sent to `tensorrt_llm`. If `checks_answers` is set, the text models must give the same answer to
-    the same prompt before the measurement starts.
+    sent to `tensorrt_llm`. If `checks_answers` is set, the benchmark first checks that the text
+    models answer the same prompt identically.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Job:
     checks_answers: bool = False
 
     def find_targets(self) -> list[BenchTarget]:
-        """Return one target for each combination of a server and a model that the options name.
+        """Return one target for each combination of server and model in the options.
 
         By default, the server is the one that `tllm start` keeps running, and the model is the only
         model on that server.
@@ -82,7 +82,7 @@ class Job:
         return BenchTarget(str(endpoint.url), find_model(endpoint, model).name)
 
     def open_target(self, found: BenchTarget) -> Target | OpenAITarget:
-        """Return the target in the form that the load generator requires."""
+        """Convert the target to the load generator's format."""
         from trtllm_serve_cli.bench.model.served_model import OpenAITarget, Target
 
         common = self.common
@@ -100,11 +100,10 @@ def open_points(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
-    """Open one benchmark for each pair of a job and settings in `points`.
+    """Open a benchmark for each (job, settings) pair in `points`.
 
-    If a job has the option `--simulate`, its benchmark is a simulation. All other benchmarks send
-    their requests to `targets`. If `targets` is None, they use the targets that the job's options
-    select.
+    If a job has the `--simulate` option, its benchmark is a simulation. All others send their
+    requests to `targets`, or to the targets from the job's options if `targets` is None.
     """
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
 
@@ -128,8 +127,8 @@ def open_points(
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
     """Check that text models answer the same prompt identically, and print the result.
 
-    OpenAI-compatible servers are not checked, because they have only one interface to each model.
-    Raise `CheckFailed` if a model's answers to the same prompt differ.
+    OpenAI-compatible servers are skipped, because they offer only one interface per model. Raise
+    `CheckFailed` if a model's answers to the same prompt differ.
     """
     if not job.checks_answers or job.common.simulate is not None:
         return
@@ -152,7 +151,7 @@ def addresses_of(benchmark: Benchmark) -> list[str]:
 
 
 def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> BenchmarkSettings:
-    """Return the benchmark settings that the job's options describe.
+    """Return the benchmark settings from the job's options.
 
     Raise `BadParameter` if two options contradict each other.
     """
@@ -255,9 +254,9 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
 
 
 def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
-    """Return the metrics addresses of the targets, without duplicates.
+    """Return the targets' metrics addresses without duplicates.
 
-    The key of each address is the index of the first target with this address.
+    The key of each address is the index of the first target that uses it.
     """
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):

@@ -39,7 +39,7 @@ def check_workers(value: int) -> None:
     if value > count_cores():
         raise ValueError(
             f"{value} is above {count_cores()}, the number of CPU cores that tllm may use. More "
-            "processes than cores delay each other and distort the measurement."
+            "processes than cores would slow each other down and distort the measurement."
         )
 
 
@@ -206,10 +206,11 @@ class SharedOptions:
     url: Annotated[
         tuple[str, ...],
         Option(
-            "gRPC address of the server (grpcs://HOST:PORT for TLS), HTTP address with -i http, or "
-            "base URL with -i openai, such as http://127.0.0.1:8000/v1. Repeatable. If tllm did "
-            "not start the server, -m must be the name of a Triton model. Default: the running "
-            "server, or the environment variable OPENAI_BASE_URL with -i openai.",
+            "gRPC address of the server. Use grpcs://HOST:PORT for TLS. With -i http, the HTTP "
+            "address. With -i openai, the base URL, such as http://127.0.0.1:8000/v1. Repeatable. "
+            "If tllm did not start the server, -m must be the name of a Triton model. Default: the "
+            "running server, unless -i is openai and the environment variable OPENAI_BASE_URL is "
+            "set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
             panel=_WHERE,
@@ -242,7 +243,7 @@ class SharedOptions:
         str | None,
         Option(
             "Run the benchmark on a simulated engine, without a server. NAME is an imported model "
-            "with the engine kind sim, and FILE is a timing file (docs/concepts/simulation.md).",
+            "of the sim engine kind, and FILE is a timing file (see docs/concepts/simulation.md).",
             flags=("--simulate",),
             metavar="NAME|FILE",
             panel=_WHERE,
@@ -279,7 +280,7 @@ class SharedOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions(SharedOptions):
-    """Options for a single benchmark, including its load and the reference for its results."""
+    """Options for a single benchmark, including its load and the reference result."""
 
     repeat: RepeatOption = 1
     request_rate: Annotated[
@@ -422,9 +423,9 @@ def with_options(
 ) -> Callable[..., None]:
     """Return a command that passes an instance of `options` to `function` as `common`.
 
-    `--help` first lists the function's other parameters, then the options that only the class
-    `options` declares, and finally the shared options. `example` replaces the example in the
-    function's docstring.
+    `--help` first lists the function's other parameters, then the options that only `options`
+    declares, and finally the shared options. `example` replaces the example in the function's
+    docstring.
     """
     inherited = {field.name for field in fields(SharedOptions)}
     add = builds_options("common", options, key=lambda field: field.name in inherited, at_end=True)

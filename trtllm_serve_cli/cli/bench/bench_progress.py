@@ -26,7 +26,8 @@ def show_progress(
     """Yield a function that takes a `Progress` and shows it."""
     from trtllm_serve_cli.bench.report.tables import describe_amount, describe_load
 
-    # Print the addresses on a separate line, because they do not fit next to a bar in 80 columns.
+    # Print the addresses on a separate line, because they do not fit on the same line as the bar in
+    # 80 columns.
     where = ", ".join(addresses)
     output.notify(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
     formatter = ProgressFormatter(settings.duration_s)
@@ -38,8 +39,8 @@ def show_progress(
     from rich.progress import Progress as Bar
 
     text = TextColumn("{task.fields[text]}")
-    # Refresh the bar only in `watch`. Rich's refresh thread would interrupt the load generator
-    # ten times a second, which would distort the measured times.
+    # Refresh the bar only in `watch`, because Rich's refresh thread would interrupt the load
+    # generator ten times a second and distort the measurements.
     bar = Bar(BarColumn(20), MofNCompleteColumn(), text, console=screen, auto_refresh=False)
     with bar:
         task = bar.add_task("", total=None, text="")
@@ -89,7 +90,7 @@ class ProgressFormatter:
 
 
 class ProgressLogger:
-    """A callable that prints a line with the progress of the benchmark every ten seconds."""
+    """A callable that prints the benchmark's progress on one line, at most every ten seconds."""
 
     def __init__(
         self, formatter: ProgressFormatter, clock: Callable[[], float] = time.monotonic

@@ -43,7 +43,7 @@ def report(
             metavar="FILE",
             dir_okay=False,
             help=(
-                "File to write a trace of the requests to, for the viewer at ui.perfetto.dev. "
+                "File to write a trace of the requests to. View the trace at ui.perfetto.dev. "
                 "Requires a single result. Default: no trace."
             ),
         ),
@@ -96,9 +96,8 @@ def compare(
         typer.Option(
             metavar="CHANGE",
             help=(
-                "Limit for the change of a metric, for example 'ttft:p95>+5%' or "
-                "'requests_per_s<-5%'. If a change exceeds its limit, the exit code is 3. "
-                "Repeatable."
+                "Exit with code 3 if a metric changes by more than this, for example "
+                "'ttft:p95>+5%' or 'requests_per_s<-5%'. Repeatable."
             ),
         ),
     ] = None,

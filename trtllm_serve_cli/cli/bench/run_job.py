@@ -26,8 +26,8 @@ def run_job(
 ) -> None:
     """Run a benchmark, sweep or search, depending on the type of the job's options.
 
-    Print the result. If an output folder is set in the options, write the result to this folder. If
-    the job fails, raise an exception that sets the exit code.
+    Print the result, and also write it to the output folder if the options set one. If the job
+    fails, raise an exception that sets the exit code.
     """
     match job.common:
         case SweepOptions() as options:

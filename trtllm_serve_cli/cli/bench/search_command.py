@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _DURATION_S = 30.0
-# The default of --max-rate, as a multiple of --min-rate. Without a limit, a search for an objective
-# that every rate meets would use more and more time and memory.
+# The default of --max-rate, as a multiple of --min-rate. Without a limit, a search whose objective
+# is met at every rate would use more and more time and memory.
 _DEFAULT_RANGE = 1000
 
 

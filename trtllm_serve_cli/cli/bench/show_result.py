@@ -40,7 +40,7 @@ def notify_written(folder: Path | None) -> None:
 def notify_remarks(result: BenchmarkResult, where: str = "") -> None:
     """Print remarks on the result, its most frequent errors, and the client's bottlenecks.
 
-    Each printed line starts with the text `where`.
+    Each printed line starts with `where`.
     """
     from trtllm_serve_cli.bench.report import tables
 
@@ -79,8 +79,7 @@ def _show_tables(result: BenchmarkResult) -> None:
 def raise_failure(results: Sequence[BenchmarkResult]) -> None:
     """Raise an exception if a result is partial, or if all requests in a result failed.
 
-    If there are several such results, the exception describes the first partial result. If none is
-    partial, it describes the first result in which all requests failed.
+    The exception describes the first such result; partial results take precedence.
     """
     cut_off = [each for each in results if each.is_partial]
     failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]

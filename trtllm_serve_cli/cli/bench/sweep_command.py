@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """One point of a sweep, which is a load or, if the sweep compares models, a load and a model.
+    """One point of a sweep: a load, and a model if the sweep compares models.
 
-    `label` is the name of the folder with the point's result.
+    `label` names the point's result folder.
     """
 
     label: str
@@ -44,7 +44,7 @@ class _Point:
 def run_sweep_job(
     job: Job, options: SweepOptions, workload: Workload, tokenizer: Tokenizer | None
 ) -> None:
-    """Measure all points of the sweep in alternation, then print and write the results."""
+    """Measure all points of the sweep in interleaved runs, then print and write the results."""
     points = _plan_points(job, options)
     planned = [(p.job, plan_settings(p.job, p.common, workload)) for p in points]
 
@@ -75,10 +75,10 @@ def show_run_progress(benchmark: Benchmark) -> Iterator[Watch]:
 
 
 def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
-    """Write each result to a subfolder of `folder`, and write a report on all results to `folder`.
+    """Write each result to a subfolder of `folder`, and a report on all results to `folder`.
 
-    Each keyword argument in `files` is the text of an additional file. For example, the argument
-    `search` is written to `search.json`. Do nothing if `folder` is None or if there are no results.
+    Each keyword argument in `files` is the text of an additional file: `search`, for example, is
+    written to `search.json`. Do nothing if `folder` is None or if there are no results.
     """
     if folder is None or not results:
         return
@@ -94,7 +94,7 @@ def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **fil
 
 
 def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
-    """Return a point for each combination of a model and a load.
+    """Return a point for each combination of model and load.
 
     Raise `BadParameter` if there is only one point.
     """

@@ -110,10 +110,10 @@ def dataset(
 
 
 def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -> Path:
-    """Return the tokenizer folder that the targets' model repositories specify.
+    """Return the tokenizer folder from the targets' model repositories.
 
-    Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because the
-    tokenizer folder is then unknown.
+    Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because the folder
+    is unknown in these cases.
     """
     interface = common.interface
     if targets is None or interface == "openai":

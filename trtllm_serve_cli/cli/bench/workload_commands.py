@@ -86,9 +86,9 @@ def token_from_histogram(
         str,
         typer.Option(
             help=(
-                "Name of a pair of histograms. For the name KEY, the histogram KEY_ip "
-                "contains the prompt lengths, and KEY_op contains the response lengths. The "
-                "built-in pair is `example`."
+                "Name of a pair of histograms. For the name KEY, the KEY_ip histogram contains "
+                "the prompt lengths, and the KEY_op histogram contains the response lengths. "
+                "The built-in pair is `example`."
             )
         ),
     ] = "example",
@@ -96,8 +96,8 @@ def token_from_histogram(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON file with histograms, in the format in docs/guides/benchmark.md. Default: "
-            "the built-in histograms.",
+            help="JSON file with histograms. docs/guides/benchmark.md describes the format. "
+            "Default: the built-in histograms.",
         ),
     ] = None,
 ) -> None:
@@ -194,8 +194,8 @@ def identity(
         raise BadInput(
             f"A request over {common.interface} cannot contain {batch_size} prompts.",
             why=(
-                "a request to Triton's generate endpoints contains only one prompt, and so "
-                "does a request from tllm to an OpenAI API"
+                "tllm sends only one prompt per request to Triton's generate endpoints and to "
+                "OpenAI APIs"
             ),
             next_step="add -i grpc, or set --batch-size 1",
         )

@@ -77,7 +77,7 @@ def _assign_ids(
 ) -> Iterator[GenerateRequest | TllmError]:
     """Yield the requests of a batch, each with a unique id, and append the ids to `names`.
 
-    For an invalid line, yield the error that describes the line, and append an empty id.
+    For an invalid line, yield an error and append an empty id.
     """
     for index, request in enumerate(requests):
         if isinstance(request, TllmError):

@@ -1,4 +1,4 @@
-"""Hold a conversation on a terminal when `tllm infer` is called without a PROMPT."""
+"""Run an interactive conversation when `tllm infer` is called on a terminal without a PROMPT."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def converse(
 ) -> None:
     """Send each line that the user enters, until the user exits.
 
-    `request` contains the options that apply to every request.
+    The options in `request` apply to every line.
     """
     from trtllm_serve_cli.client.conversation import Conversation
 
@@ -58,7 +58,7 @@ def converse(
 
 
 def _prepare_editing() -> None:
-    with contextlib.suppress(ImportError):  # some builds of Python do not have readline
+    with contextlib.suppress(ImportError):  # some Python builds lack readline
         import readline  # noqa: F401  (the import enables line editing in `input`)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")

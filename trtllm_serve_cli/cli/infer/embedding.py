@@ -51,7 +51,7 @@ def infer_embedding(
 
 
 def check_usage(prompt: str | None, options: InferOptions, request: OptionValues) -> None:
-    """Raise `BadParameter` if there is no prompt, or if an option applies only to text."""
+    """Raise `BadParameter` if there is no prompt or if an option applies only to generated text."""
     if prompt is None:
         raise typer.BadParameter(
             "Pass a PROMPT. The model computes embeddings, so it does not support conversations or "

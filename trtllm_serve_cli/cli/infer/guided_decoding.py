@@ -14,9 +14,9 @@ from trtllm_serve_cli.errors import BadInput
 
 
 class Guide(NamedTuple):
-    """The values of the input tensors `guided_decoding_guide_type` and `guided_decoding_guide`.
+    """The input tensors that constrain the format of the response.
 
-    The values select the format that the response must have.
+    They are `guided_decoding_guide_type` and `guided_decoding_guide`.
     """
 
     kind: str | None = None
@@ -24,7 +24,7 @@ class Guide(NamedTuple):
 
 
 def plan_guide(options: InferOptions) -> Guide:
-    """Return the guide that the options select.
+    """Return the guide that the options specify.
 
     The options for JSON schemas, grammars and structural tags accept either text or the path of a
     file that contains the text.

@@ -107,8 +107,7 @@ def send_prompt(
     # Do not stream requests for logits, so that the logits arrive in one array instead of one per
     # part.
     is_streamed = is_streamed and not logits.list_requested(options)
-    # Do not stream requests for draft tokens, because models reject requests with draft tokens in
-    # streaming mode.
+    # Do not stream requests with draft tokens, because models reject them in streaming mode.
     is_streamed = is_streamed and not request.get("num_draft_tokens")
     defaults = GenerateRequest(
         text_input="",
@@ -179,7 +178,7 @@ def _open_target(
 
 
 def _list_grpc_only(options: InferOptions) -> list[str]:
-    """Return the options in use that only gRPC supports."""
+    """Return the options in use that require gRPC."""
     used = {
         "--batch-inputs": options.batch_inputs,
         "--lora-dir": options.lora_dir is not None,
@@ -225,10 +224,11 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _plan_history(info: ModelInfo, system: str | None) -> tuple[Message, ...]:
-    """Return the messages before the prompt.
+    """Return the messages that precede the prompt.
 
-    If the server applies the chat template, they consist of the system prompt. If the client
-    applies the template, it inserts the system prompt, so there are no messages before the prompt.
+    If the server applies the chat template, the only such message is the system prompt. If the
+    client applies the template, the result is empty, because the client adds the system prompt when
+    it renders the template.
     """
     if not info.renders_chat:
         return ()

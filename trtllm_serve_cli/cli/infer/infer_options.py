@@ -45,9 +45,9 @@ class InferOptions:
     url: Annotated[
         str | None,
         Option(
-            "Address of the server's gRPC or HTTP port, grpcs://HOST:PORT for gRPC with TLS, or "
-            "base URL with -i openai, such as http://127.0.0.1:8000/v1. Default: the running "
-            "server, or the environment variable OPENAI_BASE_URL with -i openai.",
+            "Address of the server's gRPC or HTTP port, or grpcs://HOST:PORT for gRPC with TLS. "
+            "With -i openai, the base URL, such as http://127.0.0.1:8000/v1. Default: the running "
+            "server, unless -i is openai and the environment variable OPENAI_BASE_URL is set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
         ),
@@ -91,8 +91,8 @@ class InferOptions:
         Path | None,
         Option(
             (
-                "File with one request per line, which is either a prompt or a JSON object with "
-                "fields such as prompt and max_tokens. With `-`, the lines are read from stdin."
+                "File with one request per line. Each line is either a prompt or a JSON object "
+                "with fields such as prompt and max_tokens. `-` reads the lines from stdin."
             ),
             metavar="FILE",
         ),
@@ -149,7 +149,7 @@ class InferOptions:
         bool,
         Option(
             "Print the token ids of the prompt and of the response (gRPC only). The request is "
-            "sent to the models preprocessing, tensorrt_llm and postprocessing in turn.",
+            "sent to the preprocessing, tensorrt_llm and postprocessing models in turn.",
             flags=("--show-tokens",),
         ),
     ] = False

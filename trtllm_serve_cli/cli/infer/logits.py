@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def list_requested(options: InferOptions) -> list[str]:
-    """Return the names of the request inputs that request the logits set in `options`."""
+    """Return the names of the inputs that request the logits selected in `options`."""
     return [f"return_{name}" for name in LOGITS if getattr(options, name) is not None]
 
 
 def check_usage(options: InferOptions, *, has_prompt: bool) -> None:
-    """Raise `BadParameter` if the interface or the prompts do not support logits."""
+    """Raise `BadParameter` unless the request is sent over gRPC and has a single prompt."""
     name = next(name for name in LOGITS if getattr(options, name) is not None)
     hint = "--" + name.replace("_", "-")
     if options.interface != "grpc":

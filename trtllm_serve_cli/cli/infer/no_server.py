@@ -60,7 +60,7 @@ def run_script(
     options: InferOptions,
     request: Mapping[str, Any],
 ) -> None:
-    """Run TensorRT-LLM's script run.py on a TensorRT engine, and exit with the script's exit code.
+    """Run TensorRT-LLM's run.py script on a TensorRT engine, and exit with the script's exit code.
 
     Raise `BadInput` if the script does not support the request, or `MissingPart` if the script or
     MPI is not installed.
@@ -72,15 +72,15 @@ def run_script(
     if prompt is None:
         raise BadInput(
             "Without a server, a TensorRT engine requires a prompt on the command line.",
-            why="TensorRT-LLM's script run.py runs one prompt, not a conversation or a batch",
+            why="TensorRT-LLM's run.py script accepts one prompt, not a conversation or a batch",
             next_step='pass a prompt, for example `tllm infer --no-server "What is ML?"`',
         )
     if options.show_tokens:
         raise BadInput(
             "A TensorRT engine returns token ids only on a server.",
             why=(
-                "with --no-server, TensorRT-LLM's script run.py runs the engine, and this "
-                "script prints only text"
+                "--no-server runs the engine with TensorRT-LLM's run.py script, which prints only "
+                "text"
             ),
             next_step="start a server with `tllm start`, and omit --no-server",
         )
@@ -97,7 +97,7 @@ def run_script(
         missing = script if shutil.which(command[0]) else command[0]
         raise MissingPart(
             f"{missing} is not installed.",
-            why="with --no-server, TensorRT-LLM's script run.py runs the engine",
+            why="--no-server runs the engine with TensorRT-LLM's run.py script",
             next_step="run the command in NVIDIA's container, or start a server with `tllm start`",
         )
     raise typer.Exit(subprocess.run(command, check=False).returncode)

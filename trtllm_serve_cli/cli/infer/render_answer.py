@@ -19,14 +19,14 @@ from trtllm_serve_cli.errors import TllmError
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 
-# Placeholder for a space at which lines must not break. NUL cannot occur in the text of a piece,
-# because `repr` escapes it.
+# Placeholder for a non-breaking space. NUL cannot occur in the text of a piece, because `repr`
+# escapes it.
 _NO_BREAK = "\0"
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedStream:
-    """A complete response, or the part that was received before the user pressed Ctrl-C."""
+    """A complete response, or the part received before the user pressed Ctrl-C."""
 
     pieces: Sequence[Piece]
     completion: Completion
@@ -37,7 +37,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
     """Send the request, and collect the response.
 
     If `is_live` is set, print the response as it arrives. If the user presses Ctrl-C, cancel the
-    request and return the part of the response that was received.
+    request and return the part received so far.
     """
     from trtllm_serve_cli.client.ask import stream_in_thread
     from trtllm_serve_cli.client.generate import summarize_pieces
@@ -70,7 +70,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """Return a sentence about what Ctrl-C did to the request, depending on the interface."""
+    """Return a sentence that explains the effect of Ctrl-C on the request, for this interface."""
     if target.interface == "http" and not request.stream:
         return f"Disconnected, {what}. The server still finishes the request. Only gRPC cancels it."
     if target.interface == "openai":
@@ -170,8 +170,8 @@ def describe_perf(perf: Mapping[str, float]) -> str:
 def describe_log_probs(collected: CollectedStream, width: int) -> list[str]:
     """Return lines with the log probability of each sequence and of each piece of its response.
 
-    If a sequence arrived in one piece, return the log probabilities of its tokens without text,
-    because the client cannot split the text into tokens.
+    If a sequence arrived in one piece, omit the text, because the client cannot split it into
+    tokens.
     """
     lines: list[str] = []
     completion = collected.completion

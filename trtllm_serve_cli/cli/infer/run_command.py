@@ -95,7 +95,7 @@ def run(
 
 
 def _split(words: list[str], name: str | None) -> tuple[str, str | None]:
-    """Return the name of the model and the prompt. With -m, the only word is the prompt."""
+    """Return the name of the model and the prompt. With -m, a single word is the prompt."""
     if name is not None:
         words = [name, *words]
     if not words:
@@ -110,7 +110,7 @@ def _split(words: list[str], name: str | None) -> tuple[str, str | None]:
 def _find_missing_steps(home: Home, name: str, model: OptionValues) -> tuple[bool, bool]:
     """Return whether the model must be imported, and whether its server must be started.
 
-    Raise `UnknownModel` if the model is not imported, and no source for an import is known.
+    Raise `UnknownModel` if the model is not imported and its source is unknown.
     """
     if _find_running(home, name) is not None:
         return False, False
@@ -119,7 +119,7 @@ def _find_missing_steps(home: Home, name: str, model: OptionValues) -> tuple[boo
 
 @contextmanager
 def _wait_for_other_commands(home: Home, name: str) -> Iterator[None]:
-    """Wait until no other command imports or starts the model.
+    """Wait until no other command is importing or starting the model.
 
     Another `tllm run` of the model waits until the block ends.
     """
@@ -130,7 +130,7 @@ def _wait_for_other_commands(home: Home, name: str) -> Iterator[None]:
     def notify() -> None:
         output.notify(f"Another tllm process is starting {name}; waiting for it …")
 
-    # A second `tllm run` must not start the server between the first one's import and its start.
+    # Keep a second `tllm run` from starting the server between this command's import and start.
     lock = home.locks / f"{check_model_name(name)}.run.lock"
     with hold_lock(lock, notify):
         with hold_import_lock(home, name, output.notify):
@@ -148,7 +148,7 @@ def _find_running(home: Home, name: str) -> RunningServer | None:
 def _is_imported(home: Home, name: str, model: OptionValues) -> bool:
     """Return whether the model is imported.
 
-    Raise `UnknownModel` if it is not, and no source for an import is known.
+    Raise `UnknownModel` if it is not and its source is unknown.
     """
     from trtllm_serve_cli.importing.import_plan import find_source
     from trtllm_serve_cli.repository.model.store import find_model

@@ -38,8 +38,8 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
             ),
             param_hint=_FLAG,
         )
-    # On a server, --show-tokens sends the request to the models behind the text model. Therefore,
-    # reject options that only text models and local engines support.
+    # On a server, --show-tokens bypasses the text model and sends the request to the models behind
+    # it, so reject options that only text models and local engines support.
     unsupported = {
         "--lora": "lora_name",
         "--stop-after-ms": "stop_after_ms",

@@ -1,4 +1,4 @@
-"""Draw the live screen of `tllm metrics --watch` with current values and trends."""
+"""Draw the live screen for `tllm metrics --watch`, with current values and trends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Time span of the scrapes from which the table's means and percentiles are computed.
 _WINDOW_S = 30.0
-# Maximum number of points in a trend. No terminal has that many columns.
+# Maximum number of points in a trend, which is more than any terminal has columns.
 _MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
 # Interval at which the dashboard reads keys and checks for new scrapes and a resized terminal.
@@ -57,7 +57,7 @@ class Feed:
     def add_scrape(self, scraped: Snapshot | TllmError) -> None:
         """Add the next scrape to the summary and trends.
 
-        If the scrape failed, `scraped` is the error, and the dashboard shows this error.
+        If the scrape failed, `scraped` is the error that the dashboard shows.
         """
         from trtllm_serve_cli.metrics.summary import summarize
 
@@ -74,8 +74,8 @@ class Feed:
             else ""
         )
         self._snapshots.append(scraped)
-        # Keep at least two scrapes even if the interval exceeds the window, because a rate requires
-        # two scrapes.
+        # Keep at least two scrapes even if the interval exceeds the window, because computing a
+        # rate requires two.
         while (
             len(self._snapshots) > 2
             and scraped.taken_at_s - self._snapshots[0].taken_at_s > _WINDOW_S
@@ -133,10 +133,9 @@ def _receive_scrapes(news: WatchQueue, feeds: dict[str, Feed]) -> bool:
 
 
 def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Group:
-    """Render the screen of the dashboard with a width of `width` columns.
+    """Render the dashboard `width` columns wide.
 
-    If there is a single server, it is shown in detail. If there are several servers, each one is
-    shown on one line.
+    A single server is shown in detail; several servers are shown on one line each.
     """
     from rich.console import Group
 
@@ -150,9 +149,9 @@ def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Gr
 
 
 def sparkline(values: Sequence[float | None], width: int, maximum: float | None = None) -> str:
-    """Return the last `width` values as bars of characters, with a gap for each None.
+    """Return the last `width` values as character bars, with a gap for each None.
 
-    A bar of full height represents `maximum` or, if `maximum` is not set, the highest value shown.
+    A full-height bar represents `maximum`, or the highest value shown if `maximum` is not set.
     """
     shown = list(values)[-width:]
     top = maximum or max((each for each in shown if each is not None), default=0.0)
@@ -183,7 +182,7 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
 
 
 def _client_models(summary: Summary) -> list[ModelRow]:
-    """Return the models that count tokens, because clients send their requests to these models.
+    """Return the models that count tokens, which are the models that clients send requests to.
 
     If no model counts tokens, return all models.
     """
@@ -256,7 +255,7 @@ def _render_trends(feed: Feed, summary: Summary, width: int) -> Table:
 def render_servers(feeds: Sequence[Feed], width: int) -> FittedTable:
     """Render a line for each server.
 
-    The latencies in a line are those of the model that generated the most tokens.
+    Each line shows the latencies of the model that generated the most tokens.
     """
     columns = ("server", "ok/s", "tok/s", "TTFT ms", "ITL ms", "batch", "wait", "KV", "CPU")
     room = max(width - 76, 6)

@@ -175,9 +175,9 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the servers that respond, and report an error for each of the other servers.
+    """Show the servers that respond, and print an error for each server that does not.
 
-    Raise the first error after all other errors have been printed.
+    The first error is raised after the others have been printed.
     """
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics

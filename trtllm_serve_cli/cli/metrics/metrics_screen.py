@@ -1,4 +1,4 @@
-"""Render a server's metrics on one screen, in tables that fit into 80 columns."""
+"""Render a server's metrics on one screen, in tables that fit in 80 columns."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _render_answers(rows: list[ModelRow]) -> FittedTable:
 
 
 def show_latency(latency: Latency | None) -> tuple[str, str]:
-    """Return the median and the 90th percentile of a latency as texts, in milliseconds."""
+    """Return the median and the 90th percentile of a latency as text, in milliseconds."""
     if latency is None:
         return UNKNOWN, UNKNOWN
     return show_ms(latency.p50_ms), show_ms(latency.p90_ms)
@@ -133,7 +133,7 @@ def _engine_lines(engine: EngineRow) -> list[tuple[str, str]]:
         lines.append(
             (
                 "",
-                f"{percent(engine.prefix_hit_fraction)} of prompts' blocks reused, "
+                f"{percent(engine.prefix_hit_fraction)} of prompt blocks reused, "
                 f"{preempted} preemption{'s' * (preempted != 1)}",
             )
         )

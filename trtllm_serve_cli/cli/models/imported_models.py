@@ -99,7 +99,7 @@ def remove(
         )
     if name is None and not everything and not engines:
         raise typer.BadParameter(
-            "Nothing to remove is specified. Pass a model name, --all or --engines."
+            "No model or engine to remove was specified. Pass a model name, --all or --engines."
         )
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model import store

@@ -30,7 +30,7 @@ def convert(
         typer.Argument(
             metavar="IN",
             help="PEFT adapter in the safetensors format: a folder, or hf:ORG/NAME for a "
-            "repository of the Hugging Face hub.",
+            "repository on the Hugging Face hub.",
         ),
     ],
     destination: Annotated[

@@ -217,7 +217,7 @@ def _name_served(repository: OpenRepository, server: RunningServer) -> str:
 def _show_changes(changes: list[Change]) -> None:
     """Print the changes as a table.
 
-    If a change applies to several fields of a model, print the change only once.
+    A change that applies to several fields of a model is printed only once.
     """
     rows = [(each.parameter, each.model, _short(each.old), _short(each.new)) for each in changes]
     output.show_table(("parameter", "model", "from", "to"), list(dict.fromkeys(rows)))

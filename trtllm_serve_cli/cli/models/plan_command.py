@@ -93,7 +93,7 @@ def _find_card(named: str | None) -> tuple[Gpu, int | None]:
     """Return the GPU type for the estimate, and the number of GPUs in this machine.
 
     If `named` is set, the type is `named` and the number is None. Otherwise, the type is that of
-    the GPUs in this machine.
+    this machine's GPUs.
     """
     from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
 
@@ -129,7 +129,7 @@ def _show(plan: SizePlan) -> None:
     stored = f"; {show_size(plan.facts.weight_bytes)} on disk" if plan.facts.weight_bytes else ""
     print(f"  {_billions(counts.total)} parameters{active}; {formats.dtype}{quantized}{stored}")
     if reason := plan.facts.catalog_reason:
-        sentence = f"The shape is from the catalog of tllm. {reason}"
+        sentence = f"The shape is from tllm's catalog. {reason}"
         print(output.wrap(sentence, first="  ", rest="  ", limit=_WIDTH))
     cache = f"{plan.kv_bytes_per_token:,} bytes of KV cache per token ({formats.kv_cache_dtype})"
     print(output.wrap(cache, first="  ", rest="  "))
@@ -177,7 +177,7 @@ def _describe_smallest(plan: SizePlan) -> str:
 
 
 def _describe_options(plan: SizePlan) -> Iterator[str]:
-    """Yield a sentence on the default limits, and one on FP8, for the smallest plan."""
+    """Yield sentences about the default limits and about FP8, for the smallest plan."""
     if plan.smallest is None:
         return
     if limits := plan.smallest.limits:

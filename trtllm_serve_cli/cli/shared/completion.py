@@ -1,8 +1,8 @@
-"""Complete names of models and parameters, addresses of servers, and GPUs in the shell.
+"""Complete model names, parameter names, server addresses and GPUs in the shell.
 
-The shell runs a completion while the user types. A completion must therefore be fast, must not
-print anything, and returns no suggestions if an error occurs. Except for `gpu_indices`, which
-runs nvidia-smi, the functions read only small files.
+Completions run while the user types, so they must be fast, must not print anything, and return no
+suggestions if an error occurs. Except for `gpu_indices`, which runs nvidia-smi, the functions read
+only small files.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def known_models() -> list[str]:
 
 
 def _read_plans() -> list[dict[str, Any]]:
-    """Return the plans of the servers that were not stopped, without checking their processes."""
+    """Return the plans of all servers not marked as stopped, without checking their processes."""
     from trtllm_serve_cli.launch.server_state import PLAN_FILE, read_state
     from trtllm_serve_cli.paths import find_home
 
@@ -77,7 +77,7 @@ def served_models() -> list[str]:
 
 
 def addresses(*interfaces: str) -> Completion:
-    """Return a completion of the addresses of the servers that were not stopped."""
+    """Return a completion for the addresses of the servers that were not stopped."""
 
     @completion
     def list_addresses() -> list[str]:
@@ -112,7 +112,7 @@ def settings() -> list[str]:
 def completes(
     **completions: Completion,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add completions to a command. The keys of `completions` are the names of its parameters."""
+    """Add completions to a command. `completions` maps parameter names to completions."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(function, eval_str=True).parameters
@@ -130,7 +130,7 @@ def completes(
 
 
 def with_completion(parameter: inspect.Parameter, complete: Completion) -> inspect.Parameter:
-    """Return a copy of a command's parameter whose values the shell completes with `complete`."""
+    """Return a copy of a command's parameter that uses `complete` for shell completion."""
     kind, declared = get_args(parameter.annotation)
     completed = copy.copy(declared)
     completed.autocompletion = complete

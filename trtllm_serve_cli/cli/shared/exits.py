@@ -6,5 +6,5 @@ the command line.
 
 USER_CAN_FIX = 3
 INTERRUPTED = 130
-# The exit code that shells report for a program that SIGPIPE ended.
+# The exit code that shells report for a program that was killed by SIGPIPE.
 PIPE_CLOSED = 141

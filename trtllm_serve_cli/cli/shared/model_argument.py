@@ -19,9 +19,9 @@ def accepts_name(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the argument NAME to a command, as an alternative to the command's option -m.
 
-    `parameter` is the command's parameter for the option. If `is_required` is set, the command
-    raises `BadParameter` if the user passes neither of them. The shell completes both with
-    `complete`.
+    `parameter` is the command's parameter for the option. With `is_required`, the command raises
+    `BadParameter` if the user passes neither the argument nor the option. The shell completes both
+    with `complete`.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -49,7 +49,7 @@ def accepts_name(
 def choose_name(argument: str | None, option: str | None) -> str | None:
     """Return the name that the user passed as an argument or with -m.
 
-    Raise `BadParameter` if the two differ.
+    Raise `BadParameter` if both are given and differ.
     """
     if argument is not None and option is not None and argument != option:
         raise typer.BadParameter(

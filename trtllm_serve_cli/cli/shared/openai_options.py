@@ -1,4 +1,4 @@
-"""Declare the options for OpenAI-compatible servers, and find the server that they specify."""
+"""Declare the options for OpenAI-compatible servers, and find the selected server."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
     if not text:
         raise BadInput(
             "The openai interface requires the URL of a server.",
-            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and there is "
-            "not exactly one running server with an OpenAI-compatible API",
+            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and the "
+            "default requires exactly one running server with an OpenAI-compatible API",
             next_step="pass a URL such as -u http://127.0.0.1:9000, or run `tllm start`",
         )
     key = parse_api_key(api_key or os.environ.get(API_KEY_VARIABLE))
@@ -64,7 +64,7 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
 
 
 def _find_gateway() -> str | None:
-    """Return the URL of the gateway if exactly one server has a running gateway, or None."""
+    """Return the gateway's URL if exactly one gateway is running, or None otherwise."""
     from trtllm_serve_cli.launch.servers.running import list_servers
     from trtllm_serve_cli.paths import find_home
 
@@ -80,7 +80,7 @@ def check_usage(interface: str, api: str | None, api_key: str | None, tls_ca: Pa
     """Raise `BadParameter` if an option does not apply to the interface."""
     if tls_ca is not None and interface == "openai":
         raise typer.BadParameter(
-            "The option applies to gRPC. Set the environment variable SSL_CERT_FILE instead.",
+            "The option applies only to gRPC. Set the environment variable SSL_CERT_FILE instead.",
             param_hint="--tls-ca",
         )
     for flag, value in (("--api", api), ("--api-key", api_key)):

@@ -1,4 +1,4 @@
-"""Turn the fields of dataclasses into options of a command.
+"""Turn dataclass fields into command-line options.
 
 Typer reads a command's options from the signature of its function. This module adds a parameter to
 the signature for each field.
@@ -24,11 +24,11 @@ OptionValues = dict[str, Any]
 def takes_options(
     **groups: tuple[OptionField, ...],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add groups of options to a command.
+    """Add groups of options, one per keyword argument, to a command.
 
-    Each keyword argument is a group of options. The command's parameter with the name of the group
-    receives a dictionary of the options that the user has set. All paths in the dictionary are
-    absolute. `--help` lists the options of a group at the position of the group's parameter.
+    For each argument, the command must have a parameter with the same name, which receives a
+    dictionary of the options that the user has set. All paths in the dictionary are absolute.
+    `--help` lists the options of the group at the parameter's position.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -186,16 +186,16 @@ def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 
 def _plain(field: OptionField, value: Any) -> Any:
-    """Convert a value from Typer to the type that the options class declares."""
+    """Convert a value from Typer to the type declared in the options class."""
     if field.is_table:
         return parse_pairs(value, option=f"{field.option.flags[0]} ")
     return tuple(value or ()) if field.is_list else value
 
 
 def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
-    """Return words of the form KEY=VALUE as a dictionary.
+    """Parse words of the form KEY=VALUE into a dictionary.
 
-    Raise `BadInput` if a word does not have this form. The error message starts with `option`.
+    Raise `BadInput` if a word is malformed. The error message starts with `option`.
     """
     from trtllm_serve_cli.errors import BadInput
 

@@ -16,7 +16,7 @@ ModelOption = Annotated[
 ]
 _JSON = "Print the result as JSON on stdout."
 JsonOption = Annotated[bool, typer.Option("--json", help=_JSON)]
-# The option `--json`, for a field of an options class.
+# The `--json` option, as the type of a field in an options class.
 AsJson = Annotated[bool, Option(_JSON, flags=("--json",))]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan without executing it.")

@@ -17,17 +17,16 @@ if TYPE_CHECKING:
 
     from trtllm_serve_cli.cli.shared.tables import FittedTable
 
-# Line width for pipes and files. No line is this long, so lines are never wrapped.
+# Line width for pipes and files, large enough that lines are never wrapped.
 _UNLIMITED_WIDTH = 1_000_000
 # Control characters except tabs and line breaks.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def escape_controls(text: str) -> str:
-    """Return `text` with control characters as escape sequences.
+    """Return `text` with its control characters escaped.
 
-    Otherwise, untrusted text, such as a message from a chat template, could send commands to the
-    terminal.
+    Otherwise, untrusted text, such as a message from a chat template, could control the terminal.
     """
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
@@ -54,7 +53,7 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a Rich console that does not highlight text and does not interpret markup.
+    """Return a Rich console without highlighting or markup.
 
     The console wraps text only if its stream is a terminal.
     """
@@ -101,10 +100,10 @@ def show_tables(*tables: FittedTable) -> None:
 
 
 def wrap(text: str, *, first: str = "", rest: str = "", limit: int = _UNLIMITED_WIDTH) -> str:
-    """Return `text` wrapped at word boundaries to the width of the terminal, and at most `limit`.
+    """Wrap `text` at word boundaries to the terminal's width, or to `limit` if it is smaller.
 
-    The first line starts with `first`. The other lines start with the indentation `rest`, which is
-    truncated to a third of the width. If stdout is not a terminal, only `limit` applies.
+    The first line starts with `first`. The other lines start with `rest`, which is truncated to a
+    third of the width. If stdout is not a terminal, only `limit` applies.
     """
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else limit
     width = min(columns, limit)

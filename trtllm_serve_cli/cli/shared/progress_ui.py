@@ -40,9 +40,9 @@ class WorkDisplay:
         output.notify(text)
 
     def on_line(self, line: str) -> None:
-        """Show the progress that a build step reports in `line`, a line of its output.
+        """Show the progress in `line`, a line of a build step's output.
 
-        If the step has not reported progress yet, show the line itself.
+        Until the step reports progress, show the line itself.
         """
         if not self._is_live:
             return
@@ -114,7 +114,7 @@ class WorkDisplay:
 def show_work() -> Iterator[Display]:
     """Yield a display on stderr.
 
-    SIGTERM and SIGHUP interrupt the `with` block in the same way as Ctrl-C.
+    SIGTERM and SIGHUP interrupt the `with` block like Ctrl-C.
     """
     from trtllm_serve_cli.importing.importer import Display
     from trtllm_serve_cli.processes import exit_on_signals

@@ -1,8 +1,9 @@
 """Complete the sampling parameters of a request to Triton.
 
 Upstream's tensors default to greedy decoding: without `top_k`, TensorRT-LLM selects the most likely
-token, and without a seed, it generates the same text each time. The OpenAI-compatible API has other
-defaults. `tllm infer` therefore sends explicit values, so that one sampling option is enough.
+token, and without a seed, it generates the same text each time. The OpenAI-compatible API has
+different defaults. `tllm infer` sends explicit values, so that setting a single option is enough to
+enable sampling.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import GenerateRequest
 
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
-# The names of the seed's input in the layouts of model repositories. Models of the vllm layout
-# receive the seed in the input `sampling_parameters`.
+# Possible names of the seed input, depending on the layout of the model repository. In the vllm
+# layout, the seed is part of the `sampling_parameters` input.
 _SEED_INPUTS = frozenset({"seed", "random_seed", "sampling_param_seed", "sampling_parameters"})
 
 
@@ -31,10 +32,10 @@ def complete_sampling(
 ) -> dict[str, Any]:
     """Return the sampling parameters to add to a request with these `fields`.
 
-    If the request sets a sampling parameter, the result requests sampling from all tokens that the
-    parameter allows, with a random seed unless the request has a seed. The result is empty for beam
-    search, and if the request sets no sampling parameter or values that select the most likely
-    token.
+    If the request sets a sampling parameter, the added parameters make the engine sample from all
+    tokens that the request allows. They include a random seed unless the request sets a seed. The
+    result is empty for beam search, for greedy decoding, and if the request sets no sampling
+    parameter.
     """
     temperature, top_k, top_p, seed = (fields.get(name) for name in _SAMPLING)
     is_greedy = temperature == 0 or top_k == 1 or (not top_k and top_p == 0)
@@ -52,9 +53,9 @@ def complete_sampling(
 
 
 def complete_request(request: GenerateRequest, inputs: frozenset[str]) -> GenerateRequest:
-    """Return the request with its sampling parameters completed, for a model with these inputs.
+    """Complete the request's sampling parameters for a model with these inputs.
 
-    A model that does not accept a seed receives none.
+    Omit the seed if the model does not accept one.
     """
     fields = {name: getattr(request, name) for name in (*_SAMPLING, "beam_width")}
     added = complete_sampling(fields)

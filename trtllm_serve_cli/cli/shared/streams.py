@@ -1,4 +1,4 @@
-"""Handle stdout and stderr with any encoding, and pipes that are closed by their reader."""
+"""Handle output streams with limited encodings, and pipes closed by their reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def escape_unencodable() -> None:
 
 
 def flush() -> None:
-    """Write the buffered output. Raise `BrokenPipeError` if a reader has closed its pipe."""
+    """Flush the buffered output. Raise `BrokenPipeError` if a pipe's reader has closed it."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 

@@ -1,7 +1,7 @@
 """Fit a table to the width of the terminal, without breaking numbers across lines.
 
-Only cells with long text are wrapped. If the other cells leave too little space for the long text,
-each row is rendered as a block with one line for each of its cells.
+Only cells with long text are wrapped. If the other cells leave too little space for long text, each
+row is rendered as a block with one line per cell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
     from rich.table import Table
 
-# Columns up to this width are never wrapped. All numbers and dates are shorter.
+# Columns up to this width are never wrapped. It is enough for any number or date.
 _WHOLE_WIDTH = 20
 
 
@@ -32,15 +32,15 @@ class FittedTable:
     is_first_column_whole: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the grid if it fits into the width of `options`, or the blocks otherwise."""
+        """Yield the grid if it fits the width in `options`, or the blocks otherwise."""
         gaps = (gap for gap in (2, 1) if self._min_width(gap) <= options.max_width)
         gap = next(gaps, None)
         yield self._blocks() if gap is None else self._grid(gap)
 
     def list_lines(self) -> list[str]:
-        """Return the header and one line for each row, aligned but neither wrapped nor truncated.
+        """Return the header and one line per row, aligned but neither wrapped nor truncated.
 
-        Programs that read the table from a pipe require this form.
+        Programs that read the table from a pipe rely on this format.
         """
         lines = [self.columns, *self.rows]
         widths = self._widths
@@ -90,10 +90,10 @@ class FittedTable:
         return table
 
     def _blocks(self) -> Table:
-        """Return a table in which each row is a block.
+        """Return a table that renders each row as a block.
 
-        A block begins with the row's first cell. Each further cell has a line with its column's
-        name.
+        The first cell starts the block, and each other cell follows on its own line, after the name
+        of its column.
         """
         from rich.table import Table
 

@@ -40,8 +40,8 @@ TlsCaOption = Annotated[
         panel="Target",
     ),
 ]
-# The default text model on servers that tllm did not start. Every model repository made from the
-# templates in triton-inference-server/tensorrtllm_backend contains this model.
+# The default text model on servers that tllm did not start. Every model repository based on the
+# templates in triton-inference-server/tensorrtllm_backend contains it.
 _UPSTREAM_TEXT_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
 _TITLES = {"grpc": "gRPC", "http": "HTTP"}
@@ -51,10 +51,10 @@ _TITLES = {"grpc": "gRPC", "http": "HTTP"}
 class Target:
     """The model that a command sends requests to.
 
-    `endpoint` is a server, or another source of responses, such as an engine in a child process.
-    `model` is the name of the Triton model, and `interface` is the protocol. `timeout_s` limits the
-    duration of each request. `info` is the model's configuration, or None before the configuration
-    is fetched.
+    `endpoint` is a server or another `Responder`, such as an engine in a child process. `model` is
+    the name of the Triton model, and `interface` is the protocol. `timeout_s` limits the duration
+    of each request. `info` is the model's configuration, or None before the configuration is
+    fetched.
     """
 
     endpoint: Endpoint | Responder
@@ -76,9 +76,9 @@ class Target:
 
 
 def choose_tls(url: str | None, ca: Path | None) -> Tls | None:
-    """Return the TLS settings for the address `url`, or None if it selects no TLS.
+    """Return the TLS settings for the address `url`, or None if it does not use TLS.
 
-    Raise `BadInput` if there is a CA without TLS.
+    Raise `BadInput` if a CA is specified, but the address does not use TLS.
     """
     from trtllm_serve_cli.client.endpoint import Tls
 
@@ -87,8 +87,8 @@ def choose_tls(url: str | None, ca: Path | None) -> Tls | None:
     if ca is not None:
         raise BadInput(
             "--tls-ca requires a gRPC address with TLS.",
-            why="a running server of `tllm start` needs no option, and other addresses in -u "
-            "select TLS with the scheme grpcs",
+            why="addresses in -u use TLS only if they start with grpcs://, and servers that "
+            "`tllm start` has started do not need the option",
             next_step="pass `-u grpcs://HOST:PORT`, or omit --tls-ca",
         )
     return None
@@ -158,14 +158,13 @@ def find_bench_target(
     text_model: str | None = None,
     tls_ca: Path | None = None,
 ) -> BenchTarget:
-    """Return the Triton model to benchmark, and the server on which it runs.
+    """Return the Triton model to benchmark, and the server that it runs on.
 
     `model` is the name of a Triton model or of an imported model. For an imported model,
     `text_model` selects the Triton model: the name of a model in upstream's templates, `own` for
-    the text model with the imported model's name, or None for `tensorrt_llm`. `tls_ca` is the CA
-    of a server with TLS. Raise `NoServer` if
-    no server matches. Raise `BadInput` if the model computes embeddings, or if the server has
-    several models and `model` is None.
+    the text model named after the imported model, or None for `tensorrt_llm`. `tls_ca` is the CA of
+    a server with TLS. Raise `NoServer` if no server matches. Raise `BadInput` if the model computes
+    embeddings, or if the server has several models and `model` is None.
     """
     from trtllm_serve_cli.launch.servers.running import (
         find_by_triton_model,
@@ -228,7 +227,7 @@ def _check_interface(address: str, interface: TritonInterface) -> None:
     served = probe_interface(address)
     if served is not None and served != interface:
         raise BadInput(
-            f"The port {address} serves {_TITLES[served]}, not {_TITLES[interface]}.",
+            f"{address} serves {_TITLES[served]}, not {_TITLES[interface]}.",
             why=f"the benchmark sends its requests over {_TITLES[interface]}",
             next_step=f"add -i {served}, or pass the server's {_TITLES[interface]} port",
         )
@@ -279,8 +278,8 @@ def _choose(running: RunningServer, model: str | None, command: str) -> str:
 def parse_url(url: str | None) -> str | None:
     """Return `url` as `host:port`, or None if `url` is None.
 
-    Replace `localhost` with 127.0.0.1, because the addresses of local servers are stored with
-    127.0.0.1 and are compared with the result.
+    Replace `localhost` with 127.0.0.1, because callers compare the result with the stored addresses
+    of local servers, which use 127.0.0.1.
     """
     if url is None:
         return None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.sources.progress import Progress
 
 _MAX_FILES = 8
-# Longer file names are shortened to this width, so that the line of a file fits into 80 columns.
+# File names are shortened to this width, so that each file's line fits in 80 columns.
 _NAME_WIDTH = 24
 
 

@@ -14,14 +14,13 @@ from types import FrameType
 
 
 class Keyboard:
-    """A reader for the keys that the user presses in the terminal on stdin."""
+    """A reader for key presses in the terminal on stdin."""
 
     def __init__(self, resize_read_end: int) -> None:
         self._resize_read_end = resize_read_end
 
     def wait(self, timeout_s: float) -> str:
-        """Wait for a key or a resize of the terminal, and return the keys pressed since the last
-        call.
+        """Wait for a key press or a resize, and return the keys pressed since the last call.
 
         Return an empty string after a timeout or a resize.
         """
@@ -34,7 +33,7 @@ class Keyboard:
 
 @contextmanager
 def open_keyboard() -> Iterator[Keyboard]:
-    """Yield the keyboard on stdin, with echo and line buffering turned off during the block."""
+    """Yield the keyboard on stdin, with echo and line buffering disabled during the block."""
     stdin = sys.stdin.fileno()
     before = termios.tcgetattr(stdin)
     resize_read_end, resize_write_end = os.pipe()

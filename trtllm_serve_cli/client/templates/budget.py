@@ -1,7 +1,7 @@
-"""Limit the time and the memory that rendering a chat template uses.
+"""Limit the time and memory used to render a chat template.
 
-A template runs inside the process, where it cannot be killed. Therefore every operation that can
-take long or create large values spends from a `Budget` before it runs.
+A template runs inside this process and cannot be killed, so every operation that can take long or
+create large values spends from a `Budget` before it runs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import jinja2
 from jinja2.utils import Namespace
 
-# Units of a budget: one per character, and these for an item of a container and for a call.
+# The cost of a container item and of a call, in units. A character costs one unit.
 ITEM = 16
 CALL = 16
 _MIN_UNITS = 1 << 23
 # Templates copy each message a few times, for example once for each `+`.
 _UNITS_PER_INPUT = 32
 TIME_LIMIT_S = 1.0
-# The maximum number of bits of a product or a power.
+# The maximum number of bits in a product or a power.
 _MAX_BITS = 1 << 12
 _MAX_PRECISION = 100
 _TOO_MANY = 1 << 62
@@ -37,19 +37,19 @@ class TemplateLimitError(jinja2.TemplateError):
 
 
 class Budget:
-    """The time and the units that one rendering may still use."""
+    """The time and units left to render one template."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.restart(())
 
     def restart(self, inputs: Any) -> None:
-        """Start the budget of a new rendering with these variables."""
+        """Start the budget to render a template with these variables."""
         self._deadline = self._clock() + TIME_LIMIT_S
         self._units = _MIN_UNITS + _UNITS_PER_INPUT * measure(inputs)
 
     def spend(self, units: int) -> bool:
-        """Spend `units`. Return True, so that a template can evaluate this as a condition.
+        """Spend `units`. Return True, so that a template can use the call as a condition.
 
         Raise `TemplateLimitError` if the time or the units are used up.
         """
@@ -68,17 +68,17 @@ class Budget:
 
     def _check_time(self) -> None:
         if self._clock() > self._deadline:
-            raise TemplateLimitError(f"the template takes longer than {TIME_LIMIT_S:g} s")
+            raise TemplateLimitError(f"rendering the template took longer than {TIME_LIMIT_S:g} s")
 
 
 def measure(
     value: Any, limit: int = _TOO_MANY, check_time: Callable[[], None] = lambda: None
 ) -> int:
-    """Return the size of `value` with all values that it contains.
+    """Return the size of `value`, including all values that it contains.
 
-    A value counts as often as it occurs, because its text also occurs as often in the text of the
-    container. The number of occurrences can be exponential, so stop counting above `limit`. Call
-    `check_time` once for every thousand values.
+    A value counts each time it occurs, because the container's text repeats it. The number of
+    occurrences can be exponential, so stop counting above `limit`. Call `check_time` once for every
+    thousand values.
     """
     total = num_values = 0
     stack = [value]
@@ -109,7 +109,7 @@ def measure(
 
 
 def measure_shallow(value: Any) -> int:
-    """Return the size of a copy of `value`, whose items are not copied."""
+    """Return the size of a shallow copy of `value`."""
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, dict | range):
@@ -118,7 +118,7 @@ def measure_shallow(value: Any) -> int:
 
 
 def estimate_operator(operator: str, left: Any, right: Any) -> int:
-    """Return an upper bound for the size of the result of a binary operator."""
+    """Return an upper bound on the size of the result of a binary operator."""
     if operator == "+":
         return measure_shallow(left) + measure_shallow(right)
     if operator == "*":
@@ -140,10 +140,9 @@ def _check_bits(num_bits: int) -> int:
 
 
 def estimate_printf(pattern: str | bytes, values: Any) -> int:
-    """Return an upper bound for the size of `pattern % values`.
+    """Return an upper bound on the size of `pattern % values`.
 
-    As for all estimates, the caller has already subtracted the size of the operands from the
-    budget.
+    Like all estimates, it excludes the operands, whose size the caller has already spent.
     """
     text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
     if _LARGE_WIDTH.search(text) or "*" in text:
@@ -153,7 +152,7 @@ def estimate_printf(pattern: str | bytes, values: Any) -> int:
 
 
 def estimate_field(value: Any, spec: str) -> int:
-    """Return an upper bound for the size of a field that `str.format` inserts."""
+    """Return an upper bound on the size of a field inserted by `str.format`."""
     if _LARGE_WIDTH.search(spec):
         return _TOO_MANY
     return (10**4 if re.search(r"\d", spec) else 0) + measure(value)
@@ -162,7 +161,7 @@ def estimate_field(value: Any, spec: str) -> int:
 def estimate_call(
     name: str, value: Any, arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> int:
-    """Return an upper bound for the result of a filter or a method.
+    """Return an upper bound on the size of the result of a filter or a method.
 
     The bound excludes the size of `value` and of the arguments.
     """
@@ -214,7 +213,7 @@ def _count(value: str | bytes, arguments: Sequence[Any]) -> int:
 
 
 def _depth(value: Any) -> int:
-    """Return the number of levels of a value of JSON, at most 1000."""
+    """Return the nesting depth of a JSON value, but at most 1000."""
     level, depth = [value], 0
     while level and depth < 1000:
         containers = [each for each in level if isinstance(each, dict | list | tuple)]
@@ -229,5 +228,5 @@ def _depth(value: Any) -> int:
 
 
 def read_iterator(value: Any) -> Any:
-    """Return an iterator's items as a list, so that they can be measured, or else `value`."""
+    """Return an iterator as a list, so that it can be measured, and other values unchanged."""
     return list(value) if isinstance(value, Iterator) else value

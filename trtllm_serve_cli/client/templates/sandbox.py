@@ -1,9 +1,9 @@
-"""Run chat templates in Jinja's sandbox, with a limit for time and memory.
+"""Run chat templates in Jinja's sandbox, with limits on time and memory.
 
-Jinja's sandbox protects the process's objects, but not its time and its memory. `LimitedSandbox`
+Jinja's sandbox protects the process's objects, but does not limit time or memory. `LimitedSandbox`
 inserts checks into the template: each loop, each macro, and each operation that creates values
-spends from a budget. A few of Jinja's filters that no chat template uses are not available,
-because their cost cannot be estimated.
+spends from a budget. A few Jinja filters that no chat template uses are unavailable, because their
+cost cannot be estimated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SHALLOW_FILTERS = {
     *("map", "select", "reject", "selectattr", "rejectattr", "batch", "slice", "random"),
 }
 _LAZY_FILTERS = {"map", "select", "reject", "selectattr", "rejectattr"}
-# Filters for which the checks in the template are compiled. No template can use these names.
+# Names of the filters that implement the inserted checks. Templates cannot use these names.
 _SPEND, _SPEND_VALUE, _SPEND_COPY, _CONCATENATE = "@spend", "@value", "@copy", "@concatenate"
 
 
@@ -85,7 +85,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         self.tests = {name: self._limit_test(test) for name, test in tests.items()}
 
     def render(self, template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-        """Render a template of this environment. Raise `TemplateLimitError` if it is hostile."""
+        """Render a template, or raise `TemplateLimitError` if it exceeds a limit."""
         self._budget.restart(variables)
         return template.render(variables)
 
@@ -96,7 +96,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         return tree
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, a macro or a method, after its cost has been spent."""
+        """Call a function, a macro or a method after spending its cost."""
         self._budget.spend(CALL)
         owner = getattr(function, "__self__", None)
         if owner is None or not isinstance(function, BuiltinMethodType | MethodType):
@@ -149,7 +149,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         return "".join(map(str, values))
 
     def _limit_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        # Some filters have the context or the environment as their first argument.
+        # Some filters receive the context or the environment as their first argument.
         first = 1 if hasattr(function, "jinja_pass_arg") else 0
 
         @functools.wraps(function)
@@ -248,7 +248,7 @@ class _InsertChecks(NodeTransformer):
         return node
 
     def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
-        """Insert checks into the keys of dictionaries, because the key is hashed."""
+        """Insert checks into the keys of dictionaries, because keys are hashed."""
         self.generic_visit(node)
         if not isinstance(node.key, nodes.Const):
             node.key = _filter(node.key, _SPEND_VALUE)
@@ -260,7 +260,7 @@ def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 def _spend_expression(node: nodes.Node) -> nodes.Expr:
-    """Return an expression that spends the text that one execution of `node` can output."""
+    """Return an expression that spends the maximum text output of one execution of `node`."""
     num_characters = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
     num_literals = sum(1 for _ in node.find_all((nodes.List, nodes.Tuple, nodes.Dict)))
     units = 1 + num_characters + ITEM * num_literals
@@ -292,7 +292,7 @@ def _escape(value: Any) -> str:
     return str(escape(value))
 
 
-# Chat templates are not HTML, so text does not need Jinja's class for text that is escaped.
+# Chat templates are not HTML, so text does not need Jinja's class for escaped text.
 _FILTERS: dict[str, Callable[..., Any]] = {
     "tojson": _to_json,
     "safe": str,

@@ -15,7 +15,7 @@ _IS_IT_RUNNING = (
 
 
 def is_from_triton(message: str) -> bool:
-    """Return whether the message of an UNAVAILABLE status comes from Triton, not from gRPC."""
+    """Return whether an UNAVAILABLE status message comes from Triton rather than from gRPC."""
     return any(phrase in message.lower() for phrase in _FROM_TRITON)
 
 
@@ -26,7 +26,7 @@ def is_rejection(message: str) -> bool:
 
 def no_server(address: str, why: str) -> NoServer:
     """Return the error for an address that cannot be reached."""
-    return NoServer(f"No server answers at {address}.", why=why, next_step=_IS_IT_RUNNING)
+    return NoServer(f"No server responds at {address}.", why=why, next_step=_IS_IT_RUNNING)
 
 
 def connection_lost(address: str, why: str) -> RequestFailed:
@@ -39,7 +39,7 @@ def connection_lost(address: str, why: str) -> RequestFailed:
 
 
 def timed_out(model: str, timeout_s: float | None) -> TimedOut:
-    """Return the error for a request that was cancelled at its time limit."""
+    """Return the error for a request that exceeded its time limit."""
     within = f" within {timeout_s:g} s" if timeout_s is not None else " in time"
     return TimedOut(
         f"{model} did not finish the request{within}.",

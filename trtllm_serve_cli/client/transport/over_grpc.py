@@ -1,8 +1,8 @@
 """Send requests to text models over gRPC with `ModelStreamInfer`.
 
-Decoupled models require `ModelStreamInfer`. This module uses Triton's gRPC stub, because the stub
-returns an iterator that can be cancelled. The client in `tritonclient` instead passes responses to
-a callback in its own thread.
+Decoupled models require `ModelStreamInfer`. This module uses Triton's gRPC stub, which returns an
+iterator that can be cancelled, instead of `tritonclient`, which passes responses to a callback in
+its own thread.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def stream_rows(
     timeout_s: float | None,
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
-    """Yield the pieces of a request for several prompts as they arrive.
+    """Yield the pieces of the responses to several prompts as they arrive.
 
-    All prompts have the options of `request`. Closing the generator cancels the request.
+    The options of `request` apply to all prompts. Closing the generator cancels the request.
     """
     message = _plan_message(info, request, prompts)
     with closing(stream_responses(endpoint, message, timeout_s, cancellation)) as responses:
@@ -129,10 +129,10 @@ def stream_responses(
 
 
 def _drain_call(call: Any) -> None:
-    """Wait until a failed call has ended, which normally happens immediately.
+    """Wait until a failed call has ended, which is normally immediate.
 
-    Triton 2.51 never releases a call that is cancelled between its last response and its end.
-    Triton then cannot unload the model, and waits for the whole exit timeout before it stops.
+    If a call is cancelled between its last response and its end, Triton 2.51 never releases it.
+    Triton then cannot unload the model, and stops only after the whole exit timeout.
     """
     limit = threading.Timer(_DRAIN_TIMEOUT_S, call.cancel)
     limit.start()
@@ -235,9 +235,9 @@ def _connect_for_calls(endpoint: Endpoint, model: str, timeout_s: float | None) 
 
 
 def _plan_message(info: ModelInfo, request: GenerateRequest, prompts: Sequence[str]) -> Any:
-    """Return the message of a request with one row per prompt.
+    """Return the message for a request with one row per prompt.
 
-    All rows have the options of `request`.
+    The options of `request` apply to all rows.
     """
     model = info.name
     message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
@@ -274,7 +274,7 @@ def _translate_rpc_error(
 ) -> TllmError:
     """Return the error for a failed gRPC call.
 
-    `has_begun` is true if the client received a response before the failure.
+    `has_begun` is true if a response arrived before the failure.
     """
     # Use `Any`, because gRPC has no type for an error that is both an `RpcError` and a `Call`.
     call: Any = error

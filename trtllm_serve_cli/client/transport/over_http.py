@@ -154,7 +154,8 @@ def _request(
 ) -> bytes:
     """Send an HTTP request, and return the body of the response.
 
-    `token` grants access to restricted APIs. Error messages name the model or server `model`.
+    `token` grants access to restricted APIs. `model` is the name of the model or server for error
+    messages.
     """
     headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:
@@ -243,8 +244,8 @@ def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
 def _read_error(response: HTTPResponse, content: bytes) -> str:
     """Return the error message in a response body.
 
-    The body is JSON, or an event that contains JSON. Otherwise, return the HTTP status and the
-    start of the body.
+    The body is JSON, or an event that contains JSON. For any other body, return the HTTP status and
+    the start of the body.
     """
     text = content.decode(errors="replace").strip()
     try:

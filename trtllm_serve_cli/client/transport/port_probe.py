@@ -1,4 +1,4 @@
-"""Determine from a port's response whether it serves HTTP or gRPC."""
+"""Detect whether a port serves HTTP or gRPC."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.errors import BadInput
 
 _TIMEOUT_S = 2.0
-# A request that every HTTP/1 server answers, at least with an error.
+# A request that gets at least an error response from any HTTP/1 server.
 _REQUEST = b"GET /v2/health/live HTTP/1.0\r\n\r\n"
 _TLS_ALERT = b"\x15"
 
@@ -19,7 +19,7 @@ def probe_interface(address: str) -> Literal["grpc", "http"] | None:
     """Return the interface that the port serves, or None if the port does not respond.
 
     A gRPC server responds with an HTTP/2 frame. Raise `BadInput` if the port uses TLS, because an
-    address without the scheme grpcs selects a connection without TLS.
+    address without the grpcs scheme selects a connection without TLS.
     """
     try:
         answer = _ask(address)

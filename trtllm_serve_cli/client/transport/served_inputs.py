@@ -1,4 +1,4 @@
-"""Choose the names and data types of a request's tensors according to the model's configuration."""
+"""Choose the names and data types of a request's tensors from the model's configuration."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def plan_served_inputs(info: ModelInfo, request: GenerateRequest) -> dict[str, S
             name: ServedInput(_VLLM_TYPES.get(name) or INPUTS[name], value)
             for name, value in served.items()
         }
-    # Send an empty word for each word list that the model requires but the request does not set.
-    # The model ignores empty words.
+    # Send an empty word, which the model ignores, for each required word list that the request does
+    # not set.
     values |= {name: ("",) for name in WORD_LISTS & info.required_inputs if name not in values}
     names = name_inputs(info.name, values, info.inputs, info.tensorrt_llm_version)
     return {

@@ -100,7 +100,7 @@ def _check(name: str, datatype: Datatype, value: Any) -> None:
 
 
 def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
-    """Return a description of the values that the tensor accepts, or None if `value` is valid."""
+    """Return None if the tensor accepts `value`, or otherwise a description of the valid values."""
     if name in RAW_TENSORS:
         return None if isinstance(value, RawTensor) else "a tensor"
     match datatype:
@@ -153,9 +153,9 @@ def split_rows(
 ) -> list[tuple[int, dict[str, Sequence[Any]]]]:
     """Return the index and the outputs of each row in a response to a request with `num_rows` rows.
 
-    `outputs` maps tensor names to flat lists. A response of a decoupled model has one row. A model
-    that is not decoupled sends all rows in one response. In the gpt layout, that response has no
-    indices, but each row has the same number of texts. Raise `ValueError` if the rows cannot be
+    `outputs` maps tensor names to flat lists. A response from a decoupled model has one row. A
+    model that is not decoupled sends all rows in one response. In the gpt layout, that response has
+    no indices, but each row has the same number of texts. Raise `ValueError` if the rows cannot be
     identified.
     """
     num_texts = len(outputs.get("text_output", ()))
@@ -189,7 +189,7 @@ def decode_array(datatype: str, shape: Sequence[int], content: bytes) -> Any:
     BF16 is converted to float32, because NumPy does not support BF16. Raise `ValueError` if the
     size of the content does not match the shape.
     """
-    import numpy as np  # only logits need NumPy, which takes 0.1 s to import
+    import numpy as np  # importing NumPy takes 0.1 s, and only logits need it
 
     if datatype == "BF16":
         values = (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32)

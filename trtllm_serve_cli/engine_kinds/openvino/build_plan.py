@@ -82,8 +82,8 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]
         )
     if checkpoint.architecture not in _GGUF_ARCHITECTURES:
         raise BadInput(
-            f"The engine kind openvino does not support GGUF files with the architecture "
-            f"{checkpoint.architecture!r}.",
+            "The openvino engine kind does not support GGUF files with the "
+            f"{checkpoint.architecture!r} architecture.",
             why=f"the supported architectures are {', '.join(_GGUF_ARCHITECTURES)}",
             next_step="import the model's Hugging Face checkpoint instead, with -s hf:ORG/NAME",
         )
@@ -98,18 +98,18 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]
 def _plan_export(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]:
     is_embedding_model = request.checkpoint.is_embedding_model
     # The weights of embedding models are not quantized by default, because embeddings are compared
-    # with stored embeddings, which other programs may have computed.
+    # with stored ones that other programs may have computed.
     weights = request.options.quantization or ("none" if is_embedding_model else "int8")
     if weights not in _WEIGHT_FORMATS:
         raise BadInput(
-            f"The engine kind openvino does not support --quantization {weights}.",
+            f"The openvino engine kind does not support --quantization {weights}.",
             why=f"the supported values are {', '.join(_WEIGHT_FORMATS)}",
             next_step=(
                 "choose a supported value, or choose an engine kind that runs on GPUs, "
                 "for example --engine tensorrt"
             ),
         )
-    # Without the library `transformers`, the exporter requires the package sentence-transformers.
+    # By default, the exporter requires the sentence-transformers package for embedding models.
     task = (
         ("feature-extraction", "--library", "transformers")
         if is_embedding_model

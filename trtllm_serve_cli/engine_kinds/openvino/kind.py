@@ -1,4 +1,4 @@
-"""Declare the engine kind `openvino`, which is the default if no GPU engine is installed."""
+"""Declare the `openvino` engine kind, which is the default if no GPU engine is installed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
 def _require(machine: Machine) -> str:
     if _PACKAGE not in machine.versions:
         raise MissingPart(
-            "The engine kind openvino is not installed.",
-            why="the package openvino-genai is missing",
+            "The openvino engine kind is not installed.",
+            why="the openvino-genai package is missing",
             next_step=f"run `{_INSTALL}`",
         )
     return ""

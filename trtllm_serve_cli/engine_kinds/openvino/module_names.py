@@ -1,9 +1,9 @@
 """Rename the linear layers of an OpenVINO model to the names that LoRA adapters use.
 
-OpenVINO GenAI finds the layer to which an adapter's tensor applies by the name of the layer's node.
-In models exported from PyTorch, nodes are named after modules. In models converted from a GGUF
-file, nodes are numbered. Therefore, this module identifies linear layers by their position in the
-graph. The position is relative to an attention node and to the activation that follows this node.
+OpenVINO GenAI matches an adapter's tensors to layers by the names of the layers' nodes. In models
+exported from PyTorch, nodes are named after modules. In models converted from a GGUF file, nodes
+are numbered. This module therefore identifies linear layers by their position in the graph,
+relative to an attention node and the activation that follows it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 _ATTENTION = "ScaledDotProductAttention"
 _ACTIVATION = "Swish"
-# Node types that may occur between a stored weight and the MatMul node that uses the weight.
+# Node types that may occur between a stored weight and its MatMul node.
 _DECOMPRESSION = ("Convert", "Multiply", "Reshape", "Subtract", "Transpose")
 
 
@@ -23,8 +23,8 @@ def find_modules(model: Any) -> dict[str, Any]:
     Raise `LookupError` if the structure of `model` differs from Llama's.
     """
     modules: dict[str, Any] = {}
-    # Each attention node depends on the attention node of the previous layer. The topological order
-    # of the attention nodes is therefore the order of the layers.
+    # Each attention node depends on the one in the previous layer, so their topological order is
+    # the order of the layers.
     attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     for layer, attention in enumerate(attentions):
         for name, node in _layer_modules(attention).items():
@@ -76,7 +76,7 @@ def _nearest(
             if matches(node):
                 return node
             pending += step(node)
-    raise LookupError("a layer does not have the same nodes as in a Llama model")
+    raise LookupError("a layer's nodes differ from those of a Llama model")
 
 
 def _is_linear(node: Any) -> bool:

@@ -13,8 +13,8 @@ from trtllm_serve_cli.engine_kinds.serving import (
     choose_context_length,
 )
 
-# Default size of the KV cache, in tokens per slot. A request may use more tokens than this. Other
-# requests then wait until the KV cache has space for them.
+# Default size of the KV cache, in tokens per slot. A request may use more tokens than this; other
+# requests then wait until the KV cache has space.
 _KV_TOKENS_PER_SLOT = 512
 _MAX_BATCH_SIZE = 64
 _MAX_NUM_TOKENS = 256
@@ -48,7 +48,7 @@ SERVING = Serving(
         "num_draft_tokens", "draft_model_dir",
     },
     plan_values=_plan_values,
-    # The engine worker does not load a tokenizer, so the model `tensorrt_llm` does not need the
+    # The engine worker does not load a tokenizer, so the `tensorrt_llm` model does not need the
     # tokenizer's path.
     core=CoreModel(omitted=frozenset({"tokenizer_dir"})),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Declare the engine kind `pytorch`, which uses TensorRT-LLM's LLM API."""
+"""Declare the `pytorch` engine kind, which uses TensorRT-LLM's LLM API."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _BUILDING = serve_checkpoint(
 
 
 def _describe(request: BuildRequest, tools: Toolchain) -> Engine:
-    """Return an engine whose details are the version of TensorRT-LLM, or None if it is unknown."""
+    """Return an engine. Its `details` are the TensorRT-LLM version, or None if it is unknown."""
     assert _BUILDING.describe is not None
     return dataclasses.replace(_BUILDING.describe(request, tools), details=tools.trtllm_version)
 

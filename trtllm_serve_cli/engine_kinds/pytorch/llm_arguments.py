@@ -21,9 +21,8 @@ from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 
 Arguments = dict[str, Any]
 
-# For each feature, the first version of TensorRT-LLM that supports the feature. Versions after 1.3
-# are treated like 1.3. A version with the suffix dev0 includes all release candidates of this
-# version.
+# Maps features to the first version of TensorRT-LLM that supports them. Versions after 1.3 are
+# treated like 1.3. A version with the suffix dev0 includes all release candidates of this version.
 _SPECULATION_RENAMED = Version("1.3.dev0")
 # The first version whose default sampler supports penalties, bad words and the options for beam
 # search.
@@ -32,7 +31,7 @@ _SAMPLER_TYPE = Version("1.1.dev0")
 _TOKENS_PER_BLOCK = Version("1.1.dev0")
 _NVFP4_KV_CACHE = Version("1.3.dev0")
 
-# Maps options to the arguments to which their values are copied without changes.
+# Maps options to arguments that take the same values.
 _PLAIN = {
     "moe_tp": "moe_tensor_parallel_size",
     "moe_ep": "moe_expert_parallel_size",
@@ -42,8 +41,8 @@ _PLAIN = {
     "max_num_tokens": "max_num_tokens",
     "max_beam_width": "max_beam_width",
 }
-# Options for features that the PyTorch backend cannot disable. The value true has no effect, and
-# tllm rejects the value false.
+# Options for features that are always enabled in the PyTorch backend. True has no effect, and tllm
+# rejects false.
 _ALWAYS = ("paged_kv_cache", "remove_input_padding", "context_fmha", "use_paged_context_fmha")
 _SUPPORTED = frozenset(
     (
@@ -77,9 +76,9 @@ def plan_llm_arguments(
 ) -> Arguments:
     """Return the arguments for `LLM` in this version of TensorRT-LLM, without the model's path.
 
-    `weights` is the quantization of the checkpoint's weights as a value of the option
-    `quantization`, or None if the weights are not quantized. Raise `BadInput` if the version or the
-    PyTorch backend does not support an option.
+    `weights` is the quantization of the checkpoint's weights as a value of the `quantization`
+    option, or None if the weights are not quantized. Raise `BadInput` if the version or the PyTorch
+    backend does not support an option.
     """
     number = _parse(version)
     refuse_unsupported(options, "pytorch", supported=_SUPPORTED)
@@ -108,7 +107,7 @@ def _parse(version: str) -> Version:
     parsed = parse_version(version)
     if parsed < FIRST_WITH_PYTORCH:
         raise BadInput(
-            f"TensorRT-LLM {version} does not support the engine kind pytorch.",
+            f"TensorRT-LLM {version} does not support the pytorch engine kind.",
             why="the LLM API was not stable before 1.0",
             next_step="use TensorRT-LLM 1.0 or later (Triton 25.09 or later), or choose "
             "--engine tensorrt",
@@ -121,7 +120,7 @@ def _kv_cache(options: EngineOptions, version: Version) -> Arguments:
     dtype = options.kv_cache_dtype
     if dtype == "int8":
         raise BadInput(
-            "The engine kind pytorch does not support kv_cache_dtype int8.",
+            "The pytorch engine kind does not support kv_cache_dtype int8.",
             why="TensorRT-LLM's PyTorch backend supports only auto, fp8 and nvfp4",
             next_step="set kv_cache_dtype to fp8, or choose --engine tensorrt",
         )
@@ -203,8 +202,8 @@ def _sampler(version: Version) -> Arguments:
 def _speculation(options: EngineOptions, version: Version) -> Arguments:
     mode, length = options.speculative_decoding_mode, options.max_draft_len
     is_renamed = version >= _SPECULATION_RENAMED
-    # In the modes ngram and draft_tokens_external, draft tokens are generated between two steps.
-    # Therefore, a step must end before the next step starts.
+    # In the modes ngram and draft_tokens_external, draft tokens are generated between steps, so a
+    # step must finish before the next one starts.
     no_overlap = {"disable_overlap_scheduler": True}
     if mode == "mtp":
         _refuse_speculative_model(options)
@@ -221,7 +220,7 @@ def _speculation(options: EngineOptions, version: Version) -> Arguments:
         config = {"decoding_type": "Draft_Target" if is_renamed else "DraftTarget"}
         return {"speculative_config": config | _drafter(options, version), **no_overlap}
     raise BadInput(
-        f"The engine kind pytorch does not support speculative_decoding_mode {mode}.",
+        f"The pytorch engine kind does not support speculative_decoding_mode {mode}.",
         why=(
             "TensorRT-LLM's PyTorch backend supports only eagle, mtp, ngram and "
             "draft_tokens_external"
@@ -266,7 +265,7 @@ def _check_always(options: EngineOptions) -> None:
     for name in _ALWAYS:
         if getattr(options, name) is False:
             raise BadInput(
-                f"The engine kind pytorch cannot disable {name}.",
+                f"The pytorch engine kind cannot disable {name}.",
                 next_step=f"omit {name}, or choose --engine tensorrt",
             )
 
@@ -277,9 +276,9 @@ def _check_weights(options: EngineOptions, weights: str | None) -> None:
     if requested is None or requested == (weights or "none"):
         return
     raise BadInput(
-        f"The engine kind pytorch cannot convert this checkpoint to --quantization {requested}.",
+        f"The pytorch engine kind cannot serve this checkpoint with --quantization {requested}.",
         why=(
-            "this kind uses the weights as they are in the checkpoint, which are "
+            "this kind serves the checkpoint's weights unchanged, and they are "
             f"{weights or 'not quantized'}"
         ),
         next_step="use a checkpoint with this quantization, for example from NVIDIA's "

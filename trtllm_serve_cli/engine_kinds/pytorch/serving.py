@@ -39,9 +39,9 @@ def _plan_values(
 ) -> dict[str, str]:
     """Return the parameter values.
 
-    Raise `BadInput` if the context length is too large, if the parameter `max_beam_width` differs
-    from the argument for `LLM` with the same name, or if the version of TensorRT-LLM lacks an
-    argument that the user has set.
+    Raise `BadInput` if the context length is too large, if the `max_beam_width` parameter differs
+    from the `LLM` argument with the same name, or if the version of TensorRT-LLM lacks an argument
+    that the user has set.
     """
     choose_context_length(engine, options, overrides)
     check_arguments(LLM_ARGUMENTS.read(overrides), _version_of(engine))
@@ -95,7 +95,7 @@ def _version_of(engine: Engine) -> str:
 
 
 def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
-    """Raise `BadInput` if the parameter and the argument named `max_beam_width` differ."""
+    """Raise `BadInput` if the `max_beam_width` parameter and argument differ."""
     width = int(arguments["max_beam_width"])
     if int(overrides.get("max_beam_width") or width) != width:
         raise BadInput(

@@ -82,8 +82,9 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 
 
 def read_simulation(path: Path) -> Simulation:
-    """Return the simulation that a timing file describes. Raise `BadInput` if the file is not
-    valid.
+    """Return the simulation that a timing file describes.
+
+    Raise `BadInput` if the file is not valid.
     """
     try:
         return parse_simulation(path.read_text(encoding="utf-8"))
@@ -150,8 +151,8 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
     gpu = load_gpu(request.gpu) if request.gpu else tools.gpu
     if gpu is None:
         raise BadInput(
-            "The GPU to simulate is not known.",
-            why="--gpu is not set, and this machine does not have a GPU that tllm knows",
+            "The GPU to simulate is unknown.",
+            why="--gpu is not set, and this machine does not have a GPU that tllm supports",
             next_step="set a GPU, for example --gpu h200, or pass a timing file with --timing FILE",
         )
     _check_family(request.checkpoint)
@@ -165,10 +166,10 @@ def _check_family(checkpoint: Checkpoint) -> None:
     family = read_config(checkpoint).get("model_type")
     if family not in FAMILIES:
         raise BadInput(
-            f"The timing of embedding models with the type {family!r} cannot be estimated.",
+            f"The timing of embedding models of type {family!r} cannot be estimated.",
             why="tllm estimates the timing of models that generate text, and of embedding models "
             "with the same architectures",
-            next_step="pass a timing file with --timing FILE, for example with the content "
+            next_step="pass a timing file with --timing FILE, for example one that contains "
             '{"timing": {"step_s": 0.002, "prompt_token_s": 0.00001}}',
         )
 
@@ -176,8 +177,8 @@ def _check_family(checkpoint: Checkpoint) -> None:
 def _count_kv_tokens(sized: SizePlan) -> int:
     """Return the capacity of the KV cache in tokens, for sequences of the planned length.
 
-    The capacity depends on the length, because in models with sliding windows, longer sequences
-    need fewer bytes per token.
+    The capacity depends on the length, because longer sequences need fewer bytes per token in
+    models with sliding windows.
     """
     plan, demand = sized.plans[0], sized.demand
     length = demand.input_len + demand.output_len
@@ -193,7 +194,7 @@ def _check_tokenizer(checkpoint: Checkpoint, tools: Toolchain) -> None:
     package = TOKENIZER_PACKAGES[checkpoint.format]
     if package not in tools.versions:
         raise MissingPart(
-            f"The package {package} is not installed.",
+            f"The {package} package is not installed.",
             why="the server needs the package to load this checkpoint's tokenizer",
             next_step=f"run `pip install {package}`",
         )

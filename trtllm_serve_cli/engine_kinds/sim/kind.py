@@ -1,4 +1,4 @@
-"""Declare the engine kind `sim`, which simulates an engine."""
+"""Declare the `sim` engine kind, which simulates an engine."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ SERVING = Serving(
     parameters=WORKER_PARAMETERS
     | {"max_tokens_in_paged_kv_cache", "enable_chunked_context", "batch_scheduler_policy"},
     plan_values=_plan_values,
-    # The engine worker does not load a tokenizer, so the model `tensorrt_llm` does not need the
+    # The engine worker does not load a tokenizer, so the `tensorrt_llm` model does not need the
     # tokenizer's path.
     core=CoreModel(omitted=frozenset({"tokenizer_dir"})),
 )

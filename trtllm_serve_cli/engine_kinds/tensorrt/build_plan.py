@@ -42,7 +42,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     if tools.trtllm_version is None:
         raise BadInput(
             "The TensorRT-LLM version for the build is not known.",
-            why="the package tensorrt_llm is not installed in this Python",
+            why="the tensorrt_llm package is not installed for this Python",
             next_step="set the version, for example --trtllm-version 0.17.0, and add --mode "
             "container to build in NVIDIA's image",
         )
@@ -104,11 +104,11 @@ def _plan_container(
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
     """Add the options that the repository's parameters or the decoding mode require.
 
-    If the parameters contain the folder of a draft engine, select the decoding mode
-    draft_tokens_external. Enable paged context FMHA if a parameter or this mode requires it. The
-    mode requires it, because the runtime checks draft tokens only with KV cache reuse ("KV cache
-    block reuse must be enabled for speculative decoding target model"). Raise `BadInput` if
-    `options` disables paged context FMHA, or if `max_beam_width` exceeds the engine's limit.
+    If the parameters contain the folder of a draft engine, select the draft_tokens_external
+    decoding mode. Enable paged context FMHA if a parameter or this mode requires it. The mode
+    requires it, because the runtime checks draft tokens only with KV cache reuse ("KV cache block
+    reuse must be enabled for speculative decoding target model"). Raise `BadInput` if `options`
+    disables paged context FMHA, or if `max_beam_width` exceeds the engine's limit.
     """
     _check_beam_width(options, parameters)
     if parameters.get("draft_engine_dir") and options.speculative_decoding_mode is None:
@@ -126,7 +126,7 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
         return options
     if options.use_paged_context_fmha is False:
         raise BadInput(
-            f"use_paged_context_fmha=false contradicts {reasons[0]}.",
+            f"use_paged_context_fmha=false conflicts with {reasons[0]}.",
             why="without paged context FMHA, the server cannot load the engine",
             next_step="omit one of these two settings",
         )
@@ -138,14 +138,14 @@ def _check_beam_width(options: EngineOptions, parameters: Mapping[str, str]) -> 
     limit = options.max_beam_width or 1  # the default of trtllm-build
     if width.isdecimal() and int(width) > limit:
         raise BadInput(
-            f"max_beam_width={width} contradicts this build.",
+            f"max_beam_width={width} conflicts with this build.",
             why=f"the engine would be built for at most {limit}",
             next_step=f"add --max-beam-width {width}, or set max_beam_width={limit}",
         )
 
 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
-    """Return the size and modification time of each file in the folders that `options` contains.
+    """Return the size and modification time of each file in the folders that `options` names.
 
     The build reads these files, so it must be repeated if any of them changes. An option may
     contain the path of a single file instead of a folder.

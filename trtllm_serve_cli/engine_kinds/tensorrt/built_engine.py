@@ -1,9 +1,9 @@
 """Read TensorRT engines, which consist of `config.json` and one engine file per GPU.
 
 Since TensorRT-LLM 0.8, `trtllm-build` writes a `config.json` with the sections `pretrained_config`
-and `build_config`. In 0.11, the field `max_seq_len` replaced the sum of `max_input_len` and
-`max_output_len`. Before 0.8, the script build.py of each model wrote a `config.json` with the
-sections `builder_config` and `plugin_config`, which does not contain the version of TensorRT-LLM
+and `build_config`. In 0.11, the `max_seq_len` field replaced the sum of `max_input_len` and
+`max_output_len`. Before 0.8, each model's build.py script wrote a `config.json` with the sections
+`builder_config` and `plugin_config`, which does not contain the version of TensorRT-LLM
 (tensorrt_llm/builder.py and examples/*/build.py in NVIDIA/TensorRT-LLM 0.5.0 to 0.8.0).
 """
 
@@ -102,7 +102,8 @@ def built_of(engine: Engine) -> TensorRtBuild:
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
     """Copy the tokenizer to the engine's folder, and return values for fields of `Engine`.
 
-    With this copy, a container that serves the engine needs no other folder.
+    The copy makes the folder self-contained, so a container needs only this folder to serve the
+    engine.
     """
     tokenizer = copy_tokenizer(checkpoint, directory / TOKENIZER_FOLDER)
     return _fields_of(read_tensorrt_build(directory), tokenizer)
@@ -153,8 +154,8 @@ def has_paged_context_fmha(build_config: Mapping[str, Any]) -> bool:
 def accepts_drafts(build_config: Mapping[str, Any]) -> bool:
     """Return whether the engine of this build can check the tokens of a draft model.
 
-    Up to 0.9, `build_config` has no `speculative_decoding_mode`. In these versions, each engine
-    with a `max_draft_len` can check the tokens of a draft model.
+    In 0.9 and earlier, `build_config` does not contain `speculative_decoding_mode`. In these
+    versions, any engine with a `max_draft_len` can check the tokens of a draft model.
     """
     mode = build_config.get("speculative_decoding_mode")
     if mode is None:

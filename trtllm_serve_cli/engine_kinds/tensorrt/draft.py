@@ -51,7 +51,7 @@ def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
 def list_mismatches(
     target: TensorRtBuild, draft: TensorRtBuild, *, reuses_kv_cache: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield a reason and a next step for each property that rules out the use of both engines."""
+    """Yield a reason and a next step for each incompatibility between the two engines."""
     if draft.version != target.version:
         yield (
             f"it was built with TensorRT-LLM {draft.version}, but the target engine was built with "
@@ -67,14 +67,13 @@ def list_mismatches(
         )
     if not target.has_paged_context_fmha:
         yield (
-            "the target engine was built without use_paged_context_fmha, which the check of draft "
-            "tokens requires",
+            "the target engine was built without use_paged_context_fmha, which is required to "
+            "check draft tokens",
             "build the target engine again with --build-option use_paged_context_fmha=true",
         )
     elif not reuses_kv_cache:
         yield (
-            f"{_REUSE} is false, but the check of draft tokens requires the KV cache of earlier "
-            "steps",
+            f"{_REUSE} is false, but checking draft tokens requires the KV cache of earlier steps",
             f"set {_REUSE}=true",
         )
 
@@ -82,10 +81,10 @@ def list_mismatches(
 def _compare_tokenizers(
     draft_dir: Path, tokenizer: Path, draft: Engine, target: Engine
 ) -> tuple[str, str] | None:
-    """Return a reason and a next step if the engines have different vocabularies, or None.
+    """Return a reason and a next step if the engines' vocabularies differ, or None.
 
-    Compare the engines' vocabulary sizes only if a tokenizer's vocabulary cannot be read. Engines
-    with the same tokens may have different sizes, because TensorRT-LLM and some checkpoints pad the
+    Compare the engines' vocabulary sizes only if a tokenizer's vocabulary cannot be read. The sizes
+    may differ even if the tokens are the same, because TensorRT-LLM and some checkpoints pad the
     vocabulary.
     """
     next_step = "choose a draft model with the same tokenizer"

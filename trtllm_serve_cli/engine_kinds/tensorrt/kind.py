@@ -1,4 +1,4 @@
-"""Declare the engine kind `tensorrt`, which builds engines with `trtllm-build`."""
+"""Declare the `tensorrt` engine kind, which builds engines with `trtllm-build`."""
 
 from __future__ import annotations
 

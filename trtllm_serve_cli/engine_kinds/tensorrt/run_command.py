@@ -1,6 +1,6 @@
 """Plan the command that runs a TensorRT engine without a server.
 
-The command runs TensorRT-LLM's script `examples/run.py`. Source of the script's options:
+The command runs TensorRT-LLM's `examples/run.py` script. Source of the script's options:
 examples/run.py and add_common_args in examples/utils.py of NVIDIA/TensorRT-LLM, versions 0.9 to
 0.17.
 """
@@ -47,7 +47,7 @@ def plan_run(
         if name not in _FLAGS:
             raise BadInput(
                 f"{name} cannot be set when a TensorRT engine runs without a server.",
-                why="TensorRT-LLM's script run.py does not have an option for this field",
+                why="TensorRT-LLM's run.py script does not have an option for this field",
                 next_step=f"omit {name}, or start a server with `tllm start`",
             )
     build = read_tensorrt_build(engine_dir)

@@ -1,11 +1,10 @@
-"""Serve a TensorRT engine with the C++ backend `tensorrtllm` of Triton.
+"""Serve a TensorRT engine with Triton's `tensorrtllm` C++ backend.
 
-The `config.pbtxt` contains every parameter of NVIDIA's newest template. Parameters that were not
-set are empty strings. Every version of the backend treats an empty string as not set, because the
-backend ignores values that it cannot convert. Since 0.19, the backend does not load a model without
-the keys `gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and
-`xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` in
-triton-inference-server/tensorrtllm_backend.
+The `config.pbtxt` contains every parameter of NVIDIA's newest template. Unset parameters are empty
+strings, which every version of the backend treats as unset, because it ignores values that it
+cannot convert. Since 0.19, the backend does not load a model without the keys `gpt_model_type`,
+`tokenizer_dir`, `guided_decoding_backend` and `xgrammar_tokenizer_info_path`. Source:
+`model_instance_state.cc` in triton-inference-server/tensorrtllm_backend.
 """
 
 from __future__ import annotations

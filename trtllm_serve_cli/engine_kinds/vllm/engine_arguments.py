@@ -27,9 +27,9 @@ def plan_vllm_arguments(
 ) -> dict[str, Any]:
     """Return vLLM's engine arguments, without the model's path and the serving limits.
 
-    `weights` is the quantization of the checkpoint's weights as a value of the option
-    `quantization`, or None if the weights are not quantized. Raise `BadInput` if vLLM does not
-    support an option.
+    `weights` is the quantization of the checkpoint's weights as a value of the `quantization`
+    option, or None if the weights are not quantized. Raise `BadInput` if vLLM does not support an
+    option.
     """
     refuse_unsupported(options, "vllm", supported=_SUPPORTED)
     arguments: dict[str, Any] = {
@@ -64,9 +64,9 @@ def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]
     if requested == "fp8" and weights is None:
         return {"quantization": "fp8"}
     raise BadInput(
-        f"The engine kind vllm cannot convert this checkpoint to --quantization {requested}.",
+        f"The vllm engine kind cannot serve this checkpoint with --quantization {requested}.",
         why=(
-            "vLLM can only convert unquantized weights to fp8, and the checkpoint's weights "
+            "vLLM can only quantize unquantized weights, and only to fp8; the checkpoint's weights "
             f"are {weights or 'not quantized'}"
         ),
         next_step="use a checkpoint with this quantization, or omit --quantization",
@@ -79,7 +79,7 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
         return {}
     if dtype not in _KV_CACHE_DTYPES:
         raise BadInput(
-            f"The engine kind vllm does not support kv_cache_dtype {dtype}.",
+            f"The vllm engine kind does not support kv_cache_dtype {dtype}.",
             why=f"the supported values are {' and '.join(_KV_CACHE_DTYPES)}",
             next_step="set kv_cache_dtype to fp8, or omit kv_cache_dtype",
         )
@@ -89,15 +89,15 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
 def _adapters(options: EngineOptions) -> dict[str, Any]:
     """Return the LoRA arguments.
 
-    The option `lora_target_modules` enables LoRA. It does not restrict the modules, because vLLM
+    The `lora_target_modules` option enables LoRA. It does not restrict the modules, because vLLM
     allows adapters to change any module.
     """
     if not (options.lora_dir or options.lora_target_modules or options.max_lora_rank):
         return {}
     if options.lora_dir:
         raise BadInput(
-            "The engine kind vllm does not support the option lora_dir.",
-            why="vLLM does not load adapters during a build, but at runtime",
+            "--engine vllm does not support the lora_dir option.",
+            why="vLLM loads adapters at run time, not during a build",
             next_step="pass the folder with the adapters as --param lora_prefetch_dir=DIR, and set "
             "the maximum rank, for example --build-option max_lora_rank=16",
         )
@@ -109,10 +109,10 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
 
 
 def check_lora_rank(name: str, rank: int) -> None:
-    """Raise `BadInput` if vLLM does not support `rank`, the value of the option `name`."""
+    """Raise `BadInput` if vLLM does not support `rank`, the value of the `name` option."""
     if rank not in _RANKS:
         raise BadInput(
-            f"The engine kind vllm does not support {name} {rank}.",
+            f"The vllm engine kind does not support {name} {rank}.",
             why=f"the supported ranks are {', '.join(map(str, _RANKS))}",
             next_step=f"set {name} to one of these ranks",
         )

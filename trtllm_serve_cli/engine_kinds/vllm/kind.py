@@ -1,4 +1,4 @@
-"""Declare the engine kind `vllm`, which serves checkpoints with vLLM."""
+"""Declare the `vllm` engine kind, which serves checkpoints with vLLM."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def _require(machine: Machine) -> str:
     python = machine.pythons.get(_PACKAGE)
     if python is None:
         raise MissingPart(
-            "The engine kind vllm is not installed.",
-            why="neither this Python nor any Python on PATH has the package vllm",
+            "The vllm engine kind is not installed.",
+            why="neither this Python nor any other Python on PATH has the vllm package",
             next_step=f"run `{_INSTALL}`, then add --param engine_python=$PWD/vllm-env/bin/python3",
         )
     return python
 
 
 def _check_machine(machine: Machine) -> Finding | None:
-    """Return a finding about the vLLM installation, or None without vLLM and GPUs."""
+    """Return a finding about the vLLM installation, or None if there is neither vLLM nor a GPU."""
     if python := machine.pythons.get(_PACKAGE):
         return Finding("engine vllm", "ok", f"in {python}")
     if not machine.gpus:
         return None
-    return Finding("engine vllm", "note", "no Python on PATH has the package vllm", _INSTALL)
+    return Finding("engine vllm", "note", "no Python on PATH has the vllm package", _INSTALL)
 
 
 def _plan_arguments(

@@ -63,7 +63,7 @@ SERVING = Serving(
     | frozenset(VLLM_ARGUMENTS.parameters)
     | {
         "lora_prefetch_dir", "lora_cache_host_memory_bytes", "gpu_device_ids",
-        # These parameters have an effect only in the layout `vllm`, which uses Triton's vLLM
+        # These parameters have an effect only in the `vllm` layout, which uses Triton's vLLM
         # backend.
         "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size",
     },

@@ -25,16 +25,16 @@ _DURATION = re.compile(r"0|(?=\d)(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
 
 
 def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dict[str, str]:
-    """Return the contents of the files to export, by file name.
+    """Return the contents of the files to export, keyed by file name.
 
-    `what` selects the files for Prometheus or for Grafana. Prometheus scrapes `addresses`. An alert
-    fires when its condition has been true for `hold`. Raise `BadInput` if `hold` is not a duration
-    in Prometheus' format.
+    `what` selects the files for Prometheus or for Grafana. `addresses` are the servers that
+    Prometheus scrapes. An alert fires when its condition has been true for `hold`. Raise `BadInput`
+    if `hold` is not a duration in Prometheus' format.
     """
     if not hold or not _DURATION.fullmatch(hold):
         raise BadInput(
             f"{hold!r} is not a duration.",
-            why="a duration consists of numbers with units, from the largest to the smallest unit",
+            why="a duration is a sequence of numbers with units, and the largest unit comes first",
             next_step="pass another duration, for example --for 30s, --for 5m or --for 1h30m",
         )
     if what == "grafana":
@@ -81,7 +81,7 @@ def make_config(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def make_rules(hold: str) -> dict[str, Any]:
-    """Return the rules from `rules.yaml`, with `hold` in place of the placeholder `HOLD`."""
+    """Return the rules from `rules.yaml`, with `hold` in place of the `HOLD` placeholder."""
     folder = resources.files("trtllm_serve_cli.metrics.exporters")
     text = folder.joinpath("rules.yaml").read_text("utf-8")
     rules: dict[str, Any] = yaml.safe_load(text)

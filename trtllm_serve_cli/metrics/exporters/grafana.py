@@ -119,7 +119,8 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "Request duration",
-        "The time from arrival to end of each request, excluding cancelled and failed requests.",
+        "The time from the arrival to the end of each request, excluding cancelled and failed "
+        "requests.",
         "s",
         _quantiles(DURATION),
     ),
@@ -168,7 +169,7 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "Memory",
-        "The memory in use on the GPUs and on the machine.",
+        "GPU memory and main memory in use.",
         "bytes",
         {
             _legend(GPU_MEMORY_USED.label): f"{GPU_MEMORY_USED.name}{{{_HOST}}}",
@@ -185,7 +186,7 @@ PANELS: Sequence[Panel] = (
 
 
 def make_dashboard() -> dict[str, Any]:
-    """Return a dashboard for Grafana, on which users can select servers and models."""
+    """Return a Grafana dashboard with selectors for servers and models."""
     return {
         "title": "tllm",
         "uid": "tllm",

@@ -1,4 +1,4 @@
-"""Plan model repositories in the layouts `embedding`, `gpt`, `llmapi` and `vllm`.
+"""Plan model repositories in the `embedding`, `gpt`, `llmapi` and `vllm` layouts.
 
-The module `planning.repository_plan` plans the layout `inflight`.
+The `planning.repository_plan` module plans the `inflight` layout.
 """

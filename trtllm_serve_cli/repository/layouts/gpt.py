@@ -2,8 +2,8 @@
 
 A response contains the prompt and the generated text for each row of the request's batch. Responses
 are never streamed. Source: all_models/gpt in triton-inference-server/tensorrtllm_backend, tags
-v0.5.0 to v0.19.0. In upstream's repository, `tensorrt_llm` is a Python model for TensorRT-LLM's
-Python runtime. In a repository that tllm renders, tllm's runtime package serves this model.
+v0.5.0 to v0.19.0. In the upstream repository, `tensorrt_llm` is a Python model for TensorRT-LLM's
+Python runtime. In repositories rendered by tllm, the runtime package serves this model.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _TEXT = "tensorrt_llm_bls"
 _MODULES = {_CORE: "gpt"}
 # Maps names of entries in the inflight layout to their names in this layout.
 _RENAMED = {"gpt_model_path": "engine_dir"}
-# Entries that have no effect in this layout. Settings for `preprocessing` have no effect, because
-# this layout's `preprocessing` lacks the outputs that the text models need. Settings for responses
-# have no effect, because a response always contains the prompt and is never streamed.
+# Entries that have no effect in this layout: settings for `preprocessing`, which lacks the outputs
+# that the text models need, and settings for responses, which always contain the prompt and are
+# never streamed.
 _OMITTED = (
     "accumulate_tokens",
     "ask_preprocessing",

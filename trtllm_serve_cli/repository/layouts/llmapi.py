@@ -2,8 +2,7 @@
 
 Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In NVIDIA's repository,
 Triton completes `config.pbtxt` with values from `model.yaml`. tllm starts Triton without
-auto-completion. Therefore, this module writes values that both files require, for example
-`decoupled`, to both files.
+auto-completion, so this module writes values that both files require, such as `decoupled`, to both.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ def plan_llmapi(
 ) -> tuple[ModelConfig, ...]:
     """Return the configuration of `tensorrt_llm`, the only model in this layout.
 
-    `core_parameters` contains the parameters that the model `tensorrt_llm` has in the inflight
-    layout.
+    `core_parameters` contains the parameters of `tensorrt_llm` in the inflight layout.
     """
     serving = find_kind(engine.kind).serving
     contract = load_contracts(serving.contract_version(engine))["llmapi"]

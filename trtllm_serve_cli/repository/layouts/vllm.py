@@ -1,9 +1,9 @@
 """Plan the `vllm` layout, in which `model.json` configures a single text-to-text model.
 
-Triton's vLLM backend serves the engine kind `vllm`, and the runtime package serves other engine
-kinds. The vLLM backend would add missing tensors to the model configuration, but tllm starts Triton
-without auto-completion. Therefore, this module adds the tensors. Source: src/model.py and
-samples/model_repository/vllm_model in triton-inference-server/vllm_backend@8de0c14.
+Triton's vLLM backend serves the `vllm` engine kind, and the runtime package serves other engine
+kinds. By default, the vLLM backend adds missing tensors to the model configuration. This module
+adds the tensors instead, because tllm starts Triton without auto-completion. Source: src/model.py
+and samples/model_repository/vllm_model in triton-inference-server/vllm_backend@8de0c14.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def list_vllm_parameters() -> set[str]:
 
 
 def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    """Return the configuration of the model `name`, with `values` as engine arguments."""
+    """Return the configuration of the model named `name`, with `values` as engine arguments."""
     contract = load_contracts()["vllm"]
     arguments: dict[str, Any] = {"model": str(engine.path), "tensor_parallel_size": 1}
     arguments |= engine.llm_arguments or {}
@@ -83,10 +83,9 @@ def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[Mod
 def plan_worker(
     name: str, engine: Engine, values: Mapping[str, str], core_parameters: Mapping[str, str]
 ) -> tuple[ModelConfig, ...]:
-    """Return the configuration of the model `name`, if an engine worker runs the model's engine.
+    """Return the configuration of the model named `name`, whose engine runs in an engine worker.
 
-    `core_parameters` contains the parameters that the model `tensorrt_llm` has in the inflight
-    layout.
+    `core_parameters` contains the parameters of `tensorrt_llm` in the inflight layout.
     """
     contract = load_contracts()["vllm"]
     model = ModelConfig(

@@ -99,9 +99,9 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
 def load_text_contract(role: str, version: str = "") -> Contract:
     """Return the tensors of a text model.
 
-    These are the tensors of NVIDIA's model, and inputs and outputs that tllm adds. tllm adds an
-    input if the model `tensorrt_llm` has the input in this version of TensorRT-LLM, or if the text
-    model processes the input itself. The added outputs are token counts.
+    They are the tensors of NVIDIA's model plus the inputs and outputs that tllm adds. tllm adds an
+    input if `tensorrt_llm` has the input in this version of TensorRT-LLM, or if the text model
+    itself processes the input. The added outputs are token counts.
     """
     contracts, newest = load_contracts(version), load_contracts()[role]
     supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS.keys()
@@ -124,7 +124,7 @@ def _add(tensors: tuple[Tensor, ...], others: Iterable[Tensor]) -> tuple[Tensor,
 def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
     """Return whether `version` is in the range from `since` to `until`, inclusive.
 
-    Patch levels are ignored. None means that the range has no limit on that side.
+    Patch levels are ignored. None leaves the range open on that side.
     """
     minor = minor_version(version)
     return minor_version(since or _FIRST) <= minor and (

@@ -1,8 +1,8 @@
-"""Replace several files of a model repository together.
+"""Replace several files in a model repository atomically.
 
-A rename replaces only a single file atomically. The new texts are therefore first written to the
-file `.tllm-changes` in the repository, which commits the change. If the process is killed before it
-has replaced all files, the next command that reads the repository completes the change.
+A rename is atomic only for a single file, so the new texts are first written to the `.tllm-changes`
+file in the repository, which commits the change. If the process is killed before it has replaced
+all files, the next command that reads the repository completes the change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def replace_files(repository: Path, texts: Mapping[Path, str]) -> None:
 
 
 def complete_changes(repository: Path) -> None:
-    """Complete a committed change if the process that made it was killed."""
+    """Complete a committed change whose process was killed before it had replaced all files."""
     committed = repository / _COMMITTED
     if not committed.exists():
         return

@@ -14,9 +14,9 @@ from trtllm_serve_cli.repository.pbtxt import PbtxtError, line_of
 class Finding:
     """A problem in a file or folder of a model repository.
 
-    A finding with the severity "error" prevents the server from starting or from responding
+    A problem with the severity "error" prevents the server from starting or from responding
     correctly. `line` is 1-based, or None if the finding does not refer to a line. `what` describes
-    the problem. `next_step` is an instruction to fix it, or empty.
+    the problem. `next_step` explains how to fix it, or is empty.
     """
 
     severity: Literal["error", "warning"]
@@ -31,8 +31,8 @@ class Checked:
     """A repository that is being validated.
 
     `configs` maps the name of each model to its parsed `config.pbtxt`. Models whose `config.pbtxt`
-    cannot be parsed are omitted. Before the files are parsed, placeholders replace unquoted
-    `${name}` variables, because protobuf cannot parse these variables.
+    cannot be parsed are omitted. Before parsing, unquoted `${name}` variables are replaced with
+    placeholders, because protobuf cannot parse them.
     """
 
     repository: OpenRepository

@@ -63,7 +63,7 @@ def read_instances(
 
     `name` is the model's name on the server, if this name differs from `model`. Return None if
     Triton's C++ backend does not run the engine. Raise `BadInput` if a group of GPUs or MPI ranks
-    contains anything except whole numbers.
+    contains anything other than whole numbers.
     """
     if model not in repository.texts or repository.value(model, "backend") != "tensorrtllm":
         return None
@@ -78,7 +78,7 @@ def read_instances(
 def read_gpu_groups(repository: OpenRepository) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs for each instance of `tensorrt_llm`, or () if `gpu_device_ids` is not set.
 
-    Raise `BadInput` if a group of GPUs contains anything except whole numbers.
+    Raise `BadInput` if a GPU group contains anything other than whole numbers.
     """
     return _groups(repository, _GPUS) if _MODEL in repository.texts else ()
 
@@ -94,7 +94,7 @@ def _groups(
         )
     except ValueError as error:
         raise BadInput(
-            f"The parameter {parameter} in {repository.name} cannot be {value!r}.",
+            f"{value!r} is not a valid value for the {parameter} parameter in {repository.name}.",
             why="the value must contain whole numbers, separated by commas within an instance and "
             "by semicolons between instances",
             next_step=f"set another value, for example with `tllm set {repository.target} "
@@ -114,7 +114,8 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
     can_share = load_parameters()[_SHARED].applies_to(kind)
     count = count_gpu_groups(gpus)
     if can_share and count == 1:
-        # Do not set the number of instances: all instances can share the engine of a single group.
+        # Leave the number of instances unset, because they can all share the engine of a single
+        # group.
         return dict(overrides)
     implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
     for name, value in implied.items():
@@ -136,8 +137,8 @@ def list_implied(names: Iterable[str]) -> set[str]:
 def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
     """Yield findings if the number of instances contradicts the GPU groups or the queue settings.
 
-    Instances that share an engine take requests from the queue independently. Therefore, a queue
-    with priorities or timeouts requires a single instance.
+    Instances that share an engine take requests from the queue independently, so a queue with
+    priorities or timeouts requires a single instance.
     """
     gpus = checked.repository.value(model, f"parameters.{_GPUS}")
     config = checked.configs[model]

@@ -52,7 +52,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryPlan:
-    """The plan for a repository that serves the model `name`.
+    """The plan for a repository that serves the model named `name`.
 
     `parameters` contains the value of each parameter that applies to the engine kind. `requested`
     contains the names of the parameters that the user set. `preserved` contains the values that

@@ -24,7 +24,7 @@ from trtllm_serve_cli.repository.pbtxt import (
 )
 
 CONFIG = "config.pbtxt"
-# Layouts with the same models and `config.pbtxt` parameters as NVIDIA's repositories.
+# Layouts that use the same models and `config.pbtxt` parameters as NVIDIA's repositories.
 UPSTREAM_LAYOUTS = ("inflight", "gpt")
 ROLES = (
     "preprocessing", "tensorrt_llm", DRAFT_MODEL, "postprocessing", "ensemble", "tensorrt_llm_bls",
@@ -73,9 +73,9 @@ class OpenRepository:
     def layout(self) -> str:
         """The layout of the repository.
 
-        The manifest contains the layout. A repository without a manifest is in the gpt layout if
-        its `tensorrt_llm` is a Python model that has the entry `engine_dir`, but not
-        `gpt_model_path`. Otherwise, it is in the inflight layout.
+        The manifest specifies the layout. Without a manifest, a repository has the gpt layout if
+        its `tensorrt_llm` is a Python model that has an `engine_dir` entry but no `gpt_model_path`
+        entry. Otherwise, it has the inflight layout.
         """
         if self.manifest:
             return str(self.manifest.get("layout", "inflight"))
@@ -88,9 +88,9 @@ class OpenRepository:
     def role(self, model: str) -> str | None:
         """Return the name of the model in NVIDIA's repository that `model` replaces, or None.
 
-        If the model `ensemble` is a Python model, it corresponds to `tensorrt_llm_bls`, because
-        both models have the same parameters. Only the inflight and gpt layouts have the parameters
-        and tensors of upstream's models. In other layouts, the result is None.
+        If `ensemble` is a Python model, it corresponds to `tensorrt_llm_bls`, because both models
+        have the same parameters. Only models in the inflight and gpt layouts have the parameters
+        and tensors of the upstream models. In other layouts, return None.
         """
         if self.layout not in UPSTREAM_LAYOUTS:
             return None
@@ -101,7 +101,7 @@ class OpenRepository:
         return model if model in ROLES else None
 
     def roles(self, model: str) -> tuple[str, ...]:
-        """Return the upstream models (roles) whose parameters and tensors `model` has.
+        """Return the roles of `model`: the upstream models whose parameters and tensors it has.
 
         A draft model has its own parameters and those of `tensorrt_llm`.
         """
@@ -111,7 +111,7 @@ class OpenRepository:
         return (role,) if role else ()
 
     def places(self, parameter: Parameter) -> Iterator[tuple[str, str]]:
-        """Yield a pair (model, place) for each `config.pbtxt` field that the parameter sets."""
+        """Yield a (model, place) pair for each `config.pbtxt` field that the parameter sets."""
         for model in self.texts:
             for place in parameter.places(self.role(model), self.layout):
                 yield model, place

@@ -35,8 +35,8 @@ ValueType = Literal[
 ]
 # Places with this prefix are entries of `parameters` in a `config.pbtxt`.
 _ENTRY = "parameters."
-# Parameters of the type "path" that also accept a name. The name is a Hugging Face repository for
-# `tokenizer_dir`, and a program on PATH for `engine_python`.
+# Parameters of type "path" that also accept a name. For `tokenizer_dir`, the name is a Hugging Face
+# repository. For `engine_python`, it is a program on PATH.
 _MAY_BE_NAMES = ("tokenizer_dir", "engine_python")
 _FLAGS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _PATTERNS: dict[ValueType, tuple[str, str]] = {
@@ -52,7 +52,7 @@ _PATTERNS: dict[ValueType, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter from `parameters.yaml`. A comment in `parameters.yaml` describes the fields."""
+    """A parameter from `parameters.yaml`, which describes the fields in a comment."""
 
     name: str
     type: ValueType
@@ -76,7 +76,7 @@ class Parameter:
 
     @property
     def is_of_draft_model(self) -> bool:
-        """True if only the model `tensorrt_llm_draft` has the parameter."""
+        """True if only the `tensorrt_llm_draft` model has the parameter."""
         return self.fills.keys() == {DRAFT_MODEL}
 
     def applies_to(self, kind: str) -> bool:
@@ -151,11 +151,11 @@ def _check_version(parameter: Parameter, kind: str, version: str) -> None:
     is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
     if not version or not is_read_by_backend or parameter.is_in(version):
         return
-    why = f"TensorRT-LLM {parameter.since} and later versions support the parameter"
+    why = f"only TensorRT-LLM {parameter.since} and later versions support the parameter"
     if parameter.until:
-        why = f"TensorRT-LLM {parameter.since} to {parameter.until} support the parameter"
+        why = f"only TensorRT-LLM {parameter.since} to {parameter.until} support the parameter"
     raise BadInput(
-        f"The parameter {parameter.name} has no effect with TensorRT-LLM {version}.",
+        f"The {parameter.name} parameter has no effect with TensorRT-LLM {version}.",
         why=why,
         next_step="omit the parameter",
     )
@@ -188,10 +188,10 @@ def check_tokenizer_folder(values: Mapping[str, str]) -> None:
     folder = values.get("tokenizer_dir", "")
     if Path(folder).is_absolute() and not Path(folder).exists():
         raise BadInput(
-            f"The tokenizer's folder {folder} does not exist.",
-            why="the server could not load its models without the tokenizer",
-            next_step="pass an existing folder, or the model repository with --repo DIR instead of "
-            "the model's name if the server runs on another machine",
+            f"The tokenizer folder {folder} does not exist.",
+            why="the server cannot load its models without the tokenizer",
+            next_step="pass an existing folder; if the server runs on another machine, pass the "
+            "model repository with --repo DIR instead of the model's name",
         )
 
 
@@ -223,7 +223,7 @@ def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> No
     for name in names:
         if name not in used:
             raise BadInput(
-                f"The parameter {name} has no effect in the {layout} layout.",
+                f"The {name} parameter has no effect in the {layout} layout.",
                 why="no model in this layout has a field for the parameter",
                 next_step="omit the parameter",
             )
@@ -235,9 +235,9 @@ def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
         parameter = load_parameters().get(name)
         if parameter is not None and parameter.of_upstream and parameter.applies_to(kind):
             raise BadInput(
-                f"The parameter {name} has no effect in a repository created by tllm.",
+                f"The {name} parameter has no effect in a repository created by tllm.",
                 why="only the Python models in NVIDIA's repository read the parameter, and tllm "
-                "replaces them",
+                "replaces these models",
                 next_step="omit the parameter, or set it in a copy of NVIDIA's repository with "
                 f"`tllm set --repo DIR {name}=VALUE`",
             )
@@ -246,8 +246,8 @@ def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
 def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
     """Return the parameters in `names` that have no effect on the engine kind.
 
-    An import writes parameters without an effect instead of rejecting them, because scripts for
-    NVIDIA's repository set all parameters.
+    An import writes such parameters instead of rejecting them, because scripts for NVIDIA's
+    repository set all parameters.
     """
     return [each for name in names if not (each := load_parameters()[name]).applies_to(kind)]
 
@@ -268,27 +268,30 @@ def find_parameter(name: str, kind: str) -> Parameter:
         return table[name]
     if name not in table:
         names = ", ".join(sorted(choosable))
-        others = f"choose a parameter of the engine kind {kind}: {names}"
+        others = f"choose a parameter of the {kind} engine kind: {names}"
         raise _unknown_parameter(name, choosable, others)
     if table[name].is_fact:
         raise BadInput(
-            f"The parameter {name} cannot be set.",
+            f"The {name} parameter cannot be set.",
             why="the engine or the layout determines its value",
             next_step="import the model again if the engine has changed",
         )
     raise BadInput(
-        f"The parameter {name} has no effect on the engine kind {kind}.",
+        f"The {name} parameter has no effect on the {kind} engine kind.",
         why=f"it has an effect only on {' and '.join(table[name].engines)}",
         next_step="omit the parameter",
     )
 
 
 def _unknown_parameter(name: str, known: Mapping[str, Parameter], others: str) -> BadInput:
-    """Return the error for an unknown name. `others` is the next step if no name is similar."""
+    """Return the error for an unknown name.
+
+    `others` is the next step to suggest if no known name is similar.
+    """
     renamed = [each.name for each in known.values() if name in each.keys]
     near = renamed or difflib.get_close_matches(name, known, n=3)
     return BadInput(
-        f"There is no parameter {name!r}.",
+        f"There is no parameter named {name!r}.",
         why="parameters are named after the variables in NVIDIA's templates",
         next_step=f"use {' or '.join(near)} instead" if near else others,
     )
@@ -308,21 +311,21 @@ def _check_type(parameter: Parameter, value: str) -> str:
     normalized = _normalize(parameter, value)
     if normalized is None:
         raise BadInput(
-            f"The parameter {parameter.name} cannot be {value[:20]!r}.",
+            f"{value[:20]!r} is not a valid value for the {parameter.name} parameter.",
             next_step=f"set {describe_accepted(parameter)}",
         )
     return normalized
 
 
 def may_be_empty(parameter: Parameter, kind: str) -> bool:
-    """Return whether the value of the parameter may be empty for the engine kind."""
+    """Return whether the parameter's value may be empty for the engine kind."""
     return parameter.unset is not None and (
         parameter.default == "" or parameter.is_fact or find_kind(kind).serving.empty_is_default
     )
 
 
 def describe_accepted(parameter: Parameter) -> str:
-    """Return a text that describes the accepted values, for example `name=true or name=false`."""
+    """Return a description of the accepted values, for example `name=true or name=false`."""
     name, low, high = parameter.name, parameter.at_least, parameter.at_most
     match parameter.type:
         case "bool":

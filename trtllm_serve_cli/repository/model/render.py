@@ -19,8 +19,8 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, Reposito
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
-# The name under which each repository contains a copy of the runtime package. For example, `python3
-# -m tllm_runtime.worker` starts an engine worker from the copy.
+# The name of the runtime package's copy in each repository. For example, `python3 -m
+# tllm_runtime.worker` starts an engine worker from the copy.
 RUNTIME_PACKAGE = "tllm_runtime"
 
 
@@ -82,7 +82,7 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
 def _facts_of(engine: Engine) -> dict[str, Any]:
     """Return the engine as JSON data.
 
-    The field `details` is omitted, because its type depends on the engine kind.
+    The `details` field is omitted, because its type depends on the engine kind.
     """
     facts = dataclasses.asdict(dataclasses.replace(engine, details=None))
     del facts["details"]

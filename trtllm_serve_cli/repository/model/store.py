@@ -46,7 +46,7 @@ class ImportedModel:
 
     @property
     def text_model(self) -> str:
-        """The Triton model to which clients send text."""
+        """The Triton model that clients send text to."""
         return self.name if self.name in self.models else self.models[0]
 
 
@@ -140,7 +140,7 @@ def find_name(home: Home, name: str | None) -> str:
         return name
     near = difflib.get_close_matches(name, known, n=3)
     raise UnknownModel(
-        f"No model {name!r} has been imported.",
+        f"No model named {name!r} has been imported.",
         why=f"did you mean {', '.join(near)}?" if near else "",
         next_step=f"run the command with {near[0]}, or list the imported models with `tllm list`"
         if near and find_alias(name) is None
@@ -149,12 +149,12 @@ def find_name(home: Home, name: str | None) -> str:
 
 
 def is_imported(path: Path, name: str) -> bool:
-    """Return whether commands look for the repository of the model `name` at `path`."""
+    """Return whether commands look for the repository of the model named `name` at `path`."""
     return path == find_home().models / name
 
 
 def target_of(path: Path, name: str) -> str:
-    """Return `name` if commands find the repository at `path` by this name, else `--repo PATH`."""
+    """Return `name` if it selects the repository at `path` in commands, otherwise `--repo PATH`."""
     return name if is_imported(path, name) else f"--repo {shlex.quote(str(path))}"
 
 

@@ -22,8 +22,8 @@ _TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 def read_repository(directory: Path) -> ImportedModel:
     """Return the model in a repository that tllm rendered, or in a copy of NVIDIA's repository.
 
-    A model from a copy has the name of the copy's folder. Raise `RepositoryError` if `directory` is
-    neither of these repositories, or if template variables in a copy are not filled in.
+    The model in a copy is named after the copy's folder. Raise `RepositoryError` if `directory` is
+    neither kind of repository, or if template variables in a copy are not filled in.
     """
     if (directory / MANIFEST).exists():
         return read_manifest(directory)
@@ -32,8 +32,8 @@ def read_repository(directory: Path) -> ImportedModel:
         raise RepositoryError(
             f"{directory} is neither a tllm model repository nor a copy of NVIDIA's "
             "inflight_batcher_llm.",
-            why=f"it contains neither the file {MANIFEST} nor a model {_CORE} that uses the "
-            "backend tensorrtllm",
+            why=f"it contains neither a {MANIFEST} file nor a {_CORE} model that uses the "
+            "tensorrtllm backend",
             next_step="to serve this repository without tllm, run "
             f"`tritonserver --model-repository={shlex.quote(str(directory))}`",
         )

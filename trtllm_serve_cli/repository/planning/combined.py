@@ -1,12 +1,12 @@
-"""Combine several model repositories into one repository, which a single server can serve.
+"""Combine several model repositories into one that a single server can serve.
 
-A model that was imported as `a` keeps the name `a`, because clients send their requests to that
-name. The other models in its repository get the prefix `a_`, for example `a_preprocessing` and
+A model that was imported as `a` keeps the name `a`, because clients use that name in their
+requests. The other models in its repository get the prefix `a_`, for example `a_preprocessing` and
 `a_tensorrt_llm`. References to renamed models are updated. If two models would have the same name,
 the combination is rejected.
 
-Only the `config.pbtxt` of each model is rewritten. All other files are symbolic links, because a
-copy of a version folder could be large, and would be outdated after the next import.
+Only each model's `config.pbtxt` is rewritten. All other files are symbolic links, because a copy of
+a version folder could be large, and would be outdated after the next import.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ def prefixed(owner: str, model: str) -> str:
 
 
 def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedModel, ...]:
-    """Plan a repository that combines `repositories`, and return the models of the combined
-    repository.
+    """Plan a repository that combines `repositories`, and return its models.
 
     Raise `BadInput` if two models would have the same name, and `RepositoryError` if a file cannot
     be read.
@@ -108,9 +107,9 @@ def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str
 
 
 def _renamed_references(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """Yield the changes that rename the models to which the parameters of `model` refer.
+    """Yield the changes that rename the models referenced by the parameters of `model`.
 
-    Parameters without a value are changed, too, because their default values are the old names.
+    Parameters without a value are also changed, because their default values are the old names.
     """
     for parameter in load_parameters().values():
         if parameter.type != "model":

@@ -67,7 +67,7 @@ _DRAFT_NAME = "tensorrt_llm_draft_model_name"
 
 
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
-    """Plan the repository that serves `engine` as the model `name`.
+    """Plan the repository that serves `engine` as the model named `name`.
 
     Raise `BadInput` if the name is reserved, or if the engine or the layout does not support an
     option.
@@ -88,7 +88,7 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
 
 
 def check_combination(parameters: Mapping[str, str], engine_kind: str) -> None:
-    """Raise `BadInput` if a parameter is invalid for the engine kind or contradicts another one.
+    """Raise `BadInput` if a parameter is invalid or contradicts another parameter.
 
     Unlike `plan_repository`, this check does not require an engine, so it runs before a build.
     """
@@ -97,13 +97,13 @@ def check_combination(parameters: Mapping[str, str], engine_kind: str) -> None:
 
 
 def check_layout(layout: Layout, engine_kind: str) -> None:
-    """Raise `BadInput` if the engine kind cannot be served in the layout."""
+    """Raise `BadInput` if the layout does not support the engine kind."""
     layouts = find_kind(engine_kind).serving.layouts
     if layout in layouts:
         return
     kinds = " and ".join(sorted(kind.name for kind in kinds_in_layout(layout)))
     raise BadInput(
-        f"The engine kind {engine_kind} cannot be served in the {layout} layout.",
+        f"The {layout} layout does not support the {engine_kind} engine kind.",
         why=f"the layout supports only {kinds}",
         next_step=f"choose --layout {' or '.join(layouts)}",
     )
@@ -245,7 +245,7 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
 
 
 def _used(models: Sequence[ModelConfig], layout: Layout) -> set[str]:
-    """Return the names of the parameters for which at least one model has a field."""
+    """Return the names of the parameters that have a field in at least one model."""
     return {
         each.name
         for each in load_parameters().values()
@@ -346,8 +346,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     contract = _contracts(engine)["tensorrt_llm"]
     if backend is not None:
         contract = type_tensors("tensorrt_llm", contract, values)
-        # Always enable the dynamic batcher, because NVIDIA's template for this model enables it,
-        # too.
+        # Like NVIDIA's template for this model, always enable the dynamic batcher.
         batching |= {"backend": values[backend], "is_batched": True}
     return ModelConfig(
         name="tensorrt_llm",
@@ -365,7 +364,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 def _draft(engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     """Return the model that generates draft tokens for `tensorrt_llm`, if there is one.
 
-    The parameter `draft_NAME` sets the parameter NAME of the draft model. The parameters in
+    The `draft_NAME` parameter sets the draft model's NAME parameter. The parameters in
     `_SHARED_WITH_DRAFT` have the same values as in `tensorrt_llm`. All other parameters have the
     defaults of the draft engine.
     """
@@ -439,8 +438,8 @@ def _contracts(engine: Engine) -> Mapping[str, Contract]:
 
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
-    # In repositories that tllm creates, `ensemble` is also a Python model. Therefore, both text
-    # models use the tensor types of `tensorrt_llm_bls`.
+    # In repositories that tllm creates, `ensemble` is also a Python model, so both text models use
+    # the tensor types of `tensorrt_llm_bls`.
     version = find_kind(engine.kind).serving.contract_version(engine)
     contract = type_tensors("tensorrt_llm_bls", load_text_contract(kind, version), values)
     return ModelConfig(

@@ -3,8 +3,8 @@
 An engine is in use if a repository's manifest contains the engine's path, either as the engine or
 as a parameter, for example `draft_model_dir`. If the manifest cannot be read, the paths in the
 Triton model configurations count instead. The store contains a symbolic link to each repository
-that uses one of the store's engines, because repositories may be outside this TLLM_HOME. If a
-repository was deleted, its link is broken and is ignored.
+that uses one of the store's engines, because repositories may be outside this TLLM_HOME. Broken
+links to deleted repositories are ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Removal:
 
 
 def record_references(home: Home, repository: Path) -> None:
-    """Add a link to `repository` to each engine store with engines that the repository uses."""
+    """Add a link to `repository` to each engine store that contains an engine of the repository."""
     mark = hashlib.sha256(str(repository).encode()).hexdigest()[:16]
     for store in {path.parent for path in _paths_in(repository)}:
         if store == home.engines or is_store(store):
@@ -126,7 +126,7 @@ def _repositories(home: Home) -> set[Path]:
 
 
 def engines_of(repository: Path, store: Path) -> set[Path]:
-    """Return the folders of the engines in `store` to which the repository refers."""
+    """Return the folders of the engines in `store` that the repository references."""
     paths = [path for path in _paths_in(repository) if store in path.parents]
     return {store / path.relative_to(store).parts[0] for path in paths}
 
@@ -134,8 +134,9 @@ def engines_of(repository: Path, store: Path) -> set[Path]:
 def _paths_in(repository: Path) -> list[Path]:
     """Return the absolute paths in the repository's manifest.
 
-    If the manifest cannot be read, return the absolute paths in the Triton model configurations, so
-    that a broken manifest does not make an engine count as unused.
+    If the manifest cannot be read, return the absolute paths in the Triton model configurations.
+    Without this fallback, the engines of a repository with a broken manifest would be treated as
+    unused.
     """
     try:
         manifest = json.loads((repository / MANIFEST).read_text(encoding="utf-8"))

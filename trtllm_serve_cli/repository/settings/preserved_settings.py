@@ -25,7 +25,10 @@ class PreservedSettings:
     dropped: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> list[str]:
-        """Return a line with the kept settings and a line with the dropped settings, if any."""
+        """Return one line for the kept settings and one for the dropped settings.
+
+        Omit a line if it has no settings to list.
+        """
         return [
             f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"
             for what, parameters in (
@@ -42,8 +45,8 @@ def choose_preserved(
     """Choose the settings of `existing` that an import keeps.
 
     A setting is kept if it is valid for the new engine kind. All settings are dropped if the layout
-    has changed. Settings of a draft model are dropped if the new import has no draft model.
-    Parameters that the new import sets are neither kept nor dropped.
+    has changed. Draft model settings are dropped if the new import has no draft model. Parameters
+    that the new import sets are neither kept nor dropped.
     """
     requested = list_implied(list_requested(options))
     rest = {name: value for name, value in existing.preserved.items() if name not in requested}

@@ -67,7 +67,7 @@ class Setting:
 class Change:
     """A change to one value in a model's `config.pbtxt`.
 
-    `old` is None if the change adds the value. If a template contains the variable `${name}` in an
+    `old` is None if the change adds the value. If a template contains a `${name}` variable in an
     unexpected field, `place` is this variable instead of a field.
     """
 
@@ -107,9 +107,9 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
 def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> list[Change]:
     """Return the changes that set the parameters in `requested` to their new values.
 
-    A parameter is changed in all models that have a value for the parameter. If no model has a
-    value, the value is added. Raise `BadInput` if a name or value is not valid for the engine kind,
-    and `RepositoryError` if a file cannot be read.
+    A parameter is changed in all models that have a value for it. If no model has one, the value is
+    added. Raise `BadInput` if a name or value is not valid for the engine kind, and
+    `RepositoryError` if a file cannot be read.
     """
     _check_layout(repository)
     version = find_trtllm_version(repository)
@@ -138,7 +138,7 @@ def _check_layout(repository: OpenRepository) -> None:
     file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
     path = repository.path / next(iter(repository.texts)) / "1" / file
     raise BadInput(
-        f"The settings of {repository.name} are not in a config.pbtxt.",
+        f"The settings of {repository.name} are not stored in config.pbtxt files.",
         why=f"the {repository.layout} layout stores the engine arguments in {file}",
         next_step=f"edit {path}, then restart the server",
     )
@@ -210,7 +210,7 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
     missing = [at for at in places if not at[1].endswith(".data_type")]
     if not missing or not _can_be_added(repository, parameter):
         raise BadInput(
-            f"The parameter {parameter.name} cannot be set in {repository.path}.",
+            f"The {parameter.name} parameter cannot be set in {repository.path}.",
             why=f"no {CONFIG} in this repository has a field for the parameter",
             next_step="import the model again with --draft NAME"
             if parameter.is_of_draft_model

@@ -21,13 +21,13 @@ _DECOUPLED = "model_transaction_policy.decoupled"
 
 
 def check_draft_model(checked: Checked) -> Iterator[Finding]:
-    """Yield findings about the model `tensorrt_llm_draft` in a repository that tllm rendered."""
+    """Yield findings about the `tensorrt_llm_draft` model in a repository that tllm rendered."""
     repository = checked.repository
     if not repository.has_manifest or not {_TARGET, DRAFT_MODEL} <= repository.texts.keys():
         return
     if repository.value(DRAFT_MODEL, _DECOUPLED) != repository.value(_TARGET, _DECOUPLED):
         yield checked.finding(
-            "error", DRAFT_MODEL, f"its value of decoupled_mode differs from that of {_TARGET}",
+            "error", DRAFT_MODEL, f"its decoupled_mode value differs from that of {_TARGET}",
             f"run `{checked.set_command} decoupled_mode=true`", place=_DECOUPLED,
         )  # fmt: skip
     builds = [_read_build(checked, model) for model in (_TARGET, DRAFT_MODEL)]

@@ -27,7 +27,7 @@ _VERSION = "parameters.tensorrt_llm_version"
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits and properties of an engine. An unknown value is None.
+    """The limits and properties of an engine. Unknown values are None.
 
     `path` is the file from which the values were read: a TensorRT engine's `config.json` (with
     `pretrained_config` and `build_config`), the `engine.json` of another engine that tllm built, or
@@ -62,9 +62,9 @@ def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
-    """Return the errors in a repository whose configuration does not fit its engine.
+    """Return errors about settings in the repository that do not fit its engine.
 
-    The backend, the version of TensorRT-LLM and the limits are checked.
+    Check the backend, the TensorRT-LLM version and the limits.
     """
     checked = Checked(repository, {})
     return [
@@ -83,7 +83,7 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
 def find_trtllm_version(repository: OpenRepository) -> str:
     """Return the version of TensorRT-LLM that built the engine, or "" if it is unknown.
 
-    If the engine's files do not state the version, return the version in the `config.pbtxt` of a
+    If the engine's files do not contain the version, return the version in the `config.pbtxt` of a
     text model.
     """
     for model in repository.texts:
@@ -142,7 +142,7 @@ def read_limits(directory: Path) -> EngineLimits | None:
 def _limits_of_legacy(facts: dict[str, Any], config_file: Path) -> EngineLimits | None:
     """Return the limits of an engine that a `build.py` script built, or None if `facts` is invalid.
 
-    TensorRT-LLM had these scripts before it had the command `trtllm-build`.
+    TensorRT-LLM used these scripts before it introduced `trtllm-build`.
     """
     try:
         build = parse_legacy_build(facts, config_file.parent)
@@ -199,9 +199,9 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield an error if `model` has the backend `python` in a repository that tllm rendered.
+    """Yield an error if `model` uses the `python` backend in a repository that tllm rendered.
 
-    This backend requires NVIDIA's Python model, which such repositories do not contain.
+    This backend requires NVIDIA's Python model, which rendered repositories do not contain.
     """
     repository = checked.repository
     runs_in_backend = find_kind(repository.kind).runs_in_triton_backend
@@ -235,8 +235,8 @@ def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
     """Yield findings about values that exceed the engine's limits or require a missing feature.
 
-    If the batch size exceeds its limit, the finding is only a warning, because Triton splits larger
-    batches. The engine rejects requests that exceed the other limits.
+    An excessive batch size is only a warning, because Triton splits larger batches. The engine
+    rejects requests that exceed the other limits.
     """
     for name, place, limit in (
         ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width),

@@ -43,7 +43,7 @@ def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
             target = repository.value(model, place)
             if target and target not in repository.texts:
                 yield checked.finding(
-                    "error", model, f"it calls the model {target}, which does not exist",
+                    "error", model, f"it calls the {target} model, which does not exist",
                     f"run `{checked.set_command} {parameter.name}={_nearest(target, checked)}`",
                     place=place,
                 )  # fmt: skip
@@ -61,7 +61,7 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
     if preferred and max(preferred) > config.max_batch_size:
         yield checked.finding(
             "error", model,
-            f"the preferred batch size {max(preferred)} is above max_batch_size "
+            f"the preferred batch size is {max(preferred)}, but max_batch_size is "
             f"{config.max_batch_size}",
             f"run `{checked.set_command} triton_max_batch_size={max(preferred)}`",
             place="dynamic_batching.preferred_batch_size",
@@ -109,36 +109,36 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
     ensemble = checked.configs[model]
     steps = list(ensemble.ensemble_scheduling.step)
     producers: _Producers = {
-        each.name: (each.data_type, f"the ensemble's input {each.name}") for each in ensemble.input
+        each.name: (each.data_type, f"the ensemble's {each.name} input") for each in ensemble.input
     }
     for step in steps:
         place = f"ensemble_scheduling.step.{step.model_name}.model_name"
         if step.model_name not in checked.repository.texts:
             yield checked.finding(
-                "error", model, f"a step calls the model {step.model_name}, which does not exist",
+                "error", model, f"a step calls the {step.model_name} model, which does not exist",
                 _did_you_mean(step.model_name, checked.repository.texts), place=place,
             )  # fmt: skip
         step_config = checked.configs.get(step.model_name)
         if step_config is None:
             # Another finding already reports that the model is missing or cannot be parsed. Add the
-            # outputs that this step maps, so that no further finding reports that these tensors
-            # have no producer.
+            # outputs that this step maps, so that these tensors are not also reported as having no
+            # producer.
             producers |= dict.fromkeys(step.output_map.values(), (None, ""))
             continue
         outputs = {each.name: each.data_type for each in step_config.output}
         for key, name in sorted(step.output_map.items()):
             if key in outputs:
-                producers[name] = (outputs[key], f"the output {key} of {step.model_name}")
+                producers[name] = (outputs[key], f"the {key} output of {step.model_name}")
             else:
                 yield checked.finding(
-                    "error", model, f"{step.model_name} has no output {key}",
+                    "error", model, f"{step.model_name} has no output named {key}",
                     _did_you_mean(key, outputs), place=place,
                 )  # fmt: skip
         if ensemble.max_batch_size > step_config.max_batch_size:
             yield checked.finding(
                 "error", model,
-                f"max_batch_size is {ensemble.max_batch_size}, but the max_batch_size of the step "
-                f"{step.model_name} is {step_config.max_batch_size}",
+                f"max_batch_size is {ensemble.max_batch_size}, but the max_batch_size of the "
+                f"{step.model_name} step is {step_config.max_batch_size}",
                 f"run `{checked.set_command} triton_max_batch_size={ensemble.max_batch_size}`",
                 place="max_batch_size",
             )  # fmt: skip
@@ -147,7 +147,7 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
             yield from _check_step(checked, model, step, producers)
     for output in ensemble.output:
         yield from _check_tensor(
-            checked, model, output.name, output.data_type, f"the ensemble's output {output.name}",
+            checked, model, output.name, output.data_type, f"the ensemble's {output.name} output",
             producers, f"output.{output.name}.name",
         )  # fmt: skip
 
@@ -160,11 +160,11 @@ def _check_step(
     for key, name in sorted(step.input_map.items()):
         if key not in inputs:
             yield checked.finding(
-                "error", model, f"{step.model_name} has no input {key}",
+                "error", model, f"{step.model_name} has no input named {key}",
                 _did_you_mean(key, inputs), place=place,
             )  # fmt: skip
             continue
-        consumer = f"the input {key} of {step.model_name}"
+        consumer = f"the {key} input of {step.model_name}"
         yield from _check_tensor(
             checked, model, name, inputs[key].data_type, consumer, producers, place
         )
@@ -172,7 +172,7 @@ def _check_step(
         if not tensor.optional and key not in step.input_map:
             yield checked.finding(
                 "error", model,
-                f"{step.model_name} requires the input {key}, but no input_map sets it",
+                f"{step.model_name} requires the {key} input, but no input_map sets it",
                 f'add input_map {{ key: "{key}" value: … }} to the step', place=place,
             )  # fmt: skip
 

@@ -208,9 +208,8 @@ def _restore(checked: Checked) -> str:
 
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contract = _find_contract(checked, model)
-    # Skip layouts with a single text-to-text model, because the tensors of this model differ from
-    # those in the inflight layout. In a copy of NVIDIA's repository, this model is named
-    # `tensorrt_llm`.
+    # Skip layouts with a single text-to-text model, because its tensors differ from those in the
+    # inflight layout. In a copy of NVIDIA's repository, this model is named `tensorrt_llm`.
     is_other = checked.repository.layout not in UPSTREAM_LAYOUTS or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
@@ -250,7 +249,7 @@ def _check_side(
         if known and type_name(tensor.data_type) not in _types(known, model, place, checked):
             yield checked.finding(
                 "error" if has_manifest else "warning", model,
-                f"the {side} {name} is {type_name(tensor.data_type)}, but clients expect "
+                f"the {name} {side} is {type_name(tensor.data_type)}, but clients expect "
                 f"{known.type}",
                 f"set data_type: {known.type}", place=place,
             )  # fmt: skip
@@ -295,7 +294,7 @@ def _check_parameters(checked: Checked, model: str) -> Iterator[Finding]:
         if place not in known:
             near = difflib.get_close_matches(key, [each[11:] for each in known], n=1)
             yield checked.finding(
-                "warning", model, f"the parameter {key} is unknown",
+                "warning", model, f"{key} is not a known parameter",
                 f"use {near[0]} instead" if near else "", place=place,
             )  # fmt: skip
 
@@ -308,12 +307,12 @@ def _check_parameter_value(
         return
     is_entry = place.startswith("parameters.")
     if not parameter.applies_to(kind) and is_entry:
-        # An import writes some parameters for every engine kind, even for kinds on which they have
-        # no effect. Therefore, ignore default values and values that the import wrote.
+        # Ignore default values and values written by the import, because an import writes some
+        # parameters even for engine kinds that do not use them.
         at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
         if value not in (parameter.default, at_import):
             yield checked.finding(
-                "warning", model, f"{parameter.name} has no effect on the engine kind {kind}",
+                "warning", model, f"{parameter.name} has no effect on the {kind} engine kind",
                 "remove the parameter", place=place,
             )  # fmt: skip
         return

@@ -1,6 +1,6 @@
-"""Implement the engine kinds, one in each sub-package, and the code that they share.
+"""Implement the engine kinds and the code that they share.
 
-A sub-package has the name of its engine kind, and its module `kind.py` describes the engine kind.
-If an engine worker runs the engine, the sub-package also has a module `engine.py`, which implements
+Each engine kind has a sub-package of the same name, with a `kind.py` module that describes it. If
+the engine runs in an engine worker, the sub-package also contains `engine.py`, which implements
 `runtime.engine.Engine`.
 """

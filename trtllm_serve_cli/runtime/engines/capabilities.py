@@ -1,9 +1,8 @@
 """Define the optional request features and the capabilities of engine kinds.
 
-Each engine kind declares `Capabilities` in its `kind.py`. `Capabilities.unsupported` maps each
-feature that the engine kind does not support to the reason. A request that uses an unsupported
-feature fails with an error. The error names the tensor, the reason, and the engine kinds that
-support the feature. `docs/reference/capabilities.md` is generated from these definitions.
+Each engine kind declares `Capabilities` in its `kind.py`. A request that uses an unsupported
+feature fails with an error that names the tensor, the reason, and the engine kinds that support the
+feature. `docs/reference/capabilities.md` is generated from these definitions.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An optional feature, which a request uses if it sets any of `tensors`.
+    """An optional feature. A request uses it by setting any of `tensors`.
 
-    The same input may have different names in different models, for example `runtime_top_k` and
-    `top_k`. `tensors` contains all these names. `fields` contains the fields of the OpenAI API that
-    use the feature, if no tensor does.
+    An input can have different names in different models, for example `runtime_top_k` and `top_k`.
+    `tensors` contains all of them. If the feature has no tensors, `fields` contains the OpenAI API
+    fields that use it.
     """
 
     name: str
@@ -30,9 +29,8 @@ class Feature:
 class Capabilities:
     """The request features that an engine kind supports.
 
-    `unsupported` maps each unsupported feature to the reason why it is not supported. `notes` maps
-    supported features that behave differently than in TensorRT-LLM to a description of the
-    difference.
+    `unsupported` maps each unsupported feature to the reason. `notes` describes how supported
+    features differ from TensorRT-LLM.
     """
 
     unsupported: Mapping[Feature, str] = field(default_factory=dict)
@@ -202,8 +200,8 @@ EMBEDDINGS = Feature(
     ("/v1/embeddings",),
 )
 
-# The features that only upstream's model in the llmapi layout supports, and the reason why no
-# engine kind supports them.
+# Features that only upstream's model in the llmapi layout supports. Maps each feature to the reason
+# why no engine kind supports it.
 UPSTREAM_ONLY: Mapping[Feature, str] = {
     ADAPTER_PATHS: "adapters are read from lora_prefetch_dir and selected by lora_name",
     LOGITS_PROCESSORS: "only upstream's model in the llmapi layout runs Python code for each token",
@@ -240,5 +238,5 @@ FEATURES = (
 
 
 def find_feature(tensor: str) -> Feature | None:
-    """Return the feature to which `tensor` belongs, or None if no feature uses it."""
+    """Return the feature that uses `tensor`, or None if no feature does."""
     return next((each for each in FEATURES if tensor in each.tensors), None)

@@ -1,4 +1,4 @@
-"""The interface of the models that compute embeddings."""
+"""Define the interface of models that compute embeddings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Embedder(Protocol):
     """A model that computes the embeddings of a batch of prompts."""
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
-        """Return the embeddings, with the shape [prompts, dimension]."""
+        """Return an array of embeddings with the shape [prompts, dimension]."""
 
     def close(self) -> None:
         """Release all resources that would outlive this process."""

@@ -1,4 +1,4 @@
-"""Implement an engine that computes embeddings, for all engine kinds with an embedder."""
+"""Implement the embedding engine that all engine kinds with an embedder share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .kinds import find_kind
 class EmbeddingEngine:
     """An engine that computes one batch of embeddings per step.
 
-    `config` contains max_batch_size, max_num_tokens, max_seq_len and vocab_size. A batch has at
-    most `max_batch_size` prompts and, padded to its longest prompt, at most `max_num_tokens`
-    tokens. The oldest request is always in the next batch. The rest of the batch are the waiting
-    requests with the most similar lengths, which need the least padding.
+    `config` contains max_batch_size, max_num_tokens, max_seq_len and vocab_size. A batch contains
+    at most `max_batch_size` prompts and, after padding to the longest prompt, at most
+    `max_num_tokens` tokens. The next batch always includes the oldest request. The rest of the
+    batch is filled with the requests closest to it in length, because they need the least padding.
     """
 
     def __init__(self, embedder: Embedder, config: dict[str, Any]) -> None:
@@ -93,5 +93,5 @@ def load_embedding_engine(kind: str, config: dict[str, Any]) -> EmbeddingEngine:
     """
     load = find_kind(kind).load_embedder
     if load is None:
-        raise ValueError(f"the engine kind {kind} does not compute embeddings")
+        raise ValueError(f"the {kind} engine kind does not compute embeddings")
     return EmbeddingEngine(load(config), config)

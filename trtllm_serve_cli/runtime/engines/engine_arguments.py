@@ -16,9 +16,9 @@ Read = Callable[[str], Any]
 class ArgumentTable:
     """A table that maps `config.pbtxt` parameters to an engine package's arguments.
 
-    `rows` maps each parameter to the name of its argument and to the function that parses the
-    parameter's text. The name of an argument in a group is written as `group.key`. The parameter
-    named `rest` contains all arguments that have no row, as a JSON object.
+    `rows` maps each parameter to the name of its argument and the function that parses its text.
+    Arguments in a group are named `group.key`. The `rest` parameter is a JSON object with all
+    arguments that have no row.
     """
 
     rest: str
@@ -68,8 +68,7 @@ class ArgumentTable:
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
     """Merge two mappings. Values in `other` override values in `one`.
 
-    If both mappings contain a group of arguments with the same name, the arguments of the two
-    groups are merged, too.
+    Argument groups that are in both mappings are merged, too.
     """
     merged = dict(one)
     for key, value in other.items():
@@ -100,7 +99,7 @@ def explaining_rejections(package: str) -> Iterator[None]:
 
 
 def read_flag(text: str) -> bool:
-    """Return whether a boolean parameter is true. Any text except 1 and true is false."""
+    """Return whether a boolean parameter is set to 1 or true."""
     return text.lower() in ("1", "true")
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 class PrefixBlocks:
     """An LRU cache with up to `capacity` full blocks from earlier prompts.
 
-    As in engines that reuse blocks, the tokens of a block and all preceding tokens identify the
-    block. The cache does not know which blocks an engine evicts to make room for running requests,
-    so the estimate may be too high if the engine's KV cache is full.
+    As in the engines themselves, a block is identified by its own tokens and all preceding tokens.
+    The cache does not track the blocks that an engine evicts to make room for running requests, so
+    the estimate may be too high if the engine's KV cache is full.
     """
 
     def __init__(self, tokens_per_block: int, capacity: int) -> None:

@@ -1,4 +1,4 @@
-"""Convert parameters of the model `tensorrt_llm` to an engine worker's configuration."""
+"""Convert parameters of the `tensorrt_llm` model to an engine worker's configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..triton.parameters import Parameters
 
 
 def scheduler_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration for a worker that loads an engine from its folder."""
+    """Return the configuration for a worker that loads an engine from a folder."""
     return {
         "engine_dir": parameters.text("gpt_model_path"),
         "max_batch_size": parameters.number("max_num_seqs"),
@@ -47,7 +47,7 @@ def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str
 def embedding_config(parameters: Parameters) -> dict[str, Any]:
     """Return the configuration for a worker that computes embeddings.
 
-    `llm` contains the arguments for the package of the engine kind, if it has any.
+    `llm` contains additional arguments for the engine kind's package.
     """
     return {
         "embedding": json.loads(parameters.text("embedding")),

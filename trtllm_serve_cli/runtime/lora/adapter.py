@@ -1,9 +1,9 @@
 """Check LoRA adapters, and convert them to and from the two tensors that NVIDIA's clients send.
 
 Each row of `lora_config` describes one adapted module by its module id, layer and adapter size r.
-The same row of `lora_weights` contains the module's weights: A [r, in], followed by B [out, r]
-multiplied by the scaling. Zeros pad each row to the length of the longest row. The layout, ids and
-names are defined by NVIDIA/TensorRT-LLM, in examples/hf_lora_convert.py and
+The corresponding row of `lora_weights` contains the module's weights: A [r, in], followed by B
+[out, r] multiplied by the scaling. Zeros pad each row to the length of the longest row. The layout,
+ids and names are defined by NVIDIA/TensorRT-LLM, in examples/hf_lora_convert.py and
 tensorrt_llm/lora_manager.py.
 """
 
@@ -19,11 +19,11 @@ import numpy as np
 from .safetensors import narrow_to_bfloat16, widen_bfloat16
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# Module -> (output features, input features), for the modules that an adapter can change.
+# Maps each module that an adapter can change to its numbers of output and input features.
 Sites = Mapping[str, tuple[int, int]]
 
-# Module name in Hugging Face models -> TensorRT-LLM's module id. TensorRT-LLM's module names
-# differ, for example mlp_h_to_4h for gate_proj.
+# Maps each module name in Hugging Face models to TensorRT-LLM's module id. TensorRT-LLM's module
+# names differ, for example mlp_h_to_4h for gate_proj.
 _MODULE_IDS = {
     "qkv_proj": 0,
     "query_key_value": 0,
@@ -49,7 +49,7 @@ _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]+)\.(?:self_attn|mlp)\.([a-z_]+)")
 # The valid numbers of columns in `lora_config`. The fourth column marks DoRA adapters, and older
 # clients omit this column.
 _CONFIG_COLUMNS = (3, 4)
-# The type with which NumPy reads bfloat16 values from a `.npy` file: two untyped bytes.
+# The type that NumPy assigns to bfloat16 values in a `.npy` file: two untyped bytes.
 _BFLOAT16 = np.dtype("V2")
 
 
@@ -68,13 +68,13 @@ class LowRank:
     b: Array
 
 
-# The name of a module in Hugging Face models, for example model.layers.0.mlp.up_proj -> the change
-# to its weights.
+# Maps the name of each module in Hugging Face models, for example model.layers.0.mlp.up_proj, to
+# the change to its weights.
 Adapter = Mapping[str, LowRank]
 
 
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
-    """Return the tensors `lora_weights` and `lora_config` for `adapter`.
+    """Return the `lora_weights` and `lora_config` tensors for `adapter`.
 
     `dtype` is the type of `lora_weights`: the name of a NumPy type, or bfloat16. `lora_config` has
     three columns. Raise `BadAdapter` if TensorRT-LLM has no id for a module, or if a value
@@ -90,7 +90,7 @@ def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Arr
 
 
 def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, LowRank]:
-    """Convert `weights` and `config` to a float32 adapter for a model with the modules `sites`.
+    """Convert `weights` and `config` to a float32 adapter for a model with the modules in `sites`.
 
     If a tensor is invalid, raise a `BadAdapter` that names it.
     """
@@ -125,7 +125,7 @@ def check_shapes(weights: Array, config: Array) -> None:
 
 
 def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
-    """Raise `BadAdapter` if `adapter` does not fit a model with the modules `sites`.
+    """Raise `BadAdapter` if `adapter` does not fit a model with the modules in `sites`.
 
     Also raise `BadAdapter` if the weights contain NaN or infinity, or if a module's rank exceeds
     `max_rank`.
@@ -159,8 +159,8 @@ def _layer_and_id(module: str) -> tuple[int, int]:
     match = _MODULE.fullmatch(module)
     if match is None or match[2] not in _MODULE_IDS:
         raise BadAdapter(
-            f"the adapter changes {module}, which has no module id in TensorRT-LLM; change "
-            f"only these modules in layers: {', '.join(_MODULE_IDS)}"
+            f"the adapter changes {module}, which has no module id in TensorRT-LLM; use an "
+            f"adapter that changes only these modules of layers: {', '.join(_MODULE_IDS)}"
         )
     return int(match[1]), _MODULE_IDS[match[2]]
 
@@ -174,7 +174,7 @@ def _module_of(index: int, entry: list[int], places: Mapping[tuple[int, int], st
     kind, layer, rank = entry[:3]
     if any(entry[3:]):
         raise BadAdapter(
-            f"lora_config row {index} uses DoRA, which is not supported; send plain LoRA"
+            f"lora_config row {index} uses DoRA, which is not supported; send a plain LoRA adapter"
         )
     if not 0 <= kind < len(_ID_NAMES):
         raise BadAdapter(

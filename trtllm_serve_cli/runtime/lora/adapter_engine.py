@@ -1,11 +1,12 @@
 """Serve several LoRA adapters by running one engine per loaded adapter.
 
-Requests with different adapters, and requests without an adapter, run concurrently, because a step
-runs one step of each engine. A thread reads and loads adapters, so that other requests do not wait.
-At most `max_loras` adapters are loaded. If a request needs another adapter, an idle adapter is
-unloaded first. If no adapter is idle, the least recently used adapter is unloaded after its
-requests have ended. The weights of unloaded adapters stay in memory, because they are small.
-`lora_cache_host_memory_bytes` limits the total size of the weights that clients have sent.
+Requests with different adapters, and requests without an adapter, run concurrently, because each
+step runs one step of every engine. A separate thread reads and loads adapters, so that other
+requests do not have to wait. At most `max_loras` adapters are loaded. If a request needs another
+adapter, an idle adapter is unloaded first. If no adapter is idle, the least recently used adapter
+is unloaded after its requests have finished. The weights of unloaded adapters stay in memory,
+because they are small. `lora_cache_host_memory_bytes` limits the total size of the weights that
+clients have sent.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from .adapter_request import (
 )
 from .peft import read_adapter
 
-# The maximum time that a step waits for an adapter if no requests are running, in seconds.
+# The maximum time in seconds that a step waits for an adapter if no requests are running.
 _IDLE_WAIT_S = 0.02
 
 
 class LoraEngine:
     """An engine that runs requests with and without LoRA adapters.
 
-    Requests without an adapter run on the engine `base`. For each adapter, `load` creates an
-    engine, which runs the requests with this adapter. `find_sites` returns the modules that an
+    Requests without an adapter run on the `base` engine. For each adapter, `load` creates an
+    engine, which runs the requests that use this adapter. `find_sites` returns the modules that an
     adapter can change, or raises `BadAdapter` if the model has no such modules. An adapter's key is
     its name, or its `lora_task_id` as text.
     """
@@ -59,11 +60,11 @@ class LoraEngine:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
         self._prefetched: dict[str, Adapter] = {}
         self._sent: OrderedDict[str, Adapter] = OrderedDict()
-        # The loaded adapters, starting with the least recently used adapter.
+        # The loaded adapters, least recently used first.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._draining: str | None = None
-        # The sums of the counters of all unloaded engines. `stats` includes these sums in its
-        # totals, because counters must never decrease.
+        # The summed counters of all unloaded engines. `stats` adds them to its totals, because
+        # counters must never decrease.
         self._retired_counts = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
@@ -128,7 +129,7 @@ class LoraEngine:
         return key in self._prefetched or key in self._sent or key in self._reading
 
     def _prefetch(self, folder: Path) -> None:
-        """Read all adapters in `folder`, and load the first `max_loras` adapters."""
+        """Read all adapters in `folder`, and load the first `max_loras` of them."""
         sites = self._find_sites()
 
         def read(each: Path) -> Adapter:
@@ -164,9 +165,9 @@ class LoraEngine:
             except BadAdapter as error:
                 updates += self._fail(key, str(error), rejected=True)
             except FileNotFoundError:
-                # The file was deleted because the client has cancelled the request.
+                # The file was deleted because the client cancelled the request.
                 updates += self._fail(key, explain_not_found(key), rejected=True)
-            except Exception as error:  # an error must not end requests with other adapters
+            except Exception as error:  # an error must not affect requests with other adapters
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
         return updates
@@ -202,7 +203,7 @@ class LoraEngine:
                     self._loaded[key].submit(request)
                 except InvalidRequest as error:
                     updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
-                except Exception as error:  # an error in one request must not end other requests
+                except Exception as error:  # an error in one request must not affect other requests
                     write_traceback()
                     why = f"the engine could not accept the request: {error}"
                     updates.append(SequenceUpdate(request.id, error=why))
@@ -232,16 +233,16 @@ class LoraEngine:
             self._retired_counts = {
                 name: self._retired_counts[name] + getattr(stats, name) for name in COUNTS
             }
-            # Close the engine in the thread, because `close` may wait for the guide check of a
-            # cancelled request.
+            # Close the engine in the adapter thread, because `close` may wait for the guide check
+            # of a cancelled request.
             self._thread.submit(engine.close)
         adapter = self._prefetched.get(key) or self._sent[key]
         self._loading[key] = self._thread.submit(self._load, adapter)
 
     def _evict_sent(self, newest: str) -> None:
-        """Evict sent adapters until the other sent adapters fit in `lora_cache_host_memory_bytes`.
+        """Evict sent adapters until the remaining ones fit in `lora_cache_host_memory_bytes`.
 
-        The adapter `newest`, loaded adapters and adapters that waiting requests need are not
+        The `newest` adapter, loaded adapters and adapters that waiting requests need are not
         evicted.
         """
         used = {newest, *self._loaded, *self._loading, *self._waiting}

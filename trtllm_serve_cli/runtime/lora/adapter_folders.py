@@ -48,9 +48,9 @@ class AdapterFolders:
     """The adapters in `lora_prefetch_dir` and the adapters that clients have sent.
 
     Sent adapters are stored in `work_dir`. If their total size exceeds
-    `lora_cache_host_memory_bytes`, adapters that no request uses are evicted, starting with the
-    least recently used adapter. The constructor raises `BadAdapter` if a prefetched adapter does
-    not match the modules that `find_sites` returns.
+    `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first. The
+    constructor raises `BadAdapter` if a prefetched adapter does not match the modules that
+    `find_sites` returns.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class AdapterFolders:
         self._work_dir = work_dir
         self._num_known = 0
         self._prefetched: dict[str, KnownAdapter] = {}
-        # The adapters from clients, starting with the least recently used adapter.
+        # The adapters that clients have sent, least recently used first.
         self._sent: OrderedDict[str, KnownAdapter] = OrderedDict()
-        # Adapter key -> ids of the requests that use the adapter. While one of these requests runs,
-        # the engine may read the adapter's folder, so the folder must not be deleted.
+        # Maps each adapter key to the ids of the requests that use the adapter. While one of these
+        # requests is running, the engine may read the adapter's folder, so keep the folder.
         self._users: defaultdict[str, set[int]] = defaultdict(set)
         if options.lora_prefetch_dir:
             self._prefetch(Path(options.lora_prefetch_dir))
@@ -112,7 +112,7 @@ class AdapterFolders:
         except BadAdapter as error:
             raise InvalidRequest(str(error)) from error
         except FileNotFoundError as error:
-            # The file was deleted because the client has cancelled the request.
+            # The file was deleted because the client cancelled the request.
             raise InvalidRequest(explain_not_found(key)) from error
         except OSError as error:
             raise InvalidRequest(f"the adapter cannot be read ({error.strerror})") from error
@@ -159,7 +159,7 @@ class AdapterReader:
     """A thread that calls `AdapterFolders`, so that file access does not delay token generation.
 
     `config` contains the adapter options. The constructor raises `BadAdapter` in the same cases as
-    the constructor of `AdapterFolders`.
+    that of `AdapterFolders`.
     """
 
     def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
@@ -186,7 +186,7 @@ class AdapterReader:
 
 
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
-    """Return PEFT's config and the content of PEFT's weights file for `adapter`.
+    """Convert `adapter` to PEFT's config and the contents of PEFT's weights file.
 
     All modules are padded to the largest rank, because the config contains a single rank.
     """

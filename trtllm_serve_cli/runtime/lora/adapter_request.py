@@ -1,7 +1,7 @@
-"""Read a request's adapter from the tensors `lora_*` or from the request parameter `lora_name`.
+"""Read a request's adapter from the `lora_*` tensors or from the `lora_name` request parameter.
 
 Weights in a request are written to a private file for the engine worker, because they are too large
-for a message of the worker protocol.
+for a worker protocol message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .adapter import Adapter, Array, BadAdapter, Sites, check_shapes, decode_ada
 from .peft import read_adapter
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
-# The name of the request parameter, which is the same as in Triton's vLLM backend.
+# The name of the request parameter, as in Triton's vLLM backend.
 NAME_PARAMETER = "lora_name"
 
 
@@ -37,7 +37,7 @@ class LoraOptions:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> LoraOptions:
-        """Return the options that an engine worker's configuration contains."""
+        """Return the options from an engine worker's configuration."""
         return cls(**{name: config[name] for name in cls.__slots__ if name in config})
 
 
@@ -59,10 +59,9 @@ def check_no_adapter(request: GenerationRequest, needed: str) -> None:
 
 
 def prefetched_key(name: str) -> str:
-    """Return the key of an adapter from the name of its folder.
+    """Return the adapter key for a folder name.
 
-    If the name is a number, this number is a task id, and the key is the number without leading
-    zeros.
+    A numeric name is a task id; its key is the number without leading zeros.
     """
     return str(int(name)) if name.isascii() and name.isdecimal() else name
 
@@ -99,8 +98,8 @@ def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> st
 def explain_not_found(task_id: str) -> str:
     """Return the error message for a request whose task id has no adapter.
 
-    The message consists of the unchanged message of NVIDIA's backend, which clients match, and the
-    names of the tensors to send.
+    The message starts with the exact message of NVIDIA's backend, because clients match on it, and
+    ends with the names of the tensors to send.
     """
     return (
         f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
@@ -118,7 +117,7 @@ def read_lora_name(parameters: str) -> str | None:
     name = json.loads(parameters).get(NAME_PARAMETER)
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidRequest(
-            f"the request parameter {NAME_PARAMETER} is {name!r}; send the name of an adapter"
+            f"the {NAME_PARAMETER} request parameter is {name!r}; send the name of an adapter"
         )
     return name
 
@@ -128,16 +127,16 @@ def parse_lora(
 ) -> list[dict[str, Any]]:
     """Return the adapter fields for the `GenerationRequest` of each row.
 
-    The fields are empty if the request uses no adapter. Write weights from the client to new files
-    in `folder`, which `read_sent` or `discard` deletes. If a tensor is invalid, delete these files
-    and raise `InvalidRequest`.
+    The fields are empty if the request uses no adapter. Weights from the client are written to new
+    files in `folder`, which `read_sent` or `discard` deletes. If a tensor is invalid, delete these
+    files and raise `InvalidRequest`.
     """
     task_ids, weights, config = (get(each) for each in LORA_TENSORS)
     if task_ids is None and weights is None and config is None:
         return [{} if name is None else {"lora_name": name}] * num_rows
     if name is not None:
         raise InvalidRequest(
-            f"the request has both the parameter {NAME_PARAMETER} and a tensor (lora_task_id, "
+            f"the request has both the {NAME_PARAMETER} parameter and a tensor (lora_task_id, "
             "lora_weights or lora_config); send either the parameter or the tensors"
         )
     if task_ids is None:
@@ -159,20 +158,17 @@ def parse_lora(
 
 
 def read_sent(file: Path) -> tuple[Array, Array]:
-    """Return `lora_weights` and `lora_config` from `file`, and delete the file.
-
-    `parse_lora` wrote the file.
-    """
+    """Read `lora_weights` and `lora_config` from a file that `parse_lora` wrote, and delete it."""
     with file.open("rb") as opened:
         file.unlink()
         return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)
 
 
 def read_received(path: Path, sites: Sites) -> Adapter:
-    """Return the adapter of a request: weights that a client has sent, or a folder on the server.
+    """Read a request's adapter from the file with the client's weights or from a server folder.
 
-    Delete the file with sent weights, but never a folder. Raise `BadAdapter` if the adapter is
-    invalid, or `OSError`.
+    Delete the client's file after reading it, but never delete a folder. Raise `BadAdapter` if the
+    adapter is invalid, or `OSError` if a file cannot be read.
     """
     if path.is_dir():
         return read_adapter(path, sites)
@@ -180,7 +176,7 @@ def read_received(path: Path, sites: Sites) -> Adapter:
 
 
 def discard(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Delete the files that `parse_lora` wrote for `rows` and that no engine has read."""
+    """Delete the files that `parse_lora` wrote for `rows`, if they still exist."""
     for row in rows:
         if file := row.get("lora_file"):
             Path(file).unlink(missing_ok=True)
@@ -190,7 +186,7 @@ def _write_rows(weights: Array, config: Array, num_rows: int, folder: Path) -> l
     for tensor, each in (("lora_weights", weights), ("lora_config", config)):
         if each.ndim != 3 or len(each) != num_rows:
             raise InvalidRequest(
-                f"{tensor} has the shape {list(each.shape)}; send the shape "
+                f"{tensor} has the shape {list(each.shape)}; send a tensor of shape "
                 f"[{num_rows}, modules, values]"
             )
     files: list[str] = []

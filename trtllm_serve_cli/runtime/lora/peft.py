@@ -1,4 +1,4 @@
-"""Read adapters from folders with PEFT's files or with TensorRT-LLM's two `.npy` files."""
+"""Read adapters from folders that contain PEFT's files or TensorRT-LLM's two `.npy` files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LORA_CONFIG = "model.lora_config.npy"
 
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(rf"(?:{re.escape(_PREFIX)})?(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
-# Option in adapter_config.json -> feature that A, B and the scaling cannot represent.
+# Maps options in adapter_config.json to features that A, B and the scaling cannot represent.
 _UNSUPPORTED = {
     "use_dora": "DoRA",
     "lora_bias": "trained biases",
@@ -30,8 +30,8 @@ _UNSUPPORTED = {
     "target_parameters": "parameters outside of linear layers",
     "layer_replication": "repeated layers",
 }
-# If init_lora_weights has one of these values, PEFT changes the base weights before training. The
-# adapter then does not work with the original base weights.
+# If init_lora_weights has one of these values, PEFT changes the base weights before training, so
+# the adapter does not work with the original base weights.
 _CHANGED_BASE = ("pissa", "olora", "corda")
 
 
@@ -113,7 +113,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) -> LowRank:
     if len(pair) != 2 or any(each.ndim != 2 for each in pair.values()):
-        raise BadAdapter(f"{module} requires one lora_A and one lora_B with two dimensions each")
+        raise BadAdapter(f"{module} requires one lora_A and one lora_B, each with two dimensions")
     a, b = pair["A"], pair["B"]
     rank = len(a)
     if not rank or b.shape[1] != rank:
@@ -143,6 +143,6 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
 def _drop_batch_dimension(array: Array) -> Array:
     """Remove the batch dimension, if any.
 
-    TensorRT-LLM's files contain the tensors of a request, whose first dimension is the batch.
+    TensorRT-LLM's files contain request tensors, whose first dimension is the batch.
     """
     return array[0] if array.ndim == 3 and len(array) == 1 else array

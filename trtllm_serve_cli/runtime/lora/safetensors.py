@@ -32,7 +32,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in `path` by name, and read only the header.
+    """Return the shapes of the tensors in `path` by name. Only the header is read.
 
     Raise `ValueError` if the file is invalid.
     """
@@ -43,7 +43,7 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
-    """Convert `tensors` to float32 and return a safetensors file that contains them."""
+    """Return the contents of a safetensors file with `tensors`, converted to float32."""
     header: dict[str, Any] = {}
     offset = 0
     for name, tensor in tensors.items():
@@ -70,7 +70,7 @@ def narrow_to_bfloat16(values: Array) -> Array:
     The bfloat16 numbers are returned as 16-bit integers, because NumPy has no bfloat16 type.
     """
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    # Round to the nearest value, and round ties to even.
+    # Round to nearest, ties to even.
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 

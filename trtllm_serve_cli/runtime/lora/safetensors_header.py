@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The maximum length of a header. The format's reference implementation rejects longer headers.
+# The maximum header length. The format's reference implementation rejects longer headers.
 _MAX_HEADER_BYTES = 100_000_000
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-# Dtype -> bits per value. For any other dtype, only the positions of the tensors are checked.
+# Maps each dtype to its number of bits per value. For any other dtype, only the positions of the
+# tensors are checked.
 _BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,

@@ -1,8 +1,8 @@
 """Detect requests that clients have cancelled.
 
 Triton's Python backend does not notify a model when a client cancels a request. The model must poll
-the response sender of each request, and each poll is a round trip to the server. One thread
-therefore polls the senders of all requests.
+the response sender of each request, and each poll is a round trip to the server, so one thread
+polls the senders of all requests.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class WatchedRequest:
 class CancelWatch:
     """A thread that calls `on_cancel` for each watched request that a client has cancelled.
 
-    The thread repeats the call every `period_s` until the request is removed, because `on_cancel`
-    has no effect until the engine runs the request.
+    The thread repeats the call every `period_s` seconds until the request is removed, because
+    `on_cancel` has no effect until the engine runs the request.
     """
 
     def __init__(self, period_s: float) -> None:

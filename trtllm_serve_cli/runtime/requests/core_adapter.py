@@ -1,8 +1,8 @@
-"""Adapt the requests of text models to the version of TensorRT-LLM that runs `tensorrt_llm`.
+"""Adapt text model requests to the version of TensorRT-LLM that runs `tensorrt_llm`.
 
 In older versions, the C++ backend lacks some of the current inputs and outputs. The text models
 process the missing inputs themselves and add the missing outputs, so that the rest of the runtime
-needs to support only the newest version.
+only needs to support the newest version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Version = tuple[int, int]
 # The first version that accepts several rows in a request. Older versions reject the request
 # ("Invalid size for tensor").
 _FIRST_WITH_ROWS = (0, 12)
-# The first version with the input `min_tokens`. Older versions name it `min_length`.
+# The first version with the `min_tokens` input, which older versions call `min_length`.
 _FIRST_WITH_MIN_TOKENS = (0, 20)
 
 
@@ -40,7 +40,7 @@ class CoreAdapter:
 
     @classmethod
     def of(cls, parameters: Parameters) -> CoreAdapter:
-        """Return the adapter for the `tensorrt_llm` of a text model with these parameters."""
+        """Create an adapter from a text model's parameters."""
         match = re.match(r"(\d+)\.(\d+)", parameters.text("tensorrt_llm_version", ""))
         version = (int(match[1]), int(match[2])) if match else None
         return cls(version, parameters.flag("exclude_input_in_output", False))
@@ -91,7 +91,7 @@ class CoreAdapter:
 
 @dataclass(frozen=True, slots=True)
 class CoreRequest:
-    """A request to `tensorrt_llm`, with the data that is needed to complete the responses.
+    """A request to `tensorrt_llm`, with the data needed to complete its responses.
 
     `prompts` contains the prompt's token ids for each row. `has_prompt` is true if the responses of
     `tensorrt_llm` begin with the prompt. `removes_prompt` is true if `complete` removes the prompt.
@@ -105,10 +105,11 @@ class CoreRequest:
     counts: tuple[str, ...]
 
     def complete(self, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Return a response's outputs as the newest version of TensorRT-LLM would.
+        """Return a response's outputs as the newest version of TensorRT-LLM would return them.
 
-        The backend returns `batch_index` only for several rows, and `sequence_index` only for
-        several sequences. A response without these outputs is for the first row and sequence.
+        The backend returns `batch_index` only if a request has several rows, and `sequence_index`
+        only if it has several sequences. A response without these outputs is for the first row and
+        sequence.
         """
         completed = dict(outputs)
         for index in ("batch_index", "sequence_index"):

@@ -16,24 +16,21 @@ from ..triton.tensors import Array, find_failure
 from ..worker.stop_forwarding import forward_stop, stop_socket_name
 from .core_adapter import CoreAdapter
 
-# Triton's error messages contain one of these texts if the queue is full or if a request has waited
-# too long.
+# Triton's error messages contain one of these phrases if the queue is full or if a request has
+# waited too long.
 _QUEUE_REJECTIONS = ("Exceeds maximum queue size", "timeout expired")
 
 
 class RequestError(Exception):
-    """The error that is raised if `tensorrt_llm` or the draft model fails.
-
-    The client receives the message.
-    """
+    """Raised if `tensorrt_llm` or the draft model fails. The client receives the message."""
 
 
 class CoreCaller:
     """Calls the models that run engines.
 
-    `outputs` are the outputs to request. `is_decoupled` must be true if the called models are
-    decoupled, and false otherwise, because a decoupled call to a model that is not decoupled never
-    returns (observed with Triton 2.51).
+    `outputs` contains the names of the outputs to request. `is_decoupled` must be true if the
+    called models are decoupled, and false otherwise, because a decoupled call to a model that is
+    not decoupled never returns (observed with Triton 2.51).
     """
 
     def __init__(self, adapter: CoreAdapter, outputs: Sequence[str], *, is_decoupled: bool) -> None:
@@ -45,11 +42,11 @@ class CoreCaller:
     def call(
         self, model: str, inputs: dict[str, Array], request_id: str, lora_name: str | None = None
     ) -> Iterator[dict[str, Array]]:
-        """Return the outputs in each response of `model` to `inputs`.
+        """Send `inputs` to `model`, and return the outputs of each response.
 
-        Raise `InvalidRequest` if the request is not valid in this version of TensorRT-LLM. While
-        the responses are read, raise `InvalidRequest` if `model` rejects the request, or
-        `RequestError` if it fails.
+        Raise `InvalidRequest` if this version of TensorRT-LLM does not support the request. The
+        returned iterator raises `InvalidRequest` if `model` rejects the request, or `RequestError`
+        if the request fails.
         """
         request = self._adapter.adapt(inputs)
         tensors = [pb_utils.Tensor(name, array) for name, array in request.inputs.items()]
@@ -57,11 +54,9 @@ class CoreCaller:
         return map(request.complete, self._receive(model, tensors, request_id, parameters))
 
     def stop(self, model: str, request_id: str) -> None:
-        """Stop the request with the id `request_id` to `model`, because the client has cancelled
-        it.
-        """
-        # If possible, forward the stop directly to the instance that runs the request, because a
-        # stop request might wait in Triton's queue, behind requests that wait for this slot.
+        """Stop a request that was sent to `model`, because the client has cancelled it."""
+        # If possible, notify the instance that runs the request directly. Triton could queue a
+        # regular stop request behind other requests that are waiting for that instance.
         if forward_stop(stop_socket_name(model), request_id):
             return
         inputs = [

@@ -28,8 +28,8 @@ DRAFT_INPUTS = ("num_draft_tokens", "use_draft_logits")
 # request was cancelled, it returns {}.
 Ask = Callable[[dict[str, Array]], dict[str, Array]]
 
-# Inputs that are not copied from the request to the models' requests. Some request streaming or
-# logits, which are not supported here. The others request token counts, which `_Response` adds.
+# Inputs that are not forwarded to the models. Some request streaming or logits, which are not
+# supported here; the others request token counts, which `_Response` adds.
 _NEVER_FORWARDED = frozenset(
     (
         "streaming",
@@ -39,8 +39,8 @@ _NEVER_FORWARDED = frozenset(
         "return_num_output_tokens",
     )
 )
-# Inputs that only the target model receives. Adapters fit only the target model, and the response
-# contains optional outputs only from the target model.
+# Inputs that only the target model receives. Adapters fit only the target model, and optional
+# outputs are taken only from its responses.
 _NOT_FOR_DRAFT_MODEL = frozenset(
     (
         "lora_config",
@@ -51,7 +51,7 @@ _NOT_FOR_DRAFT_MODEL = frozenset(
         "return_perf_metrics",
     )
 )
-# Maps each input to its highest value in a request with draft tokens.
+# Maps each input to its maximum value in a request with draft tokens.
 _LIMITS = {
     "streaming": 0,
     "beam_width": 1,
@@ -59,8 +59,8 @@ _LIMITS = {
     "return_context_logits": 0,
     "return_generation_logits": 0,
 }
-# Inputs that a request with draft tokens must not have. A guide applies to the whole response and
-# an embedding table to the whole prompt, but each step has a different prompt.
+# Inputs that a request with draft tokens must not contain. A guide applies to the whole response
+# and an embedding table to the whole prompt, but each step has a different prompt.
 _REJECTED = ("guided_decoding_guide", "guided_decoding_guide_type", "prompt_embedding_table")
 _NAMES = {"streaming": "stream"}
 _FIRST_STEP = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns")
@@ -93,7 +93,7 @@ class DraftRequest:
     `inputs` are the inputs for `tensorrt_llm`, with the names that its version of TensorRT-LLM
     requires. `num_draft_tokens` is the number of draft tokens per step. If `uses_logits` is true,
     the target model also receives the draft model's logits. `min_tokens_name` is the name of the
-    input `min_tokens` in this version. `excludes_input` is true if the response omits the prompt.
+    `min_tokens` input in this version. `excludes_input` is true if the response omits the prompt.
     """
 
     inputs: Mapping[str, Array]
@@ -147,7 +147,7 @@ class DraftRequest:
         return bool(np.any(self.inputs.get(name, False)))
 
     def draft_inputs(self, tokens: list[int], count: int) -> dict[str, Array]:
-        """Return the inputs with which the draft model generates `count` tokens after `tokens`.
+        """Return the draft model's inputs for generating `count` tokens after `tokens`.
 
         As in NVIDIA's `tensorrt_llm_bls`, the minimum number of tokens is also `count`, so that the
         draft model cannot end the response.
@@ -159,7 +159,7 @@ class DraftRequest:
         return inputs
 
     def target_inputs(self, tokens: list[int], drafts: Drafts) -> dict[str, Array]:
-        """Return the inputs with which the target model checks `drafts` after `tokens`."""
+        """Return the target model's inputs for checking `drafts` after `tokens`."""
         num_left = self._number(self.min_tokens_name, 0) - len(tokens)
         count = len(drafts.token_ids) + 1
         inputs = self._continued(tokens, count, min_tokens=min(max(num_left, 0), count))
@@ -204,7 +204,7 @@ def generate_with_drafts(
 
 
 def _ask_for_drafts(request: DraftRequest, tokens: list[int], ask_draft: Ask) -> Drafts:
-    # The target model adds one token to the draft tokens, so request one draft token less.
+    # The target model adds one token to the draft tokens, so request one fewer draft token.
     count = min(request.num_draft_tokens, request.max_tokens - len(tokens) - 1)
     if count <= 0:
         return Drafts()
@@ -221,7 +221,7 @@ def _ask_for_drafts(request: DraftRequest, tokens: list[int], ask_draft: Ask) ->
 
 
 class _Response:
-    """The response so far, with its tokens and the outputs of each step of the target model."""
+    """The response so far, with its tokens and the target model's outputs for each step."""
 
     def __init__(self, request: DraftRequest) -> None:
         self.tokens: list[int] = []

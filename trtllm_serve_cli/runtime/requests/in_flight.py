@@ -1,4 +1,4 @@
-"""Track a model's requests from their submission to the engine worker until their last response."""
+"""Track a model's requests from submission to the engine worker until the last response."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class InFlight:
-    """The requests of one model that the engine worker is running.
+    """One model's requests that the engine worker is running.
 
-    A request can be stopped by its id.
+    Requests can be stopped by id.
     """
 
     def __init__(self, worker: WorkerLink, watch: CancelWatch, *, is_decoupled: bool) -> None:
@@ -130,7 +130,7 @@ class _Request:
         self._response_builders = response_builders
         self._record = record
         self._unsent: list[dict[str, Array]] = []
-        # The latest tensor of each output, and the array from which it was created.
+        # Maps each output to its latest array and the tensor created from that array.
         self._tensors: dict[str, tuple[Array, Any]] = {}
         self._lock = threading.RLock()
         self._is_open = True
@@ -150,9 +150,9 @@ class _Request:
                 raise
             self._in_flight.add(self)
             if self._is_internal:
-                # Send an empty response immediately. Until its first response, a business-logic
-                # request occupies one of the 32 threads that also send the responses to other
-                # requests (observed with Triton 2.51).
+                # Send an empty response immediately, because a business-logic request occupies one
+                # of 32 threads until its first response. These threads also send the responses to
+                # other requests (observed with Triton 2.51).
                 if self._in_flight.is_decoupled:
                     self._sender.send(pb_utils.InferenceResponse([]))
             else:
@@ -250,10 +250,10 @@ class _Request:
         return pb_utils.InferenceResponse([self._tensor(name, tensors[name]) for name in requested])
 
     def _tensor(self, name: str, array: Array) -> Any:
-        """Return a tensor with this array. Return the previous tensor if the array is the same.
+        """Return a tensor with this array, and reuse the previous tensor if the array is the same.
 
         The stub copies a tensor to shared memory when the tensor is sent for the first time. In a
-        stream, only one of the three outputs usually changes, so the others are not copied again.
+        stream, usually only one of the three outputs changes, so the others are not copied again.
         """
         known = self._tensors.get(name)
         if known is None or known[0] is not array:

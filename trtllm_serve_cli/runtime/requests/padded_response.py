@@ -1,8 +1,8 @@
-"""Build the token responses for the gpt layout, in which all sequences of a response have the same
+"""Build the token responses for the gpt layout, with all sequences of a response padded to the same
 length.
 
-As in TensorRT-LLM's Python runtime, this length is the length of the longest prompt plus the
-requested number of tokens. Shorter sequences are padded at their end. Source: `finalize_decoder` in
+As in TensorRT-LLM's Python runtime, this length is the longest prompt plus the requested number of
+tokens. Padding is added at the end of a sequence. Source: `finalize_decoder` in
 tensorrt_llm/runtime/generation.py in NVIDIA/TensorRT-LLM, versions 0.5 to 0.8.
 """
 
@@ -47,7 +47,7 @@ def pad_rows(rows: Sequence[RowRequest]) -> list[PaddedRow]:
 class PaddedResponseBuilder:
     """A builder for the single response to one row.
 
-    The response contains all sequences, each with the prompt at its start.
+    The response contains all sequences, each starting with the prompt.
     """
 
     def __init__(self, padded: PaddedRow, arrival_time_ns: int) -> None:

@@ -28,12 +28,12 @@ from ..telemetry.families import (
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
 from ..triton.tensors import Array
 
-# The time between two publications of the counters.
+# The interval in seconds at which the counters are published.
 _PERIOD_S = 0.5
 
 
 class RequestRecord:
-    """The record of one request. Times are in nanoseconds of the monotonic clock."""
+    """The record of one request. Times are in nanoseconds on the monotonic clock."""
 
     def __init__(
         self, ledger: RequestLedger, request_id: str, trace_parent: str, now_ns: int
@@ -41,8 +41,7 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # The times at which the request was submitted to the engine and its last tokens were
-        # received.
+        # When the request was submitted to the engine, and when its last tokens were received.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0
@@ -59,7 +58,7 @@ class RequestRecord:
     def add_tokens(self, sequence: tuple[int, int], count: int) -> None:
         """Record that `count` new tokens have been generated for `sequence`.
 
-        `sequence` contains the index of the row and the index of the sequence in this row.
+        `sequence` contains the row index and the index of the sequence within the row.
         """
         counters, now_ns = self._ledger.counters, self._ledger.now_ns()
         if self.first_token_ns == 0:
@@ -71,7 +70,7 @@ class RequestRecord:
         self.add_untimed_tokens(count)
 
     def add_untimed_tokens(self, count: int) -> None:
-        """Record `count` tokens without the times at which they were generated."""
+        """Record `count` tokens without measuring TTFT and ITL."""
         self.last_token_ns = self._ledger.now_ns()
         self.num_tokens += count
         self._ledger.counters.count(GENERATION_TOKENS, count)
@@ -121,7 +120,7 @@ class RequestRecord:
 class ResponseRecorder:
     """A recorder for the tokens that a text model receives from `tensorrt_llm`.
 
-    `inputs` contains the tensors of the request that the text model sends to `tensorrt_llm`.
+    `inputs` contains the input tensors of the text model's request to `tensorrt_llm`.
     """
 
     def __init__(self, record: RequestRecord, inputs: Mapping[str, Array]) -> None:
@@ -164,9 +163,9 @@ class RequestLedger:
     """A thread-safe ledger that counts, logs and traces the requests to one model.
 
     If the environment variable TLLM_LOG_REQUESTS is `yes`, requests are logged. If it is `prompts`,
-    requests are logged with their prompts. If TLLM_OTLP_TRACES is set, it is the URL of the
-    collector to which the spans are sent. A thread publishes the counters until `close` is called.
-    `now_ns` returns the current time.
+    requests are logged with their prompts. If TLLM_OTLP_TRACES is set, spans are sent to the
+    collector at this URL. A thread publishes the counters until `close` is called. `now_ns` returns
+    the current time.
     """
 
     def __init__(
@@ -197,7 +196,8 @@ class RequestLedger:
         """Create the record for a Triton request.
 
         If requests are logged and the client sent no request id, the record receives a new id. Call
-        this method before `execute` returns, because Triton then discards the request's trace.
+        this method before `execute` returns, because Triton discards the request's trace
+        afterwards.
         """
         request_id = request.request_id()
         if not request_id and self._is_logged:

@@ -29,7 +29,7 @@ class RowResponseBuilder:
     """A builder for the token responses to one row of a request.
 
     `unfinished` contains the indices of the sequences that have not ended. `is_streaming` is false
-    for beam search, because beams are sent when they have ended.
+    for beam search, because beams are sent only after they have ended.
     """
 
     def __init__(self, row: RowRequest, arrival_time_ns: int, *, is_streaming: bool) -> None:
@@ -103,9 +103,9 @@ class RowResponseBuilder:
 
 
 def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """Return the performance metrics as outputs, which clients request with `return_perf_metrics`.
+    """Return the performance metrics as the outputs that `return_perf_metrics` requests.
 
-    Times are in nanoseconds of the monotonic clock.
+    Times are in nanoseconds on the monotonic clock.
     """
     drafted, accepted = perf.total_draft_tokens, perf.total_accepted_draft_tokens
     return {

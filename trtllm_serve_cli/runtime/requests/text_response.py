@@ -42,7 +42,7 @@ class RowTextResponseBuilder(RowResponseBuilder):
         return super().add(update)
 
     def pack(self, sequences: Sequence[int], tokens: Sequence[list[int]]) -> dict[str, Array]:
-        """Return the output with the texts of `tokens`."""
+        """Return the `text_output` tensor with the texts of `tokens`."""
         if self.is_streaming:
             (sequence,) = sequences
             has_ended = sequence not in self.unfinished

@@ -26,8 +26,7 @@ Decode = Callable[[list[int]], str]
 class Outputs:
     """The optional outputs that the client has requested.
 
-    Each field is true if the request sets the input `return_NAME`, in which NAME is the name of the
-    field.
+    Each field is true if the request sets the `return_NAME` input, where NAME is the field's name.
     """
 
     finish_reason: bool = False
@@ -56,7 +55,7 @@ class TextRequest:
 
 @dataclass(slots=True)
 class _Sequence:
-    """A sequence that is being generated, with the text that has not been sent yet."""
+    """A sequence that is being generated, with its unsent text."""
 
     decoder: StreamDecoder
     tokens: list[int] = field(default_factory=list)
@@ -75,7 +74,7 @@ class TextResponseBuilder:
         self._is_streaming = is_streaming
         num_sequences = int(request.fields["num_return_sequences"])
         self._sequences = [_Sequence(StreamDecoder(decode)) for _ in range(num_sequences)]
-        # Only greedy decoding always selects the most likely token.
+        # The rank is known only for greedy decoding, which always selects the most likely token.
         self._rank = 1 if GenerationRequest(id=0, **request.fields).is_greedy else None
 
     @property
@@ -132,7 +131,7 @@ class TextResponseBuilder:
     def _whole(self, sequence: _Sequence) -> str:
         """Return the whole text of a sequence.
 
-        The text starts with the prompt, unless the client excluded the prompt.
+        The text starts with the prompt, unless the client excluded it.
         """
         text = decode_whole(self._decode, sequence.tokens)
         if prompt := self._request.prompt:

@@ -1,6 +1,6 @@
 """Count a model's requests in Prometheus counters that Triton publishes.
 
-Histograms are published as counters, too: `NAME_bucket` with the label `le`, `NAME_sum` and
+Histograms are also published as counters: `NAME_bucket` with the label `le`, `NAME_sum` and
 `NAME_count`, as in Prometheus. Triton's own histograms would send one message to the server per
 observation, for example one per token. Counters send only the increase since the last message.
 """
@@ -41,17 +41,17 @@ class RequestCounters:
             if family.type == "counter"
             for value in family.values or ("",)
         }
-        # The number of observations in each bucket, without the observations in lower buckets.
+        # The number of observations in each bucket. The numbers are not cumulative.
         self._buckets = {each: [0] * (len(each.bounds) + 1) for each in _HISTOGRAMS}
         self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
 
     def count(self, family: Family, number: float = 1, value: str = "") -> None:
-        """Increment the counter with the label value `value` by `number`."""
+        """Increase the family's counter by `number`. `value` is the value of its label, if any."""
         with self._lock:
             self._counts[Series(family.name, value)] += number
 
     def observe(self, histogram: Family, value: float) -> None:
-        """Add the observation `value` to a histogram."""
+        """Add the observed `value` to a histogram."""
         with self._lock:
             self._buckets[histogram][bisect_left(histogram.bounds, value)] += 1
             self._sums[histogram] += value
@@ -79,7 +79,7 @@ def _cumulative(name: str, bounds: Sequence[float], buckets: Sequence[int]) -> d
 class CounterMetrics:
     """The Triton metrics that publish the values of `RequestCounters`.
 
-    `pb_utils` is the module `triton_python_backend_utils`.
+    `pb_utils` is the `triton_python_backend_utils` module.
     """
 
     def __init__(self, pb_utils: Any, labels: Mapping[str, str]) -> None:
@@ -96,7 +96,7 @@ class CounterMetrics:
         self._published = dict.fromkeys(self._metrics, 0.0)
 
     def publish(self, counts: Mapping[Series, float]) -> None:
-        """Increase each metric by the difference between its current and its last published value.
+        """Increment each metric by its increase since the last call.
 
         Each increment sends a message to the server.
         """

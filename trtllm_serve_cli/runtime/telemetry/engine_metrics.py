@@ -30,7 +30,7 @@ from .families import (
 class EngineMetrics:
     """The Triton metrics that publish `EngineStats`.
 
-    `pb_utils` is the module `triton_python_backend_utils`. `instance` becomes a label, so that
+    `pb_utils` is the `triton_python_backend_utils` module. `instance` becomes a label, so that
     instances of the same model do not overwrite each other's values.
     """
 
@@ -88,10 +88,10 @@ class EngineMetrics:
         self._families.clear()
 
     def _count(self, family: Family, count: int) -> None:
-        """Increment a counter by the growth of `count` since the last call.
+        """Increment a counter by the increase in `count` since the last call.
 
-        If `count` has decreased, the worker has restarted and counts from 0 again. The increment is
-        then `count`.
+        If `count` has decreased, the worker has restarted and counts from 0 again, so increment by
+        `count`.
         """
         known = self._counted[family]
         if grown := count - known if count >= known else count:

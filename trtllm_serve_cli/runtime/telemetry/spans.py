@@ -1,9 +1,9 @@
 """Send spans to Triton's collector, for traces that Triton or the gateway has started.
 
-For a decoupled model, Triton's spans end when the model receives the request. The models therefore
-add spans for the time after that. Requests from other models (business logic scripting) are not
-traced, because Triton 2.51 frees the traces of such requests too early and then crashes (observed).
-Spans are sent as OTLP JSON over HTTP, which is the format that Triton uses.
+For a decoupled model, Triton's spans end when the model receives the request, so the models add
+spans for the time after that. Requests from other models (business logic scripting) are not traced,
+because Triton 2.51 frees the traces of such requests too early and then crashes (observed). Spans
+are sent as OTLP JSON over HTTP, which is the format that Triton uses.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def new_span_id() -> str:
 
 
 def child_trace_parent(trace_parent: str, span_id: str) -> str:
-    """Return the `traceparent` for children of the span `span_id`, whose own is `trace_parent`."""
+    """Return the `traceparent` for the children of a span.
+
+    `span_id` is the id of the span, and `trace_parent` is its own `traceparent`.
+    """
     version, trace_id, _, flags = trace_parent.split("-")
     return f"{version}-{trace_id}-{span_id}-{flags}"
 
@@ -67,7 +70,7 @@ class SpanExporter:
     """An exporter that sends spans to the collector at `url` from a background thread.
 
     `model` is the name of the model whose spans are sent. The gateway, which serves several models,
-    has the name `gateway`.
+    uses the name `gateway`.
     """
 
     def __init__(self, url: str, model: str, period_s: float = 1.0) -> None:
@@ -118,7 +121,7 @@ class SpanExporter:
 def render_spans(spans: Sequence[Span], model: str, offset_ns: int) -> dict[str, Any]:
     """Return the body of an OTLP request that contains `spans`.
 
-    `offset_ns` is the Unix time minus the time on the monotonic clock, in nanoseconds.
+    `offset_ns` is the Unix time minus the monotonic time, in nanoseconds.
     """
     resource = {"service.name": "tllm", "tllm.model": model}
     return {

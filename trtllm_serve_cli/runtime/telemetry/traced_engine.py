@@ -1,7 +1,7 @@
 """Send spans for the requests that an engine worker receives from the gateway.
 
-The gateway bypasses Triton and its models, so the engine worker itself sends the spans of the
-engine. The spans of a request are:
+The gateway bypasses Triton and its models, so the engine worker itself sends the engine spans. Each
+request has these spans:
 
     engine     from the request's arrival in the worker to its end
     ├ queue    until the engine has scheduled the request for the first time
@@ -32,7 +32,7 @@ def trace_engine(engine: Engine, environ: Mapping[str, str] = os.environ) -> Eng
 
 @dataclass(slots=True)
 class _Running:
-    """A traced request. Times are in nanoseconds of the monotonic clock."""
+    """A traced request. Times are in nanoseconds on the monotonic clock."""
 
     request: GenerationRequest
     submitted_ns: int
@@ -44,7 +44,7 @@ class _Running:
 
 
 class TracedEngine:
-    """An engine that runs requests with `engine`, and sends spans for requests with a trace."""
+    """An engine that runs requests with `engine`, and sends spans for traced requests."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TracedEngine:
             self._engine.submit(request)
             return
         submitted_ns = self._now_ns()
-        # The metrics contain the time at which the request is scheduled.
+        # Request the metrics, because they contain the scheduling time.
         self._engine.submit(replace(request, return_perf_metrics=True))
         self._running[request.id] = _Running(request, submitted_ns, request.num_return_sequences)
 
@@ -89,7 +89,7 @@ class TracedEngine:
     def close(self) -> None:
         self._engine.close()
         for running in self._running.values():
-            running.failure = "the engine worker ended before the request"
+            running.failure = "the engine worker ended before the request was complete"
             self._send(running, "error")
         self._exporter.close()
 
@@ -126,7 +126,8 @@ def make_spans(running: _Running, outcome: str, end_ns: int) -> list[Span]:
     )
     below = child_trace_parent(parent, engine.id)
     spans = [engine]
-    # An engine that has not scheduled the request does not report a time, nor do all engines.
+    # The scheduling time is missing if the engine has not scheduled the request or does not report
+    # it.
     if begin_ns <= running.scheduled_ns <= (first_ns or end_ns):
         spans.append(Span(below, "queue", begin_ns, running.scheduled_ns))
         spans.append(Span(below, "prefill", running.scheduled_ns, first_ns or end_ns))

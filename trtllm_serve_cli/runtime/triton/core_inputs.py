@@ -7,7 +7,7 @@ counts comes from NVIDIA/TensorRT-LLM#5445.
 
 from __future__ import annotations
 
-# Maps the inputs of text models to the inputs of `tensorrt_llm` that have different names.
+# Maps text model inputs to `tensorrt_llm` inputs, where the names differ.
 CORE_NAMES = {
     "top_k": "runtime_top_k",
     "top_p": "runtime_top_p",

@@ -1,9 +1,9 @@
 """Reject new requests to models that are draining.
 
-Triton does not track the running requests of a decoupled Python model. When Triton stops or unloads
-the model, its running requests are therefore aborted. To prevent this, `tllm` first marks the model
-as draining, and waits until the model's requests have ended. The mark is a file in the folder
-`$TLLM_DRAINING`, and the file has the name of the model.
+Triton does not track the running requests of a decoupled Python model, and aborts them when it
+stops or unloads the model. To prevent this, `tllm` first marks the model as draining, and waits
+until the model's requests have ended. The mark is a file named after the model in the folder
+`$TLLM_DRAINING`.
 """
 
 from __future__ import annotations

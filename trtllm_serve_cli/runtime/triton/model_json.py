@@ -1,7 +1,7 @@
 """Convert between parameters and `model.json`, which contains the engine's arguments in the vllm
 layout.
 
-Arguments that vLLM also has are named as in vLLM. Other arguments have the names of parameters in
+Arguments that also exist in vLLM have the same names. Other arguments are named after parameters in
 `config.pbtxt`.
 """
 
@@ -33,9 +33,7 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_model_json(parameters: Mapping[str, str]) -> str:
-    """Convert `parameters` to arguments, and return the text of a `model.json` with these
-    arguments.
-    """
+    """Convert `parameters` to arguments, and return them as the text of a `model.json`."""
     arguments = {
         _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
     }

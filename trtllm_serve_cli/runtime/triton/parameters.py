@@ -11,7 +11,7 @@ from typing import Any
 class Parameters:
     """The settings of a model instance from its `config.pbtxt`.
 
-    The methods `text`, `number` and `flag` return values from the section `parameters`.
+    The `text`, `number` and `flag` methods return values from the `parameters` section.
     """
 
     def __init__(self, args: Mapping[str, str]) -> None:
@@ -74,7 +74,7 @@ class Parameters:
 
     @property
     def gpus(self) -> list[str]:
-        """The GPUs that `gpu_device_ids` sets for this instance.
+        """The GPUs that `gpu_device_ids` assigns to this instance.
 
         The list is empty if `gpu_device_ids` is not set.
         """
@@ -90,8 +90,8 @@ class Parameters:
     def text(self, name: str, default: str | None = None) -> str:
         """Return the value of a parameter, or `default` if the parameter is unset.
 
-        As in NVIDIA's models, a parameter is also unset if its value is a template placeholder
-        `${name}`. Raise `ValueError` if the parameter is unset and `default` is None.
+        As in NVIDIA's models, a parameter also counts as unset if its value is a template
+        placeholder `${name}`. Raise `ValueError` if the parameter is unset and `default` is None.
         """
         self._read_names.add(name)
         value = self._values.get(name, "")

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..engine import InvalidRequest
 
-# The defaults of vLLM that differ from the defaults of `GenerationRequest`.
+# The vLLM defaults that differ from those of `GenerationRequest`.
 _DEFAULTS = {"max_new_tokens": 16, "temperature": 1.0, "top_p": 1.0, "num_return_sequences": 1}
 _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "n": ("num_return_sequences", int),
@@ -29,7 +29,7 @@ _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "presence_penalty": ("presence_penalty", float),
     "frequency_penalty": ("frequency_penalty", float),
     "min_p": ("min_p", float),
-    # JSON's keys are text. vLLM's own server converts them to token ids, too.
+    # JSON keys are strings, so convert them to token ids, like vLLM's own server.
     "logit_bias": (
         "logit_bias",
         lambda bias: tuple((int(token), float(value)) for token, value in bias.items()),
@@ -37,7 +37,7 @@ _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 # Newer versions of vLLM use the first name for a guide, and older versions the second name.
 _GUIDES = ("structured_outputs", "guided_decoding")
-# Maps each key of vLLM's guide to the guide type and the function that returns the guide's text.
+# Maps each key of vLLM's guide to its guide type and a function that returns the guide's text.
 _GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "json": ("json_schema", lambda guide: guide if isinstance(guide, str) else json.dumps(guide)),
     "json_object": ("json", lambda guide: ""),
@@ -45,8 +45,8 @@ _GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "grammar": ("ebnf_grammar", str),
     "structural_tag": ("structural_tag", str),
 }
-# Parameters of vLLM that are not supported, and the values with which they have no effect in vLLM.
-# Requests with these values are accepted.
+# Maps unsupported parameters of vLLM to the values that have no effect in vLLM. Requests with these
+# values are accepted.
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "detokenize": (True, "true"),
     "spaces_between_special_tokens": (True, "true"),

@@ -1,6 +1,6 @@
 """Work around slow request reading and crashes in Triton's Python stub.
 
-Before python_backend #390 (December 2024), the stub frees tensor arrays on threads that do not hold
+Stubs older than python_backend #390 (December 2024) free tensor arrays on threads that do not hold
 the GIL. With Python 3.12, this bug ends the stub process and therefore the server. With earlier
 versions of Python, the process may continue with a corrupt heap. The bug occurs in two places, both
 observed with Triton 2.51:
@@ -21,16 +21,16 @@ from typing import Any
 
 from .tensors import Array
 
-# The time for which responses are kept, in seconds. The stub usually releases a response within
-# tens of microseconds, but needs more time on a busy machine.
+# The time in seconds for which responses are kept. The stub usually releases a response within tens
+# of microseconds, but needs more time on a busy machine.
 KEPT_S = 5.0
 
 
 def read_inputs(request: Any) -> dict[str, Array]:
     """Return a request's tensors by name.
 
-    Reading them together is faster than calling `get_input_tensor_by_name` for each name, because
-    this function requests all tensors in each call.
+    Reading all tensors together is faster than calling `get_input_tensor_by_name` for each name,
+    because each of these calls requests all tensors.
     """
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 

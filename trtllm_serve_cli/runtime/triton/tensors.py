@@ -21,8 +21,7 @@ from .word_lists import Words, decode_words
 Array = np.ndarray[Any, np.dtype[Any]]
 GetTensor = Callable[[str], "Array | None"]
 
-# Maps each tensor that contains one value per row to the field of GenerationRequest and the value's
-# type.
+# Maps each tensor with one value per row to its `GenerationRequest` field and the value's type.
 _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "request_output_len": ("max_new_tokens", int),
     "end_id": ("end_id", int),
@@ -51,7 +50,7 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "output_log_probs": ("return_log_probs", bool),
     "guided_decoding_guide": ("guide", lambda value: _text(value, "guided_decoding_guide")),
 }
-# Tensors with one value per row that the model reads itself instead of passing to the engine.
+# Tensors with one value per row that the model reads itself instead of passing them to the engine.
 _MODEL_SCALARS = (
     "exclude_input_in_output",
     "input_lengths",
@@ -60,11 +59,11 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
-# The tensor with the bias for each token of the vocabulary, which is added to the token's logit.
+# The tensor with a bias for each token of the vocabulary, which is added to the token's logit.
 BIAS = "embedding_bias"
 # The ids of requests from text models start with this prefix. The `tensorrt_llm` model does not
-# check whether a client has cancelled such a request. The text model checks its client's request,
-# and stops the request to `tensorrt_llm` by its id.
+# check such requests for cancellation. Instead, the text model checks its client's request, and
+# stops the request to `tensorrt_llm` by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
 _FAILED, _REJECTED = -1, -2
 # Inputs for encoder-decoder models. Some clients always send these inputs, so ignore them.
@@ -115,15 +114,16 @@ def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
     """Return the rows of a request.
 
     `get` returns a tensor of the request by name. `exclude_input` is the model's default for
-    `exclude_input_in_output`. Raise `InvalidRequest` with the tensor's name if a tensor is missing
-    or invalid.
+    `exclude_input_in_output`. Raise an `InvalidRequest` that names the tensor if a tensor is
+    missing or invalid.
     """
     input_ids = get("input_ids")
     if input_ids is None:
         raise InvalidRequest("input_ids is missing; send the prompt's token ids")
     if input_ids.ndim != 2:
         raise InvalidRequest(
-            f"input_ids has the shape {list(input_ids.shape)}; send the shape [rows, tokens]"
+            f"input_ids has the shape {list(input_ids.shape)}; send a tensor of shape "
+            "[rows, tokens]"
         )
     num_rows = len(input_ids)
     if num_rows == 0:
@@ -168,7 +168,7 @@ def _parse_row(
         if name in scalars
     }
     fields.setdefault("beam_width", 1)
-    # By default, return all beams of a beam search, as NVIDIA's backend does.
+    # Like NVIDIA's backend, return all beams of a beam search by default.
     fields.setdefault("num_return_sequences", fields["beam_width"])
     fields.update(lists, input_ids=tuple(input_ids[:length].tolist()))
     end_id = fields.get("end_id", 0)
@@ -195,7 +195,7 @@ def as_number(value: int) -> Array:
 
 
 def pack_sequences(sequences: Sequence[Sequence[int]], pad_id: int) -> dict[str, Array]:
-    """Return the output tensors with the token ids of the sequences of one row.
+    """Return the output tensors with the token ids of one row's sequences.
 
     The row has n sequences, which are padded to the length of the longest one. `output_ids` has the
     shape [1, n, longest], and `sequence_length` has the shape [1, n].
@@ -216,7 +216,7 @@ def pack_log_probs(
 ) -> Array:
     """Return the log probabilities of the sequences' last tokens, with the shape [1, n, longest].
 
-    The other tokens, which are from the prompt, have the value zero.
+    The values for the other tokens, which belong to the prompt, are zero.
     """
     longest = max((len(each) for each in sequences), default=0)
     padded = np.zeros((1, len(sequences), longest), dtype=np.float32)
@@ -272,10 +272,10 @@ def _text(value: Any, tensor: str) -> str:
 
 
 def _bias_rows(tensor: Array, num_rows: int) -> list[tuple[tuple[int, float], ...]]:
-    """Return the token ids with a bias other than zero for each row, each with its bias."""
+    """Return each row's nonzero biases as pairs of a token id and its bias."""
     if tensor.ndim != 2 or len(tensor) != num_rows:
         raise InvalidRequest(
-            f"{BIAS} has the shape {list(tensor.shape)}; send the shape [rows, vocabulary]"
+            f"{BIAS} has the shape {list(tensor.shape)}; send a tensor of shape [rows, vocabulary]"
         )
     biased = [np.flatnonzero(row) for row in tensor]
     return [
@@ -290,7 +290,7 @@ def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:
         return [()] * num_rows
     if tensor.ndim != 3 or len(tensor) != num_rows:
         raise InvalidRequest(
-            f"{name} has the shape {list(tensor.shape)}; send the shape [rows, 2, n]"
+            f"{name} has the shape {list(tensor.shape)}; send a tensor of shape [rows, 2, n]"
         )
     try:
         return [decode_words(row) for row in tensor]

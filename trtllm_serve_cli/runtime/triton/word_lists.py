@@ -2,7 +2,7 @@
 
 `stop_words_list` and `bad_words_list` are INT32 tensors with the shape [2, n] for each row of a
 request. The first vector contains the token ids of all words, padded with 0. The second vector
-contains the end position of each word, padded with -1. The model `preprocessing` of NVIDIA's
+contains the end position of each word, padded with -1. The `preprocessing` model of NVIDIA's
 backend defines this format.
 """
 
@@ -17,9 +17,9 @@ Words = tuple[tuple[int, ...], ...]
 
 
 def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Encode each row's words as a tensor with the shape [rows, 2, n], in which n is at least 1.
+    """Encode each row's words as a tensor with the shape [rows, 2, n], where n is at least 1.
 
-    Omit empty words.
+    Empty words are omitted.
     """
     rows = [[word for word in words if word] for words in rows]
     flat = [[token for word in words for token in word] for words in rows]
@@ -39,7 +39,9 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
     Raise `ValueError` if the row is invalid.
     """
     if encoded.ndim != 2 or encoded.shape[0] != 2:
-        raise ValueError(f"a row has the shape {list(encoded.shape)}; send the shape [2, n]")
+        raise ValueError(
+            f"a row has the shape {list(encoded.shape)}; send a tensor of shape [2, n]"
+        )
     words: list[tuple[int, ...]] = []
     start = 0
     for end in encoded[1].tolist():
@@ -67,9 +69,9 @@ def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None
 
 
 def leave_out_longer(texts: Iterable[str]) -> list[str]:
-    """Return `texts` without the texts that contain another of the texts.
+    """Return `texts` without duplicates and without texts that contain a shorter one.
 
-    If a text is banned, all texts that contain it are banned, too.
+    Banning the shorter text also bans all texts that contain it.
     """
     shortest: list[str] = []
     for text in sorted(set(texts), key=lambda text: (len(text), text)):

@@ -1,1 +1,1 @@
-"""Read a checkpoint's files in the formats GGUF, safetensors, JSON and sentence-transformers."""
+"""Read checkpoint files in the GGUF, safetensors, JSON and sentence-transformers formats."""

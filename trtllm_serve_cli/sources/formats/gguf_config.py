@@ -46,7 +46,7 @@ def config_of_gguf(facts: GgufFacts) -> dict[str, Any]:
     architecture = facts.architecture
     if architecture not in _MODEL_TYPES:
         raise BadInput(
-            f"The size of GGUF models with the architecture {architecture!r} cannot be estimated.",
+            f"tllm cannot estimate the size of GGUF models with the {architecture!r} architecture.",
             why=f"the supported architectures are {', '.join(_MODEL_TYPES)}",
             next_step="pass the checkpoint that the file was converted from, for example "
             "-s hf:ORG/NAME",

@@ -1,4 +1,4 @@
-"""Read JSON files of checkpoints."""
+"""Read a checkpoint's JSON files."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Read how an embedding model computes embeddings, from the files of sentence-transformers.
+"""Read an embedding model's settings from the files of sentence-transformers.
 
 `modules.json` lists the modules that process a text: the Transformer, the pooling, and often a
 normalization. The format of the files is defined in sentence_transformers/SentenceTransformer.py
-and sentence_transformers/models in UKPLab/sentence-transformers 5. The keys of `config.json` for
-Matryoshka embeddings are those that vLLM reads (vllm/config/model.py, version 0.26).
+and sentence_transformers/models in UKPLab/sentence-transformers 5. For Matryoshka embeddings, this
+module reads the same `config.json` keys as vLLM (vllm/config/model.py, version 0.26).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from trtllm_serve_cli.runtime.embedding_settings import POOLING_MODES, Embedding
 from trtllm_serve_cli.sources.formats.json_file import broken_json, read_json, read_object
 
 MODULES_FILE = "modules.json"
-# The file with the Transformer's limits, for example `max_seq_length`.
+# The file that contains the Transformer's limits, for example `max_seq_length`.
 TRANSFORMER_FILE = "sentence_bert_config.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
-# Matches the configuration of a module, for example 1_Pooling/config.json.
+# Matches the path of a module's configuration file, for example 1_Pooling/config.json.
 MODULE_CONFIG = re.compile(r"[0-9]+_[A-Za-z0-9]+/config\.json")
 _SUPPORTED = ("Transformer", "Pooling", "Normalize")
-# Maps the flags in the pooling's configuration to the pooling modes.
+# Maps flags in the Pooling module's configuration to pooling modes.
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -32,19 +32,19 @@ _FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# Model families in which the first token of an input has the position `pad_token_id` + 1, so fewer
-# positions are available.
+# Model families whose first input token has the position `pad_token_id` + 1, so fewer positions are
+# available.
 _OFFSET_POSITIONS = ("camembert", "mpnet", "roberta", "xlm-roberta")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
 def is_embedding_model(folder: Path) -> bool:
-    """Return whether the checkpoint in `folder` has the files of sentence-transformers."""
+    """Return whether the checkpoint in `folder` contains sentence-transformers files."""
     return (folder / MODULES_FILE).is_file()
 
 
 def read_embedding(folder: Path) -> EmbeddingSettings:
-    """Return how the model in `folder` computes embeddings.
+    """Return the embedding settings of the model in `folder`.
 
     Raise `SourceError` if the model has a module that is not supported, or if a file is not valid.
     """
@@ -68,17 +68,17 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
         is_normalized="Normalize" in modules,
         is_matryoshka=bool(sizes or config.get("is_matryoshka")),
         matryoshka_dimensions=tuple(sorted(sizes)),
-        # Omit the prompts if `include_prompt` is false, because the pooling cannot exclude the
-        # tokens of a prompt.
+        # Omit the prompts if `include_prompt` is false, because the pooling cannot exclude prompt
+        # tokens.
         prompts=_read_prompts(folder) if has_prompt else {},
     )
 
 
 def read_max_length(folder: Path) -> int:
-    """Return the maximum number of tokens of an input, including special tokens.
+    """Return the maximum input length in tokens, including special tokens.
 
-    The maximum is the smaller of the model's number of positions and `max_seq_length` in the
-    configuration of the Transformer module. Raise `ValueError` if neither is set.
+    This is the smaller of the model's number of positions and `max_seq_length` in the Transformer
+    module's configuration. Raise `ValueError` if neither is set.
     """
     config = read_object(folder / "config.json")
     positions = next((config[key] for key in _CONTEXT_KEYS if _is_count(config.get(key))), 0)
@@ -100,7 +100,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 def _read_modules(folder: Path) -> dict[str, str]:
     """Return a mapping from the class name of each module to the module's folder.
 
-    Raise `SourceError` if a module is not supported or if the module Pooling is missing.
+    Raise `SourceError` if a module is not supported or if the Pooling module is missing.
     """
     path = folder / MODULES_FILE
     entries = read_json(path)
@@ -109,27 +109,27 @@ def _read_modules(folder: Path) -> dict[str, str]:
     except (TypeError, KeyError) as error:
         raise broken_json(path, "its entries do not have `type` and `path`") from error
     if unknown := [name for name in modules if name not in _SUPPORTED]:
-        raise _unsupported(folder, f"{path} lists the module {unknown[0]}")
+        raise _unsupported(folder, f"{path} lists the {unknown[0]} module")
     if "Pooling" not in modules:
-        raise _unsupported(folder, f"{path} does not list the module Pooling")
+        raise _unsupported(folder, f"{path} does not list a Pooling module")
     transformer = folder / TRANSFORMER_FILE
     if transformer.exists() and read_object(transformer).get("do_lower_case"):
         raise _unsupported(folder, f"{transformer} sets do_lower_case")
     pooling = modules["Pooling"]
     if ".." in pooling or pooling.startswith("/") or "\0" in pooling:
-        raise broken_json(path, "the path of the module Pooling is outside the checkpoint")
+        raise broken_json(path, "the path of the Pooling module is outside the checkpoint")
     return modules
 
 
 def _find_mode(pooling: dict[str, Any], path: Path) -> str:
-    """Return the pooling mode, which new files specify by name and older files with a flag."""
+    """Return the pooling mode, which newer files specify by name and older files with a flag."""
     named = pooling.get("pooling_mode")
     modes = named if isinstance(named, list) else [named]
     if not named:
         modes = [mode for flag, mode in _FLAGS.items() if pooling.get(flag)]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         names = " and ".join(map(str, modes)) or "none"
-        raise _unsupported(path.parent.parent, f"{path} sets the pooling {names}")
+        raise _unsupported(path.parent.parent, f"{path} sets the pooling mode to {names}")
     return str(modes[0])
 
 

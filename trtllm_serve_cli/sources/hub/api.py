@@ -4,8 +4,8 @@ Before any large download, this module checks the repository's list of files and
 default, the checkpoint must have safetensors weights and must not contain code. The disk must have
 enough space for the files.
 
-Interrupted downloads are resumed. Downloaded files are verified with the sizes and checksums that
-the hub provides. If the hub cannot be reached, a complete copy in the cache is used.
+Interrupted downloads are resumed. Downloaded files are verified against the sizes and checksums
+that the hub provides. If the hub cannot be reached, a complete copy in the cache is used.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
-# The maximum number of parallel downloads, as in huggingface_hub. Files are downloaded in parallel,
-# because a single connection may not use the whole bandwidth.
+# The maximum number of parallel downloads, which is the same as in huggingface_hub. Files are
+# downloaded in parallel, because a single connection may not use the whole bandwidth.
 _MAX_WORKERS = 8
-# The maximum number of attempts to download the small files. Further attempts are needed, because
-# huggingface_hub before 2.0 does not retry after an interruption.
+# The maximum number of attempts to download the small files. Retries are necessary, because
+# huggingface_hub versions before 2.0 do not retry interrupted downloads.
 _SNAPSHOT_ATTEMPTS = 3
 
 
@@ -95,8 +95,8 @@ def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     """Fetch a file into the cache, and return its path or `None` if the repository lacks the file.
 
-    If the hub cannot be reached, return the cached copy. This function does not move a cached
-    branch to a newer commit, because the newer commit's weights may never be downloaded.
+    If the hub cannot be reached, return the cached copy. A cached branch is not updated to a newer
+    commit, because that commit's weights may never be downloaded.
     """
     try:
         listing = _list_repository(source, hub)
@@ -227,8 +227,8 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
         raise HubUnreachable(
             f"{source} was not fetched from the hub.",
             why="HF_HUB_OFFLINE is set, so only the cache is used",
-            next_step="unset HF_HUB_OFFLINE, or fetch the model once with access to the hub, "
-            f"into the same cache ({hub.cache})",
+            next_step="unset HF_HUB_OFFLINE, or fetch the model into the same cache "
+            f"({hub.cache}) while the hub can be reached",
         )
     if not hub.url.startswith(("http://", "https://")):
         raise BadInput(
@@ -300,7 +300,7 @@ def _download(
         check_space(hub.cache, total - partial_bytes, free=hub.free)
         notify(
             f"Downloading {pinned}: {show_size(total)} into {hub.cache}"
-            + (f", of which {show_size(partial_bytes)} are present." if partial_bytes else ".")
+            + (f" ({show_size(partial_bytes)} already present)." if partial_bytes else ".")
         )
     hashed = _fetch_blobs(blobs, pinned, hub, notify, watch)
     for _ in range(_SNAPSHOT_ATTEMPTS - 1):

@@ -1,11 +1,11 @@
 """Download large files into the hub's cache so that an interrupted download can be resumed.
 
 Since version 1.20, huggingface_hub deletes the partial file when a download is stopped. It also
-cannot resume a download after its process was killed.
+cannot resume a download whose process was killed.
 
 Like older releases of huggingface_hub, this module writes a file to `blobs/<etag>.incomplete`. It
-hashes bytes while it receives them. Therefore, it only needs to read bytes from the disk if an
-earlier run has received them. The cache's lock prevents other programs from writing the same file.
+hashes bytes as they arrive, so only bytes from earlier runs have to be read back from disk. The
+cache's lock prevents other programs from writing the same file.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _download_rest(
 def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects) -> None:
     with open_at(partial.num_bytes) as (start, chunks):
         if start != partial.num_bytes:
-            # Discard the received bytes, because the server has ignored the range and sends the
+            # Discard the received bytes, because the server ignored the range and is sending the
             # whole file.
             partial.file.truncate(0)
             partial.restart()
@@ -190,7 +190,7 @@ def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
             continue
         except NotImplementedError:
             # Continue without a lock if the file system does not support locks. The checksum
-            # detects damage by concurrent writers.
+            # detects damage caused by concurrent writers.
             break
     try:
         yield

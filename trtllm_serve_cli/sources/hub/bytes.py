@@ -29,7 +29,7 @@ _XET_CONFIG = {
 }
 
 # A function that opens a file at an offset. It yields the actual offset and the bytes from that
-# offset. The actual offset is 0 if the server ignores the range in the request.
+# offset. The actual offset is 0 if the server ignores the requested range.
 OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
 
 
@@ -46,14 +46,14 @@ class RemoteFile:
 
 
 class XetGroup:
-    """The connections to Xet. They are opened on first use, and all files share them."""
+    """Connections to Xet that are opened on first use and shared by all files."""
 
     def __init__(self) -> None:
         self._group: Any = None
         self._lock = threading.Lock()
 
     def open(self, xet: Any, headers: Mapping[str, str]) -> Any:
-        """Return hf_xet's download stream group, which the first call creates.
+        """Return hf_xet's download stream group, created on the first call.
 
         `xet` is the `xet_file_data` of a file's metadata.
         """
@@ -152,7 +152,7 @@ def _open_over_http(url: str, headers: Mapping[str, str], timeout_s: float) -> O
         all_headers = {**headers, "Accept-Encoding": "identity"}
         if start:
             all_headers["Range"] = f"bytes={start}-"
-        # The session is a client of httpx, which huggingface_hub has used since 1.0.
+        # Since version 1.0, huggingface_hub returns an httpx client.
         if hasattr(session, "build_request"):
             with session.stream("GET", url, headers=all_headers, timeout=timeout_s) as response:
                 # Do not set a chunk size, because large chunks would more than double the CPU time.

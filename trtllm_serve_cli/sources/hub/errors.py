@@ -23,7 +23,7 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with read acc
 
 
 class _TemporaryError(SourceError):
-    """Raised if a retry may succeed. `wait_s` is the delay in seconds that the hub requests."""
+    """Raised if a retry may succeed. `wait_s` is the retry delay requested by the hub."""
 
     wait_s: float | None = None
 
@@ -131,7 +131,7 @@ def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
 
 
 def find_wait_s(headers: Mapping[str, str]) -> float | None:
-    """Return the delay in seconds that a response's headers request, or None.
+    """Return the retry delay in a response's headers, in seconds, or None.
 
     The header is Retry-After (RFC 9110) or RateLimit (an IETF draft).
     """
@@ -163,7 +163,10 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
 
 
 def _unreachable(url: str, causes: list[BaseException]) -> HubUnreachable:
-    """Return the error for a network failure. `causes` contains an exception and its causes."""
+    """Return the error for a network failure.
+
+    `causes` is the exception chain, starting with the exception that was raised.
+    """
     text = next((line for each in reversed(causes) if (line := _first_line(str(each)))), "")
     why = text or type(causes[0]).__name__
     again = "and run the same command again to resume the download"

@@ -1,4 +1,4 @@
-"""Define the source `hf:ORG/NAME[@REVISION]`, a repository on the Hugging Face hub."""
+"""Define `hf:ORG/NAME[@REVISION]` sources, which are repositories on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class HubSource(HubAddress, CheckpointSource):
-    """A source `hf:ORG/NAME[@REVISION]`, which is a repository on the Hugging Face hub."""
+    """An `hf:ORG/NAME[@REVISION]` source, which is a repository on the Hugging Face hub."""
 
     format: ClassVar[Literal["hf"]] = "hf"
 
@@ -76,7 +76,7 @@ class HubSource(HubAddress, CheckpointSource):
         return found or self._find_in_catalog(hub)
 
     def _find_in_catalog(self, hub: Hub) -> Checkpoint | None:
-        """Return a planned checkpoint with the values of config.json from the catalog of models.
+        """Return a planned checkpoint whose config.json is from the catalog of models.
 
         Return None if the catalog does not contain the model.
         """

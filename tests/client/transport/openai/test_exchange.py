@@ -165,7 +165,7 @@ def test_other_responses_are_invalid(server: FakeOpenAI, content: bytes) -> None
 
 def test_unreachable_servers_are_reported() -> None:
     endpoint = OpenAIEndpoint(parse_base_url("127.0.0.1:1"))
-    with pytest.raises(NoServer, match=r"No server answers at http://127.0.0.1:1/v1\."):
+    with pytest.raises(NoServer, match=r"No server responds at http://127.0.0.1:1/v1\."):
         _ask(OpenAIModel(endpoint, "x"))
 
 

@@ -111,14 +111,14 @@ def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None
         ),
         (
             {"num_top_log_probs": 2},
-            "top_logprobs is not supported by the engine kind openvino, because OpenVINO GenAI "
+            "top_logprobs is not supported by the openvino engine kind, because OpenVINO GenAI "
             "returns only the log probability of the selected token. Omit it.",
         ),
         (
             {"logit_bias": ((5, 1.0),)},
-            "embedding_bias (embedding bias) is not supported by the engine kind openvino, because "
+            "embedding_bias (embedding bias) is not supported by the openvino engine kind, because "
             "OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or serve this "
-            "model with the engine kind pytorch or sim or tensorrt or vllm.",
+            "model with the pytorch or sim or tensorrt or vllm engine kind.",
         ),
     ],
 )

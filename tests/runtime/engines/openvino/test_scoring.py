@@ -95,7 +95,7 @@ def test_a_model_may_lack_positions() -> None:
 
 
 def test_unknown_inputs_are_an_error() -> None:
-    with pytest.raises(ValueError, match="the model has the input pixels"):
+    with pytest.raises(ValueError, match="the model's input pixels is not supported"):
         score(BigramModel("input_ids", "pixels"), request([1, 2]))
 
 

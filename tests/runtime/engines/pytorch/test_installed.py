@@ -107,7 +107,7 @@ def test_a_missing_field_is_omitted_if_its_value_is_how_the_version_behaves() ->
     adapted = adapt("1.3.0rc25", kv_cache_config=config)
     assert adapted.values["kv_cache_config"] == {"enable_block_reuse": True}
     assert adapted.ignored == (
-        "kv_cache_config.onboard_blocks (the parameter kv_cache_onboard_blocks) is omitted, "
+        "kv_cache_config.onboard_blocks (the kv_cache_onboard_blocks parameter) is omitted, "
         "because TensorRT-LLM 1.3.0rc25 always uses the value true",
     )
     assert adapt("1.2.1", kv_cache_config=config).ignored == ()
@@ -121,8 +121,8 @@ def test_missing_fields_are_rejected_together() -> None:
             kv_cache_dtype="fp8",
         )
     assert str(raised.value) == (
-        "TensorRT-LLM 1.3.0rc25 does not have the arguments kv_cache_config.onboard_blocks (the "
-        "parameter kv_cache_onboard_blocks), kv_cache_config.other, kv_cache_dtype; remove these "
+        "TensorRT-LLM 1.3.0rc25 does not support the arguments kv_cache_config.onboard_blocks (the "
+        "kv_cache_onboard_blocks parameter), kv_cache_config.other, kv_cache_dtype; remove these "
         "arguments, or serve the model with a version that supports them"
     )
 
@@ -132,7 +132,7 @@ def test_a_deprecated_field_is_passed_and_reported(version: str, is_ignored: boo
     adapted = adapt(version, kv_cache_config={"sink_token_length": 4})
     assert adapted.values["kv_cache_config"] == {"sink_token_length": 4}
     what = (
-        "kv_cache_config.sink_token_length (the parameter sink_token_length) has no effect in "
+        "kv_cache_config.sink_token_length (the sink_token_length parameter) has no effect in "
         "TensorRT-LLM 1.3.0rc25"
     )
     assert adapted.ignored == ((what,) if is_ignored else ())
@@ -208,7 +208,7 @@ def test_each_argument_is_accepted_reported_or_rejected(
     except ValueError as error:
         named = [name for group in (arguments, *arguments.values()) if isinstance(group, dict)
                  for name in group if name in str(error)]  # fmt: skip
-        assert "does not have the arguments" in str(error) and named
+        assert "does not support the arguments" in str(error) and named
         return
     finally:
         assert arguments == before

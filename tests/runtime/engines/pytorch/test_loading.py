@@ -42,17 +42,17 @@ def test_logs_the_arguments_that_are_ignored(
     monkeypatch.setenv("STAND_IN_TRTLLM", "1.3.0rc25")
     load(kv_cache_config={"onboard_blocks": True, "sink_token_length": 4})
     onboard, sink = capfd.readouterr().err.splitlines()
-    assert "W " in onboard and "kv_cache_onboard_blocks) is omitted, because" in onboard
-    assert "sink_token_length) has no effect in TensorRT-LLM 1.3.0rc25" in sink
+    assert "W " in onboard and "kv_cache_onboard_blocks parameter) is omitted" in onboard
+    assert "sink_token_length parameter) has no effect in TensorRT-LLM 1.3.0rc25" in sink
 
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"kv_cache_dtype": "fp8"}, "does not have the arguments kv_cache_dtype; remove these"),
+        ({"kv_cache_dtype": "fp8"}, "does not support the arguments kv_cache_dtype; remove these"),
         (
             {"kv_cache_config": {"onboard_blocks": False}},
-            r"does not have the arguments kv_cache_config.onboard_blocks \(the parameter",
+            r"does not support the arguments kv_cache_config.onboard_blocks \(the kv_cache_onboard",
         ),
         (
             {"speculative_config": {"decoding_type": "Medusa"}},

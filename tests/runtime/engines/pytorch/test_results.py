@@ -96,7 +96,7 @@ def test_alternatives_start_with_the_most_likely_token() -> None:
 
 def test_a_missing_log_probability_fails_the_request() -> None:
     reader = ResultReader(request(return_log_probs=True))
-    with pytest.raises(ValueError, match="log probability of the token 7"):
+    with pytest.raises(ValueError, match="log probability of token 7"):
         reader.read(result(7, logprobs=[entry(8)]))
 
 
@@ -121,7 +121,7 @@ def test_first_update_has_the_log_probabilities_of_the_prompt(entries: list[Any]
 
 def test_log_probabilities_of_a_part_of_the_prompt_fail_the_request() -> None:
     reader = ResultReader(request(input_ids=(1, 2, 3), return_prompt_log_probs=True))
-    with pytest.raises(ValueError, match="for 1 of 2 tokens"):
+    with pytest.raises(ValueError, match="for 1 of 2 prompt tokens"):
         reader.read(result(7, prompt_logprobs=[entry(3)]))
 
 

@@ -30,6 +30,11 @@ def request(**fields: Any) -> GenerationRequest:
     return GenerationRequest(**{"id": 1, "input_ids": (1, 2), "max_new_tokens": 8, **fields})
 
 
+def describe(value: object) -> str:
+    """Return a test id that is the same in each process, unlike the order of a set."""
+    return repr(value.name) if isinstance(value, SamplerLimits) else str(value)
+
+
 @pytest.mark.parametrize(
     ("fields", "differences"),
     [
@@ -63,7 +68,7 @@ def request(**fields: Any) -> GenerationRequest:
         ({"min_p": 0.1}, {"min_p": 0.1}),
         ({"return_perf_metrics": True}, {"return_perf_metrics": True}),
     ],
-    ids=str,
+    ids=describe,
 )
 def test_sampling_arguments(fields: dict[str, Any], differences: dict[str, Any]) -> None:
     assert sampling_arguments(request(**fields)) == GREEDY | differences
@@ -170,7 +175,7 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             'it, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
         ),
     ],
-    ids=str,
+    ids=describe,
 )
 def test_rejects_what_the_model_cannot_run(
     fields: dict[str, Any], llm: dict[str, Any], sampler: SamplerLimits, why: str
@@ -196,7 +201,7 @@ def test_rejects_what_the_model_cannot_run(
         ({"top_p": 0.9, "repetition_penalty": 1.2}, EAGLE, PENALIZES),
         ({"repetition_penalty": 1.0, "presence_penalty": 0.0}, {}, TORCH_SAMPLER),
     ],
-    ids=str,
+    ids=describe,
 )
 def test_accepts_what_the_model_can_run(
     fields: dict[str, Any], llm: dict[str, Any], sampler: SamplerLimits

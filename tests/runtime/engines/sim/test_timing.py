@@ -40,8 +40,8 @@ def test_a_timing_alone_is_enough() -> None:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ([], "the object `timing` is missing; add it with at least the field step_s"),
-        ({"timing": 1}, "the object `timing` is missing; add it with at least the field step_s"),
+        ([], "the `timing` object is missing; add it with at least the step_s field"),
+        ({"timing": 1}, "the `timing` object is missing; add it with at least the step_s field"),
         ({"timing": {}}, "timing.step_s is missing or 0; it must be greater than 0"),
         ({"timing": {"step_s": 0}}, "timing.step_s is missing or 0; it must be greater than 0"),
         ({"timing": {"step_s": -1}}, "timing.step_s is -1; it must be finite and not negative"),

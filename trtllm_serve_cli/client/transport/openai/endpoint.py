@@ -35,7 +35,7 @@ class BaseUrl:
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     def path_of(self, api: Api) -> str:
-        """Return the path that accepts requests of `api`."""
+        """Return the path of the endpoint for `api`."""
         return self.path + _PATHS[api]
 
     def __str__(self) -> str:
@@ -61,8 +61,8 @@ class OpenAIEndpoint:
 def parse_base_url(text: str) -> BaseUrl:
     """Parse a base URL.
 
-    If the scheme is missing, it is http. If the path is missing, it is `/v1`. Raise `BadInput` if
-    `text` is not the URL of a server.
+    The default scheme is http, and the default path is `/v1`. Raise `BadInput` if `text` is not the
+    URL of a server.
     """
     refusal = BadInput(
         f"{text!r} is not the URL of an OpenAI-compatible server.",
@@ -95,7 +95,7 @@ def parse_api_key(text: str | None) -> str | None:
         raise BadInput(
             "The API key contains characters that are not allowed in an HTTP header.",
             why="a key consists of printable ASCII characters without spaces",
-            next_step="correct --api-key, or the environment variable OPENAI_API_KEY",
+            next_step="correct --api-key or the OPENAI_API_KEY environment variable",
         )
     return key or None
 

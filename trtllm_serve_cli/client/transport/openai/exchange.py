@@ -55,7 +55,7 @@ class OpenAIModel:
     """A model on an OpenAI-compatible server, as a source of responses.
 
     If the server rejects a field in `REPLACEMENTS`, the request is sent again with the field
-    replaced or removed. Later requests also do not contain the rejected field.
+    replaced or removed. Later requests do not contain the rejected field either.
     """
 
     endpoint: OpenAIEndpoint
@@ -68,8 +68,8 @@ class OpenAIModel:
     ) -> Generator[Piece, None, None]:
         """Yield the pieces of the response as they arrive.
 
-        Closing the generator closes the connection to the server. Raise the same exceptions as the
-        function `stream` in the module `ask`.
+        Closing the generator closes the connection to the server. Raise the same exceptions as
+        `client.ask.stream`.
         """
         body = plan_body(self.name, self.api, request)
         headers = _plan_headers(request)
@@ -160,14 +160,14 @@ def _plan_headers(request: GenerateRequest) -> dict[str, str]:
         raise BadInput(
             f"The request id {request.request_id!r} cannot be sent.",
             why="the id is sent as an HTTP header, which consists of printable ASCII characters",
-            next_step="choose an id of letters, digits, - and _",
+            next_step="choose an id that contains only letters, digits, - and _",
         )
     return {"X-Request-Id": request.request_id}
 
 
 @contextmanager
 def _translating(url: BaseUrl, model: str, timeout_s: float | None) -> Iterator[None]:
-    """Translate exceptions of the HTTP library that the `with` block raises to a `TllmError`."""
+    """Convert exceptions from the HTTP library in the `with` block to a `TllmError`."""
     try:
         yield
     except TimeoutError as error:
@@ -227,9 +227,9 @@ def _check_status(response: HTTPResponse) -> None:
 
 
 def _is_stream(response: HTTPResponse) -> bool:
-    """Return whether the response consists of events.
+    """Return whether the response is an event stream.
 
-    If a server ignores the field `stream`, the response is a single JSON object.
+    If a server ignores the `stream` field, the response is a single JSON object.
     """
     return response.headers.get_content_type() == "text/event-stream"
 

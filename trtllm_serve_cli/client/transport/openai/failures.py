@@ -23,11 +23,11 @@ _LONGEST_MESSAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class ApiFailure:
-    """An error response of a server with the OpenAI API.
+    """An error response from an OpenAI-compatible server.
 
-    `status` is the HTTP status, or 0 if the error is an event in a stream. `param` is the field of
-    the request that the server names, or an empty string. `retry_after` is the value of the header
-    `Retry-After`.
+    `status` is the HTTP status, or 0 if the error is an event in a stream. `param` is the request
+    field that the server blames, or an empty string. `retry_after` is the value of the
+    `Retry-After` header.
     """
 
     status: int
@@ -37,14 +37,14 @@ class ApiFailure:
     retry_after: str = ""
 
     def names(self, field: str) -> bool:
-        """Return whether the server names a field of the request as the cause."""
+        """Return whether the server blames a request field for the error."""
         return self.status in (400, 422) and (field == self.param or field in self.message)
 
 
 def parse_failure(
     status: int, reason: str, content: bytes, headers: Mapping[str, str] | None = None
 ) -> ApiFailure:
-    """Parse an error response in any of the forms that the module's docstring lists."""
+    """Parse an error response in any of the formats listed in the module's docstring."""
     text = content.decode(errors="replace").strip().removeprefix("data:").strip()
     retry_after = (headers or {}).get("Retry-After") or ""
     if location := (headers or {}).get("Location"):
@@ -87,7 +87,7 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
             return RequestFailed(
                 f"{url} rejected the API key.",
                 why=why,
-                next_step="set the environment variable OPENAI_API_KEY, or pass --api-key",
+                next_step="set the OPENAI_API_KEY environment variable, or pass --api-key",
             )
         case status if 300 <= status < 400:
             return RequestFailed(
@@ -103,7 +103,7 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
             )
         case 404 | 405:
             return RequestFailed(
-                f"{url} does not have the API of the request.",
+                f"{url} does not provide the API that the request uses.",
                 why=why,
                 next_step="check the path in -u, which usually ends with /v1, or choose the other "
                 "API with --api",
@@ -118,7 +118,7 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
         case status if status >= 500:
             next_step = "read the server's log, and send the request again"
         case _:
-            next_step = "change the option that the reason names, or read the server's log"
+            next_step = "change the option that the reason mentions, or read the server's log"
     return RequestFailed(f"The request to {model} failed.", why=why, next_step=next_step)
 
 
@@ -134,12 +134,13 @@ def no_server(url: BaseUrl, error: Exception) -> NoServer:
         return NoServer(
             f"The certificate of {url} is not trusted.",
             why=error.verify_message,
-            next_step="set the environment variable SSL_CERT_FILE to the CA's certificate",
+            next_step="set the SSL_CERT_FILE environment variable to the path of the CA's "
+            "certificate",
         )
     return NoServer(
-        f"No server answers at {url}.",
+        f"No server responds at {url}.",
         why=describe_failure(error),
-        next_step="check the URL in -u, and that the server is running",
+        next_step="check that the server is running, and that -u is its URL",
     )
 
 

@@ -2,7 +2,7 @@
 
 The fields are those of OpenAI's API reference. `top_k`, `min_tokens`, `repetition_penalty` and
 `bad_words` are extensions of vLLM (vllm/entrypoints/openai/protocol.py, commit 0052bed); SGLang and
-trtllm-serve have most of them. A server that does not have an extension rejects or ignores it.
+trtllm-serve support most of them. A server that does not support a field rejects or ignores it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _EXPRESSED_OTHERWISE = frozenset(
         "return_num_output_tokens",
     }
 )
-# The option for each field of `GenerateRequest` that has a different name than its option.
+# Maps fields of `GenerateRequest` to their options, if the names differ.
 _FLAGS = {
     "return_perf_metrics": "--perf",
     "lora_weights": "--lora-dir",
@@ -118,7 +118,7 @@ def _refuse_unsupported(values: Mapping[str, Value]) -> None:
         flags = {_FLAGS.get(name, "--" + name.replace("_", "-")) for name in unsupported}
         raise BadInput(
             f"The OpenAI API does not support {' and '.join(sorted(flags))}.",
-            why="the API has no field for such a setting",
+            why="the API does not have a field for this setting",
             next_step="omit the option, or send the request to Triton with -i grpc",
         )
 
@@ -133,8 +133,8 @@ def _plan_format(kind: str, guide: str) -> Body:
         case "structural_tag":
             return {"type": "structural_tag"} | _load_guide(guide)
     raise BadInput(
-        f"The OpenAI API does not support the guide {kind}.",
-        why="response_format, the API's field for guides, has no type for this guide",
+        f"The OpenAI API does not support guides of type {kind}.",
+        why="the response_format field, which contains the guide, does not support this type",
         next_step="use --json-schema, or send the request to Triton with -i grpc",
     )
 
@@ -147,7 +147,7 @@ def _load_guide(guide: str) -> Body:
     if not isinstance(loaded, dict):
         raise BadInput(
             "The guide is not a JSON object.",
-            why="the field response_format requires a JSON object",
+            why="the response_format field requires a JSON object",
             next_step='pass a guide such as {"type": "object"}',
         )
     return loaded

@@ -24,8 +24,8 @@ class _Sequence:
 class PieceParser:
     """A parser for the parts of one response: the events of a stream, or a whole response.
 
-    Reasoning that the server returns in a separate field is part of the text, in `<think>` tags, as
-    the model generated it.
+    Reasoning that the server returns in a separate field is put back into the text, in `<think>`
+    tags.
     """
 
     _sequences: dict[int, _Sequence] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class PieceParser:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
     def finish(self, at_s: float) -> list[Piece]:
-        """Return a piece with the token counts, or no piece if the server did not count tokens."""
+        """Return a piece with the token counts, or no piece if the server did not report them."""
         num_input, num_output = read_usage(self._usage)
         if num_input is None and num_output is None:
             return []
@@ -116,7 +116,7 @@ def read_usage(usage: Mapping[str, Any]) -> tuple[int | None, int | None]:
 def _read_log_probs(log_probs: Mapping[str, Any] | None) -> tuple[float, ...]:
     """Return the log probabilities of the tokens in a choice.
 
-    In chat completions, they are in a different field than in completions.
+    Chat completions and completions return them in different fields.
     """
     if not log_probs:
         return ()

@@ -17,9 +17,9 @@ _MOST_NAMES = 10
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model that a server lists.
+    """A model listed by a server.
 
-    `max_model_len` is the length of the context, which only some servers report, such as vLLM.
+    `max_model_len` is the context length, which only some servers report, such as vLLM.
     """
 
     name: str
@@ -63,7 +63,7 @@ def fetch_version(endpoint: OpenAIEndpoint, timeout_s: float = _TIMEOUT_S) -> st
 def _fetch_models(endpoint: OpenAIEndpoint, timeout_s: float) -> list[ListedModel]:
     """Return the models in the server's list, without LoRA adapters.
 
-    vLLM also lists the adapters, with the field `parent`.
+    vLLM also lists the adapters. Their entries have the `parent` field.
     """
     body = get_json(endpoint, f"{endpoint.url.path}/models", timeout_s)
     try:

@@ -1,1 +1,1 @@
-"""The engine kind `openvino`, which runs models with OpenVINO GenAI."""
+"""The `openvino` engine kind, which runs models with OpenVINO GenAI."""

@@ -1,7 +1,8 @@
 """Limit the number of sequences in OpenVINO GenAI's pipeline.
 
-With `dynamic_split_fuse`, the default, the pipeline's scheduler ignores `max_num_seqs` (observed
-with OpenVINO GenAI 2026.4.1), so it would schedule all requests together.
+By default, with `dynamic_split_fuse` enabled, the pipeline's scheduler ignores `max_num_seqs`
+(observed with OpenVINO GenAI 2026.4.1). Without the limit in this module, it would schedule all
+requests at the same time.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ T = TypeVar("T")
 class AdmissionQueue(Generic[T]):
     """A queue that admits requests in order of arrival while slots are free.
 
-    There are `max_sequences` slots. A request occupies one slot for each of its sequences, from its
-    admission to its release.
+    There are `max_sequences` slots. An admitted request occupies one slot per sequence until it is
+    released.
     """
 
     def __init__(self, max_sequences: int) -> None:
@@ -28,14 +29,14 @@ class AdmissionQueue(Generic[T]):
         return len(self._waiting)
 
     def add(self, request_id: int, num_sequences: int, item: T) -> None:
-        """Append a request, which must not need more than `max_sequences` slots."""
+        """Append a request. It must not need more than `max_sequences` slots."""
         self._waiting[request_id] = (num_sequences, item)
 
     def admit(self) -> list[T]:
-        """Return the items of the requests that have slots now, in order of arrival.
+        """Admit requests in order of arrival while slots are free, and return their items.
 
-        A request that needs more slots than are free also holds back the requests behind it, so
-        that it cannot wait indefinitely.
+        If a request needs more slots than are free, the requests behind it wait, too. Otherwise,
+        it might wait indefinitely.
         """
         items = []
         num_free = self.max_sequences - sum(self._admitted.values())

@@ -1,8 +1,8 @@
 """Compute embeddings with OpenVINO.
 
-OpenVINO GenAI's `TextEmbeddingPipeline` has no input for token ids, which OpenAI's API accepts, and
-does not return the number of tokens. This module therefore runs the exported model directly, with
-the same pooling.
+This module runs the exported model directly, with the same pooling as OpenVINO GenAI's
+`TextEmbeddingPipeline`. The pipeline itself cannot be used: it does not return the number of
+tokens, and does not accept token ids, which OpenAI API requests may contain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...embedding_settings import EmbeddingSettings
 
 
 class OpenVinoEmbedder:
-    """A model that OpenVINO runs on the CPU.
+    """An embedding model that OpenVINO runs on the CPU.
 
     `config` contains engine_dir, num_threads and embedding (the fields of `EmbeddingSettings`).
     """
@@ -37,7 +37,7 @@ class OpenVinoEmbedder:
         self._request: Any = model.create_infer_request()
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
-        """Return the embeddings, with the shape [prompts, dimension]."""
+        """Return an array of embeddings with the shape [prompts, dimension]."""
         ids, mask = pad_right(prompts)
         arrays = {
             "input_ids": ids,
@@ -50,4 +50,4 @@ class OpenVinoEmbedder:
         return normalize(vectors) if self._settings.is_normalized else vectors
 
     def close(self) -> None:
-        """Do nothing, because OpenVINO's resources end with the process."""
+        """Do nothing, because OpenVINO's resources are released when the process exits."""

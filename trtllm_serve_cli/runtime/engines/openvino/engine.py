@@ -37,8 +37,7 @@ from .request import Drafts, Guide, find_guide, make_config
 from .running_request import RunningRequest
 from .scoring import Scorer
 
-# The maximum time that a step waits for guide checks and scores if no request is running, in
-# seconds.
+# How long a step waits for guide checks and scores while no request is running, in seconds.
 _IDLE_S = 0.02
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
@@ -48,7 +47,7 @@ _FINISH = openvino_genai.GenerationFinishReason
 class _Unchecked:
     """A request whose guide is being checked.
 
-    The result of the future `problem` is the reason why the guide cannot be used, or None if the
+    `problem` is a future whose result is the reason why the guide cannot be used, or None if the
     guide is valid.
     """
 
@@ -64,9 +63,9 @@ class OpenVinoEngine:
     max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads, num_draft_tokens
     and draft_model_dir. If num_threads is 0, the engine uses all cores.
 
-    Speculative decoding is disabled if num_draft_tokens is 0. Otherwise, the model in the folder
-    draft_model_dir generates the draft tokens. If draft_model_dir is empty, the engine copies draft
-    tokens from the prompt (prompt lookup).
+    Speculative decoding is disabled if num_draft_tokens is 0. Otherwise, the model in the
+    draft_model_dir folder generates the draft tokens. If draft_model_dir is empty, the engine
+    copies draft tokens from the prompt (prompt lookup).
 
     If `adapter` is set, the engine applies this LoRA adapter to all requests.
     """
@@ -126,15 +125,14 @@ class OpenVinoEngine:
     def cancel(self, request_id: int) -> None:
         self._scorer.cancel(request_id)
         if (unchecked := self._unchecked.pop(request_id, None)) is not None:
-            # If the check has not started, cancel it, because it would delay other checks.
+            # If the check has not started, cancel it so that it does not delay other checks.
             unchecked.problem.cancel()
         self._queue.drop(request_id)
         if (running := self._running.pop(request_id, None)) is not None:
             self._stop(running)
 
     def has_work(self) -> bool:
-        # Check the pipeline, too: it removes a cancelled request only in the next step, so a step
-        # must follow.
+        # Check the pipeline, too: it removes cancelled requests only in its next step.
         has_requests = self._running or self._queue or self._unchecked or self._scorer.pending
         return bool(has_requests or self._pipeline.has_non_finished_requests())
 
@@ -192,7 +190,7 @@ class OpenVinoEngine:
     def _queue_checked(self) -> list[SequenceUpdate]:
         """Queue the requests whose guides are valid.
 
-        Return an update with an error for each request whose guide is invalid.
+        Return an error update for each request whose guide is invalid.
         """
         updates = []
         for each in list(self._unchecked.values()):
@@ -210,9 +208,9 @@ class OpenVinoEngine:
         return updates
 
     def _admit(self) -> list[SequenceUpdate]:
-        """Submit the waiting requests for which slots are free.
+        """Submit waiting requests to the pipeline while slots are free.
 
-        Return an update with an error for each request that the pipeline rejects.
+        Return an error update for each request that the pipeline rejects.
         """
         if not self._pipeline.has_non_finished_requests():
             self._release_cancelled()
@@ -252,8 +250,8 @@ class OpenVinoEngine:
     def _record_scheduled(self, started_ns: int) -> None:
         """Record when requests were first scheduled.
 
-        The scheduler reports only the number of scheduled requests, not which requests they are. It
-        schedules requests in order of arrival, so the scheduled requests are the oldest ones.
+        The scheduler reports how many requests are scheduled, but not which ones. It schedules
+        requests in order of arrival, so the scheduled requests are the oldest ones.
         """
         num_scheduled = self._pipeline.get_metrics().scheduled_requests
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
@@ -262,8 +260,8 @@ class OpenVinoEngine:
     def _read(self, running: RunningRequest) -> list[SequenceUpdate]:
         """Return the updates for one request from the last step.
 
-        If the request generates one sequence, its new tokens are returned after each step. If the
-        request generates several sequences, all of them are returned when the request ends.
+        New tokens are returned after each step if the request generates a single sequence.
+        Otherwise, all sequences are returned when the request ends.
         """
         status = running.handle.get_status()
         if status == _STATUS.IGNORED:
@@ -294,7 +292,7 @@ class OpenVinoEngine:
         updates = [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
         if status == _STATUS.FINISHED:
             # OpenVINO GenAI merges identical beams, so it may return fewer sequences than
-            # requested. Send an empty update that ends each missing sequence.
+            # requested. End each missing sequence with an empty update.
             missing = (
                 range(len(best), num_requested)
                 if running.request.beam_width > 1 or not best
@@ -315,9 +313,9 @@ class OpenVinoEngine:
     def _record_pause(self, running: RunningRequest, *, has_tokens: bool) -> None:
         """Record whether a request is preempted.
 
-        The scheduler gives priority to sequences that have started. A started sequence without a
-        new token has therefore lost its KV cache to other sequences. Requests with several
-        sequences are skipped, because they return no tokens before they end.
+        The scheduler gives priority to sequences that have started, so a started sequence that gets
+        no new token has lost its KV cache to other sequences. Requests with several sequences are
+        skipped, because they do not return any tokens until they end.
         """
         request = running.request
         if not running.num_tokens or count_sequences(request) > 1:
@@ -357,12 +355,12 @@ class OpenVinoEngine:
         output: Any,
     ) -> SequenceUpdate:
         request = running.request
-        # Remove the end token, as TensorRT-LLM does.
+        # Like TensorRT-LLM, remove the end token.
         if output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
             ids, log_probs = ids[:-1], log_probs[:-1]
         finish_reason = _finish_reason(output.finish_reason)
-        # Search the tokens for stop words, because OpenVINO GenAI searches only the text, in which
-        # it misses some stop words that consist of whitespace.
+        # Search the tokens for stop words, too: OpenVINO GenAI searches only the text, and misses
+        # some stop words that consist of whitespace.
         if (end := self._find_stop(running, index, ids)) is not None:
             ids, log_probs, finish_reason = ids[:end], log_probs[:end], "stop"
         cum = running.cum_log_prob.get(index, 0.0) + sum(log_probs)
@@ -378,9 +376,9 @@ class OpenVinoEngine:
         )
 
     def _find_stop(self, running: RunningRequest, index: int, ids: list[int]) -> int | None:
-        """Return the position in the new tokens `ids` at which the first stop word ends.
+        """Return the position in the new tokens `ids` where the first stop word ends.
 
-        Return None if no stop word ends in these tokens, or if the request uses beams.
+        Return None if no stop word ends in these tokens, or if the request uses beam search.
         """
         request = running.request
         if not request.stop_words or request.beam_width > 1:

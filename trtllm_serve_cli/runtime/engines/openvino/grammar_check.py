@@ -3,10 +3,10 @@
     python3 -m tllm_runtime.engines.openvino.grammar_check ENGINE_DIR VOCAB_SIZE
 
 OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
-fails, this step and all later steps raise an error, so all requests would fail. Compiling nested
-repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. `GrammarCheck`
-therefore compiles each guide first in a process that it can kill. The process uses a one-layer
-model and the engine's tokenizer.
+fails, this step and all later steps raise an error, so all requests fail. Compiling nested
+repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. To protect the
+engine, `GrammarCheck` first compiles each guide in a process that it can kill. The process uses a
+one-layer model and the engine's tokenizer.
 
 The process reads one JSON object per line: {"type": ..., "guide": ...}. It responds to each object
 with a JSON string on one line: the reason why the guide cannot be used, or an empty string if the
@@ -75,7 +75,7 @@ class GrammarCheck:
     def _query(self, request: dict[str, str]) -> str | None:
         """Return why the guide cannot be used, or an empty string if it is valid.
 
-        Return None if the process has timed out or ended.
+        Return None if the process times out or exits.
         """
         process = self._start_if_needed()
         assert process.stdin is not None
@@ -116,7 +116,7 @@ class GrammarCheck:
         self._process = None
 
     def _read_line(self, limit_s: float) -> str | None:
-        """Return the next line from the process, or None if it times out or has ended."""
+        """Return the next line from the process, or None if it times out or has exited."""
         assert self._process is not None and self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
         return (self._process.stdout.readline() or None) if ready else None
@@ -202,8 +202,8 @@ def main() -> None:
         responses.write('"ready"\n')
         for line in sys.stdin:
             request = json.loads(line)
-            # Normally, the parent kills this process at the time limit. In case the parent has
-            # died, set an alarm that ends this process.
+            # Normally, the parent process kills this process at the time limit. Set an alarm in
+            # case the parent has died.
             signal.alarm(int(COMPILE_LIMIT_S) + 3)
             problem = _find_compile_error(
                 pipeline, structured_output(request["type"], request["guide"])
@@ -211,8 +211,9 @@ def main() -> None:
             signal.alarm(0)
             responses.write(json.dumps(problem) + "\n")
             if problem:
-                # Create a new pipeline, because a pipeline does not recover from a failed step. The
-                # old pipeline would log an error about the request's blocks when it is deleted.
+                # Create a new pipeline, because a pipeline cannot recover from a failed step.
+                # Suppress the error about the request's blocks that the old pipeline logs when it
+                # is deleted.
                 with _discard_output():
                     del pipeline
                 pipeline = _load(folder)
@@ -220,7 +221,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _discard_output() -> Iterator[None]:
-    """Discard what the libraries write to stdout and stderr until the block ends."""
+    """Discard all output to stdout and stderr, including the libraries', until the block ends."""
     saved = {number: os.dup(number) for number in (1, 2)}
     null = os.open(os.devnull, os.O_WRONLY)
     try:

@@ -1,4 +1,4 @@
-"""Count the KV cache blocks that a request of OpenVINO GenAI needs."""
+"""Count the KV cache blocks that a request needs in OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def count_sequences(request: GenerationRequest) -> int:
 
 
 def count_needed_blocks(request: GenerationRequest) -> int:
-    """Return the number of blocks that `request` needs if it generates all its tokens."""
+    """Return the number of blocks that `request` needs if it generates `max_new_tokens` tokens."""
     num_sequences = count_sequences(request)
     return count_blocks(len(request.input_ids), request.max_new_tokens, num_sequences)
 
 
 def count_blocks(num_input_tokens: int, num_output_tokens: int, num_sequences: int) -> int:
-    """Return the number of blocks for these tokens.
+    """Return the number of blocks that these tokens occupy.
 
     The sequences of a request share the prompt's full blocks.
     """

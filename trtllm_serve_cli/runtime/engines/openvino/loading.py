@@ -34,12 +34,14 @@ def load_pipeline(
 
 
 def reuses_blocks(config: dict[str, Any]) -> bool:
-    # If there is a draft model, do not reuse KV cache blocks, because sampling would fail (observed
+    # Do not reuse KV cache blocks if a draft model is used, because sampling would fail (observed
     # with OpenVINO GenAI 2026.4.1).
     return bool(config["enable_kv_cache_reuse"] and not config["draft_model_dir"])
 
 
 def _find_model(directory: Path, description: str) -> Path:
     if not (directory / "openvino_model.xml").exists():
-        raise FileNotFoundError(f"{directory} lacks openvino_model.xml; rebuild {description}")
+        raise FileNotFoundError(
+            f"{directory} does not contain openvino_model.xml; rebuild {description}"
+        )
     return directory

@@ -26,10 +26,10 @@ def site_finder(config: Mapping[str, Any]) -> Callable[[], Sites]:
 def adapter_properties(adapter: Adapter) -> dict[str, Any]:
     """Return the properties for a pipeline that applies `adapter`.
 
-    The model must contain all modules that the adapter changes. The adapter is applied in static
-    mode, in which OpenVINO GenAI adds the adapter's weights to the model as constants. The other
-    modes do not work: fusing requires uncompressed weights, and continuous batching does not apply
-    dynamic adapters (observed with OpenVINO GenAI 2026.4.1).
+    The model must contain all modules that the adapter changes. OpenVINO GenAI applies the adapter
+    in static mode: it adds the adapter's weights to the model as constants. The other modes do not
+    work: fusing requires uncompressed weights, and continuous batching does not apply dynamic
+    adapters (observed with OpenVINO GenAI 2026.4.1).
     """
     tensors = {}
     for module, change in adapter.items():

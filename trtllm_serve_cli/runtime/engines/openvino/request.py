@@ -12,8 +12,8 @@ from ...engine import GenerationRequest, InvalidRequest
 from ...triton.word_lists import Words, leave_out_longer
 from ..kinds import explain_rejection
 
-# The maximum number of tokens that prompt lookup compares. It searches the prompt for an earlier
-# occurrence of the latest tokens, and drafts the tokens that follow this occurrence.
+# The maximum n-gram length for prompt lookup. Prompt lookup searches the prompt for an earlier
+# occurrence of the latest tokens, and uses the tokens that follow it as draft tokens.
 _NGRAM_SIZE = 3
 # The largest min-p that OpenVINO GenAI accepts.
 _LARGEST_MIN_P = 0.999
@@ -21,10 +21,10 @@ _LARGEST_MIN_P = 0.999
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A guide, to which the response must conform.
+    """A guide that constrains the response.
 
     `type` is the type of guide, for example json, and `text` is the guide itself. `tensor` is the
-    request tensor from which the guide was created.
+    request tensor that the guide was created from.
     """
 
     type: str
@@ -104,8 +104,8 @@ def _set_beams(config: Any, request: GenerationRequest) -> None:
     if request.early_stopping:
         config.stop_criteria = openvino_genai.StopCriteria.EARLY
     if request.beam_search_diversity_rate:
-        # Put each beam in a separate group: the diversity penalty applies to tokens that another
-        # group has selected at the same position.
+        # Put each beam in a separate group, because the diversity penalty applies only to tokens
+        # that other groups have selected at the same position.
         config.num_beam_groups = request.beam_width
         config.diversity_penalty = request.beam_search_diversity_rate
 
@@ -123,7 +123,7 @@ def _set_sampling(config: Any, request: GenerationRequest) -> None:
     if top_k:
         config.top_k = top_k
     config.top_p = top_p or 1.0
-    # OpenVINO GenAI rejects 1, which only the most likely tokens would reach.
+    # OpenVINO GenAI rejects a min-p of 1, which would allow only the most likely tokens.
     config.min_p = min(request.min_p or 0.0, _LARGEST_MIN_P)
 
 
@@ -167,12 +167,12 @@ def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
 
 
 def _check_supported(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` if the request uses a feature that is listed as unsupported."""
+    """Raise `InvalidRequest` if the request uses an unsupported feature."""
     if request.logit_bias:
         raise InvalidRequest(explain_rejection("embedding_bias", "openvino"))
     if request.num_top_log_probs:
         raise InvalidRequest(
-            "top_logprobs is not supported by the engine kind openvino, because OpenVINO GenAI "
+            "top_logprobs is not supported by the openvino engine kind, because OpenVINO GenAI "
             "returns only the log probability of the selected token. Omit it."
         )
 

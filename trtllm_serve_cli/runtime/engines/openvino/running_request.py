@@ -1,4 +1,4 @@
-"""The progress of a request in OpenVINO GenAI's pipeline."""
+"""Record the progress of a request in OpenVINO GenAI's pipeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...engine import GenerationRequest
 
 @dataclass(slots=True)
 class RunningRequest:
-    """A request in the pipeline. `handle` is the pipeline's handle of the request."""
+    """A request in the pipeline. `handle` is the pipeline's handle for the request."""
 
     request: GenerationRequest
     handle: Any

@@ -1,8 +1,8 @@
-"""Compute the log probabilities of prompts with a second copy of the model.
+"""Compute prompt log probabilities with a second copy of the model.
 
-OpenVINO GenAI's option `echo` is not used: it returns no values for tokens in reused KV cache
-blocks, and values of other requests if several requests share a step (observed with OpenVINO GenAI
-2026.4.1). It also returns no alternatives.
+OpenVINO GenAI's `echo` option cannot be used. It omits tokens in reused KV cache blocks, and mixes
+up the values of requests that share a step (observed with OpenVINO GenAI 2026.4.1). It also does
+not return alternatives.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from ...engine import (
 from ...triton.tensors import Array
 from ..sequence_end import find_end
 
-# The number of tokens in an inference. The logits of more tokens would need too much memory.
+# The number of prompt tokens per inference. It limits the memory that the logits need.
 CHUNK_SIZE = 128
 
 
 class Scorer:
     """A model that scores prompts and selects the first token of the response, in its own thread.
 
-    The model in `engine_dir` is loaded at the first request. If `num_threads` is 0, the model uses
-    all cores. With `has_adapter`, all requests are rejected, because the model has no adapter.
-    `pending` contains the futures of the requests in flight by request id.
+    The model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0, the
+    model uses all cores. If `has_adapter` is true, all requests are rejected, because this copy of
+    the model does not apply the adapter. `pending` maps the id of each request in flight to its
+    future.
     """
 
     def __init__(self, engine_dir: Path, num_threads: int, *, has_adapter: bool) -> None:
@@ -46,7 +47,7 @@ class Scorer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scorer")
 
     def submit(self, request: GenerationRequest) -> None:
-        """Score the prompt of `request`. Raise `InvalidRequest` if this is not possible."""
+        """Start scoring a request's prompt. Raise `InvalidRequest` if it cannot be scored."""
         check_scorable(request)
         if self._has_adapter:
             raise InvalidRequest(
@@ -56,17 +57,17 @@ class Scorer:
         self.pending[request.id] = self._thread.submit(self._score, request)
 
     def cancel(self, request_id: int) -> None:
-        """Do not return the update of this request."""
+        """Cancel a request, so that `take` does not return its update."""
         if (future := self.pending.pop(request_id, None)) is not None:
             future.cancel()
 
     def take(self) -> list[SequenceUpdate]:
-        """Return the updates that are complete."""
+        """Return the updates for the requests that have been scored."""
         done = [each for each, future in self.pending.items() if future.done()]
         return [self.pending.pop(each).result() for each in done]
 
     def close(self) -> None:
-        """End the thread. Requests that have not started are dropped."""
+        """Stop the thread, and drop the requests that have not started."""
         self._thread.shutdown(cancel_futures=True)
 
     def _score(self, request: GenerationRequest) -> SequenceUpdate:
@@ -74,13 +75,13 @@ class Scorer:
             if self._model is None:
                 self._model = load_model(self._engine_dir, self._properties)
             return score(self._model, request)
-        except Exception as error:  # an error in one request must not end other requests
+        except Exception as error:  # an error in one request must not affect other requests
             why = f"the prompt cannot be scored: {last_line(error)}"
             return SequenceUpdate(request.id, error=why)
 
 
 def check_scorable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` if the response to `request` is more than its most likely token."""
+    """Raise `InvalidRequest` unless the response is at most one unconstrained greedy token."""
     limits = {
         "max_tokens above 1": request.max_new_tokens > 1,
         "n above 1": max(request.beam_width, request.num_return_sequences) > 1,
@@ -101,20 +102,20 @@ def check_scorable(request: GenerationRequest) -> None:
     for name, is_set in limits.items():
         if is_set:
             raise InvalidRequest(
-                f"The engine kind openvino does not support {name} together with the log "
+                f"The openvino engine kind does not support {name} together with the log "
                 "probabilities of the prompt (echo with logprobs). Set max_tokens to 0 or 1 and "
                 "temperature to 0, and omit all other sampling parameters."
             )
 
 
 def load_model(engine_dir: Path, properties: dict[str, Any]) -> Any:
-    """Return an infer request for the model in `engine_dir`."""
+    """Return an `InferRequest` for the model in `engine_dir`."""
     model = openvino.Core().compile_model(engine_dir / "openvino_model.xml", "CPU", properties)
     return model.create_infer_request()
 
 
 def score(model: Any, request: GenerationRequest) -> SequenceUpdate:
-    """Return the only update of `request`."""
+    """Score the prompt of `request`, and return the request's only update."""
     tokens, count = request.input_ids, request.num_top_log_probs
     log_probs: list[float] = []
     top: list[tuple[TokenLogProb, ...]] = []
@@ -154,13 +155,13 @@ def _infer(model: Any, tokens: tuple[int, ...], start: int) -> Array:
     }
     names = [each.get_any_name() for each in model.get_compiled_model().inputs]
     if unknown := sorted(set(names) - set(inputs)):
-        raise ValueError(f"the model has the input {unknown[0]}, which is not supported")
+        raise ValueError(f"the model's input {unknown[0]} is not supported")
     model.infer({name: inputs[name] for name in names})
     return np.array(model.get_tensor("logits").data[0])
 
 
 def _log_softmax(logits: Array) -> Array:
-    """Return the log probabilities in each row."""
+    """Convert each row of logits to log probabilities."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     sums = np.exp(shifted).sum(axis=1, keepdims=True, dtype=np.float64)
     log_probs: Array = shifted - np.log(sums)
@@ -168,7 +169,7 @@ def _log_softmax(logits: Array) -> Array:
 
 
 def _most_likely(row: Array, count: int) -> tuple[TokenLogProb, ...]:
-    """Return the `count` most likely tokens of a row, the most likely one first."""
+    """Return the `count` most likely tokens of a row, most likely first."""
     count = min(count, len(row))
     ids = np.argpartition(row, -count)[-count:]
     ids = ids[np.argsort(-row[ids], kind="stable")]

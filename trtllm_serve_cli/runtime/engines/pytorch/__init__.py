@@ -1,1 +1,1 @@
-"""The engine kind `pytorch`, which runs models with TensorRT-LLM's LLM API."""
+"""The `pytorch` engine kind, which runs models with TensorRT-LLM's LLM API."""

@@ -35,8 +35,7 @@ LLM_ARGUMENTS = ArgumentTable(
         "lora_cache_host_memory_bytes": ("peft_cache_config.host_cache_size", int),
     },
 )
-# The parameters for the LoRA adapter cache, which are passed to `LLM` only if the model serves
-# adapters.
+# The LoRA adapter cache parameters. They are passed to `LLM` only if the model serves adapters.
 _ADAPTER_CACHE_PARAMETERS = tuple(
     name for name in LLM_ARGUMENTS.parameters if name.startswith("lora_cache_")
 )

@@ -1,7 +1,7 @@
 """Implement an engine with TensorRT-LLM's LLM API and its PyTorch backend.
 
 This module requires the package `tensorrt_llm`, version 1.0 to 1.3. TensorRT-LLM batches requests
-in separate processes. An event loop in its own thread receives the responses of all requests, and
+in separate processes. An event loop in its own thread receives the responses to all requests, and
 `step` returns the updates that have arrived since the previous step.
 """
 
@@ -57,13 +57,13 @@ class _Arrival:
 
 
 class PyTorchEngine:
-    """A GPU engine with in-flight batching, implemented with TensorRT-LLM's class `LLM`.
+    """A GPU engine with in-flight batching, implemented with TensorRT-LLM's `LLM` class.
 
     `config` contains llm (the arguments for `LLM`), max_seq_len and vocab_size. It may contain any
     field of `LoraOptions`.
 
     Only the caller's thread uses `_running`. Only the event loop's thread uses `_tasks` and
-    `_batch`, and calls the functions of TensorRT-LLM that concern requests.
+    `_batch`, and only this thread calls the TensorRT-LLM functions that handle requests.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -73,16 +73,16 @@ class PyTorchEngine:
             if "lora_config" in self._arguments
             else None
         )
-        # Accept greedy requests for several sequences, as upstream's backend does. TensorRT-LLM
-        # rejects such requests by default.
+        # Like upstream's backend, accept greedy requests for several sequences, which TensorRT-LLM
+        # rejects by default.
         os.environ.setdefault("TLLM_ALLOW_N_GREEDY_DECODING", "1")
         self._llm, self._sampler = load_llm(self._arguments)
         self._statistics = IterationStatistics(self._llm)
         self._running: dict[int, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._batch: list[_Arrival] = []
-        # Each item contains all arrivals of one iteration of the event loop, or the error that ends
-        # the engine.
+        # Each item contains all arrivals from one iteration of the event loop, or the error that
+        # stopped the engine.
         self._batches: queue.SimpleQueue[list[_Arrival] | Exception] = queue.SimpleQueue()
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
@@ -127,7 +127,7 @@ class PyTorchEngine:
 
     def close(self) -> None:
         # Cancel the requests first, because TensorRT-LLM cannot abort them after its shutdown. Keep
-        # the event loop running until the shutdown has ended, because the loop delivers the last
+        # the event loop running until the shutdown is complete, because the loop delivers the last
         # responses.
         self._events.cancel_tasks()
         try:
@@ -204,7 +204,7 @@ class PyTorchEngine:
     def _deliver(self, arrival: _Arrival) -> None:
         """Add an arrival to the batch.
 
-        The batch is delivered after the other tasks of this iteration of the event loop.
+        The batch is delivered after the other tasks in this event loop iteration have run.
         """
         if not self._batch:
             self._events.loop.call_soon(self._flush)
@@ -223,15 +223,15 @@ def _sampling_params(request: GenerationRequest, vocab_size: int) -> Any:
         arguments["embedding_bias"] = _bias_tensor(request, vocab_size)
     params = SamplingParams(**arguments)
     if words := long_bad_words(request):
-        # Set the token ids directly; otherwise, the API would tokenize the texts in `bad`. `bad`
-        # must be set, too, because the API ignores the token ids if `bad` is empty.
+        # Set the token ids directly; otherwise, the API would tokenize the texts in `bad`. Also set
+        # `bad`, because the API ignores the token ids if `bad` is empty.
         params.bad = [""] * len(words)
         params._bad_word_ids = words
     return params
 
 
 def _bias_tensor(request: GenerationRequest, vocab_size: int) -> Any:
-    # Import the package only here, because TensorRT-LLM has imported it already.
+    # Import PyTorch locally, because only logit biases need it. TensorRT-LLM has already loaded it.
     import torch
 
     bias = np.zeros(vocab_size, dtype=np.float32)

@@ -1,9 +1,9 @@
 """Run an asyncio event loop in a separate thread.
 
-TensorRT-LLM delivers the responses of a request only while the event loop that created the request
-is running. Otherwise, `_SyncQueue.notify_many` raises an error and the response stays in its queue
-(tensorrt_llm/llmapi/utils.py in NVIDIA/TensorRT-LLM, 1.0 to 1.3). Therefore, the loop must run all
-the time.
+The loop must always be running, because TensorRT-LLM delivers the responses to a request only while
+the event loop that created the request is running. Otherwise, `_SyncQueue.notify_many` raises an
+error and the response stays in its queue (tensorrt_llm/llmapi/utils.py in NVIDIA/TensorRT-LLM, 1.0
+to 1.3).
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Any
 
 
 class EventLoopThread:
-    """An asyncio event loop that runs until `close`. Other threads may call all methods."""
+    """An asyncio event loop that runs until `close` is called.
+
+    All methods may be called from other threads.
+    """
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -30,7 +33,7 @@ class EventLoopThread:
         self.loop.call_soon_threadsafe(function, *arguments)
 
     def cancel_tasks(self) -> None:
-        """Cancel all tasks of the loop, and wait until they have ended."""
+        """Cancel all tasks in the loop, and wait until they have ended."""
         self._run(_cancel_tasks())
 
     def close(self) -> None:

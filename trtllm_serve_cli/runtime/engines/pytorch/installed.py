@@ -1,8 +1,8 @@
-"""Adapt arguments for `LLM` to the classes of the installed TensorRT-LLM.
+"""Adapt `LLM` arguments to the classes of the installed TensorRT-LLM version.
 
-Releases and release candidates of TensorRT-LLM differ in the names of arguments and in the tags of
-speculative decoding. This module derives the names from the installed Pydantic classes, not from
-the version, and does not import `tensorrt_llm`. The known differences are from
+Argument names and the tags of speculative decoding methods differ between releases and release
+candidates of TensorRT-LLM. This module derives the names from the installed Pydantic classes, not
+from the version, and does not import `tensorrt_llm`. The known differences are from
 tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM (1.0 to late release candidates of 1.3).
 """
 
@@ -17,15 +17,15 @@ from typing import Any
 from ..engine_arguments import Arguments
 from .arguments import LLM_ARGUMENTS
 
-# Arguments that some versions lack, with the value that these versions always use. With a different
-# value, loading the model fails.
+# Arguments that some versions lack because they always use the value given here. With these
+# versions, a model that sets another value fails to load.
 _ALWAYS: Mapping[str, Any] = {"backend": "pytorch", "kv_cache_config.onboard_blocks": True}
-# Arguments that have no effect in the versions that mark them as deprecated.
+# Arguments that have no effect in versions that mark them as deprecated.
 _DEPRECATED = ("kv_cache_config.sink_token_length", "speculative_config.allow_advanced_sampling")
-# The argument that selects the sampler: a flag in 1.0, and a type in later versions.
+# The argument that selects the sampler is a flag in 1.0, and a type in later versions.
 _SAMPLER_FLAG, _SAMPLER_TYPE = "enable_trtllm_sampler", "sampler_type"
 OLD_SAMPLER = "TRTLLMSampler"
-# Field of a class for speculative decoding -> name of the same field in other versions.
+# Maps fields of speculative decoding classes to their names in other versions.
 _RENAMED = {
     "speculative_model": "speculative_model_dir",
     "speculative_model_dir": "speculative_model",
@@ -41,9 +41,9 @@ _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS
 class AdaptedArguments:
     """Arguments that the installed `LLM` accepts.
 
-    `values` contains all arguments except speculative_config. `decoding` is the class for
-    speculative decoding with its arguments, or None. `ignored` contains an explanation for each
-    argument that is omitted or has no effect.
+    `values` contains all arguments except speculative_config. `decoding` contains the speculative
+    decoding class and its arguments, or is None if speculative decoding is disabled. `ignored`
+    contains an explanation for each argument that is omitted or has no effect.
     """
 
     values: Arguments
@@ -52,7 +52,7 @@ class AdaptedArguments:
 
 
 class _Report:
-    """The arguments that the installed version ignores, and those that it lacks but would need."""
+    """A report of the arguments that the installed version ignores or does not support."""
 
     def __init__(self, version: str) -> None:
         self._package = f"TensorRT-LLM {version}".rstrip()
@@ -74,20 +74,20 @@ class _Report:
         self.ignored.append(f"{_show(path)} has no effect in {self._package}")
 
     def check(self) -> None:
-        """Raise a `ValueError` that names the missing arguments, if there are any."""
+        """Raise a `ValueError` that names the unsupported arguments, if there are any."""
         if self._unknown:
             raise ValueError(
-                f"{self._package} does not have the arguments {', '.join(self._unknown)}; remove "
-                "these arguments, or serve the model with a version that supports them"
+                f"{self._package} does not support the arguments {', '.join(self._unknown)}; "
+                "remove these arguments, or serve the model with a version that supports them"
             )
 
 
 def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> AdaptedArguments:
     """Return the arguments for the installed version.
 
-    `llm_args` is the installed class `TorchLlmArgs`. If the installed classes lack arguments, raise
-    a `ValueError` that names them. Omit an argument without an error if the installed version
-    always uses the requested value.
+    `llm_args` is the installed `TorchLlmArgs` class. Raise a `ValueError` that names the arguments
+    that the installed classes lack. If the installed version always uses the requested value, omit
+    the argument instead.
     """
     report = _Report(version)
     fields = accepted_fields(llm_args)
@@ -109,14 +109,14 @@ def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> Adapt
 def accepted_fields(cls: type) -> dict[str, Any]:
     """Return the fields of a Pydantic class or dataclass.
 
-    The keys are all names that a caller may use for the fields, including aliases.
+    The keys are all names that callers may use for the fields, including aliases.
     """
     fields: Mapping[str, Any] = getattr(cls, "model_fields", None) or getattr(
         cls, "__dataclass_fields__", {}
     )
     names: dict[str, Any] = {}
     for name, field in fields.items():
-        # Pydantic classes mark the fields that only TensorRT-LLM sets.
+        # Skip fields that only TensorRT-LLM itself sets; they are defined with `init=False`.
         if getattr(field, "init", None) is False:
             continue
         alias = getattr(field, "validation_alias", None)
@@ -133,7 +133,7 @@ def is_deprecated(field: Any) -> bool:
 
 
 def _name_sampler(arguments: Arguments, fields: Mapping[str, Any]) -> Arguments:
-    """Return `arguments` with the sampler's argument renamed for the installed version."""
+    """Return `arguments` with the sampler argument renamed to match the installed version."""
     if _SAMPLER_TYPE in arguments and _SAMPLER_TYPE not in fields and _SAMPLER_FLAG in fields:
         rest = {name: each for name, each in arguments.items() if name != _SAMPLER_TYPE}
         return {**rest, _SAMPLER_FLAG: arguments[_SAMPLER_TYPE] == OLD_SAMPLER}
@@ -146,9 +146,9 @@ def _name_sampler(arguments: Arguments, fields: Mapping[str, Any]) -> Arguments:
 def _adapt_group(
     path: str, group: Mapping[str, Any], classes: list[type], report: _Report
 ) -> Arguments:
-    """Return the arguments in `group` that the classes have, and report the others.
+    """Return the arguments in `group` that the classes accept, and report the others.
 
-    If there are no classes, return all arguments, because the field accepts any mapping.
+    If `classes` is empty, return all arguments, because the field accepts any mapping.
     """
     fields = {name: field for cls in classes for name, field in accepted_fields(cls).items()}
     values: Arguments = {}
@@ -165,7 +165,7 @@ def _adapt_group(
 def _adapt_decoding(
     config: Mapping[str, Any], field: Any, report: _Report
 ) -> tuple[type, Arguments]:
-    """Return the class for speculative decoding, and its arguments."""
+    """Return the speculative decoding class and its arguments."""
     cls = _find_decoding_class(str(config.get("decoding_type", "")), _classes_of(field))
     fields = accepted_fields(cls)
     options = {name: value for name, value in config.items() if name != "decoding_type"}
@@ -191,20 +191,20 @@ def _find_decoding_class(decoding_type: str, classes: list[type]) -> type:
 
 
 def decoding_tag(cls: type) -> str:
-    """Return the `decoding_type` of a class for speculative decoding.
+    """Return the `decoding_type` of a speculative decoding class.
 
-    The type is a class variable up to 1.2, and the default of a field since 1.3.
+    It is a class variable up to version 1.2, and the default value of a field since 1.3.
     """
     field = getattr(cls, "model_fields", {}).get("decoding_type")
     return str(getattr(cls, "decoding_type", "") if field is None else field.default)
 
 
 def samples_always(cls: type) -> bool:
-    """Return whether this class supports sampling without `allow_advanced_sampling`.
+    """Return whether a speculative decoding class always supports sampling.
 
-    The class contains the arguments for speculative decoding. In the last release candidates of
-    TensorRT-LLM 1.3 and later versions, each request selects greedy decoding or sampling, so
-    `allow_advanced_sampling` is not needed.
+    Older versions require the `allow_advanced_sampling` argument. Since the last release candidates
+    of TensorRT-LLM 1.3, each request selects greedy decoding or sampling, so the argument is not
+    needed.
     """
     fields = accepted_fields(cls)
     if "allow_advanced_sampling" in fields:
@@ -233,6 +233,6 @@ def _classes_in(annotation: Any) -> Iterator[type]:
 
 
 def _show(path: str) -> str:
-    """Return an argument's path, and the template parameter that sets the argument, if any."""
+    """Return an argument's path, followed by the template parameter that sets it, if any."""
     parameter = _PARAMETERS.get(path)
-    return f"{path} (the parameter {parameter})" if parameter else path
+    return f"{path} (the {parameter} parameter)" if parameter else path

@@ -1,8 +1,8 @@
-"""Convert results from TensorRT-LLM's LLM API to an engine's updates.
+"""Convert results from TensorRT-LLM's LLM API to `SequenceUpdate` objects.
 
-The API updates a result in place. A result has one output per sequence. Each output contains all
-tokens of its sequence that have been generated so far. The attribute names are from
-tensorrt_llm/executor/result.py in NVIDIA/TensorRT-LLM (1.0 to 1.3).
+The API updates a result in place. A result has one output per sequence, and each output contains
+all tokens generated so far. The attribute names are from tensorrt_llm/executor/result.py in
+NVIDIA/TensorRT-LLM (1.0 to 1.3).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..sequence_end import find_end
 
 
 class ResultReader:
-    """A reader for the new tokens in the result of one request.
+    """A reader for the new tokens in a request's result.
 
-    The reader searches the tokens for the end of each sequence for two reasons: the API reports the
-    end reliably only for the last sequence, and it does not accept stop words with several tokens
-    as token ids.
+    The reader itself detects the end of each sequence, for two reasons: the API reliably reports
+    the end only for the last sequence, and it does not accept stop words with several tokens as
+    token ids.
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -104,38 +104,38 @@ def _log_prob(entry: Any, token: int) -> float:
     """Return the token's log probability.
 
     `entry` is either the log probability or a mapping from likely tokens to log probabilities.
-    Raise `ValueError` if the mapping lacks the token.
+    Raise `ValueError` if the mapping does not contain the token.
     """
     if not isinstance(entry, dict):
         return float(entry)
     if token not in entry:
-        raise ValueError(f"TensorRT-LLM did not return the log probability of the token {token}")
+        raise ValueError(f"TensorRT-LLM did not return the log probability of token {token}")
     return float(entry[token].logprob)
 
 
 def _most_likely(entry: Any, count: int) -> tuple[TokenLogProb, ...]:
-    """Return the `count` most likely tokens of an entry, the most likely one first."""
+    """Return the `count` most likely tokens of an entry, most likely first."""
     pairs = ((token, float(each.logprob)) for token, each in entry.items())
     return tuple(sorted(pairs, key=lambda pair: -pair[1])[:count])
 
 
 def _describe_prompt(result: Any, request: GenerationRequest) -> PromptFacts | None:
-    """Return what a result reports about the prompt.
+    """Return the facts about the prompt that a result contains.
 
-    Raise `ValueError` if the result lacks the log probabilities of some tokens in the prompt.
+    Raise `ValueError` if the log probabilities of some prompt tokens are missing.
     """
     num_cached = getattr(result, "cached_tokens", None)
     if not request.return_prompt_log_probs:
         return None if num_cached is None else PromptFacts(num_cached)
     tokens = request.input_ids[1:]
-    # Some versions begin with an entry for the first token, which is None. Some versions end with
-    # an entry for the first token of the response.
+    # In some versions, the list starts with None for the first prompt token. In some versions, it
+    # ends with an entry for the first response token.
     entries = list(result.outputs[0].prompt_logprobs or ())
     entries = entries[1:] if entries and entries[0] is None else entries
     if len(entries) not in (len(tokens), len(tokens) + 1):
         raise ValueError(
-            f"TensorRT-LLM returned log probabilities for {len(entries)} of {len(tokens)} tokens "
-            "in the prompt; serve the model with enable_kv_cache_reuse=false"
+            f"TensorRT-LLM returned log probabilities for {len(entries)} of {len(tokens)} "
+            "prompt tokens; serve the model with enable_kv_cache_reuse=false"
         )
     entries = entries[: len(tokens)]
     count = request.num_top_log_probs
@@ -164,8 +164,8 @@ def _perf(metrics: Any) -> PerfMetrics | None:
 
 
 def _ns(since_boot: timedelta) -> int:
-    """Convert a time on C++'s steady clock to nanoseconds.
+    """Convert a C++ `steady_clock` time to nanoseconds on Python's monotonic clock.
 
-    C++'s steady clock is the same clock as Python's monotonic clock.
+    The two clocks are identical.
     """
     return since_boot // timedelta(microseconds=1) * 1000

@@ -3,8 +3,8 @@
 Sources: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM, and the pull requests #16052 (bad
 words), #16485 (penalties), #16620 (beam search options), #17701 (`enable_penalty`), #6464 (bias),
 #7756 (log probabilities of alternatives) and #7580 (log probabilities of the prompt). The version
-numbers were derived from the dates of these pull requests. The version with min-p is the
-first whose documentation (docs/source/features/sampling.md) lists it.
+numbers were derived from the dates of these pull requests. For min-p, the version is the first one
+that documents it (docs/source/features/sampling.md).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .installed import (
 )
 
 _Release = tuple[int, int, int, float]
-# The first versions whose TorchSampler applies these request fields. Earlier versions accept the
-# fields and ignore them.
+# The first versions whose TorchSampler applies these request fields. Earlier versions accept but
+# ignore the fields.
 _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
     "logit_bias": (1, 1, 0, 1),
     "num_top_log_probs": (1, 2, 0, 1),
@@ -36,13 +36,13 @@ _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
     **dict.fromkeys(PENALTIES, (1, 3, 0, 25)),
     **dict.fromkeys(("len_penalty", "early_stopping", "beam_search_diversity_rate"), (1, 3, 0, 26)),
 }
-# The first version with the log probabilities of the prompt, with each sampler.
+# The first version that returns the log probabilities of the prompt, with either sampler.
 _PROMPT_LOG_PROBS_SINCE: _Release = (1, 2, 0, 1)
 # From this version on, no feature requires the old sampler.
 _ONE_SAMPLER: _Release = max(_TORCH_SAMPLER_SINCE.values())
 # Speculative decoding supports sampling unless the model's engine also generates the draft tokens.
-# The types in the tuple use a second engine or no draft model. The types in the mapping use a
-# second engine if the given argument is false.
+# The types in `_TWO_ENGINES` use a second engine or no draft model. The types in `_ONE_ENGINE` use
+# a second engine if the given argument is false.
 _TWO_ENGINES = ("ngram", "draft_target", "user_provided", "auto")
 _ONE_ENGINE = {
     "eagle": "eagle3_one_model", "eagle3": "eagle3_one_model", "mtp": "mtp_eagle_one_model"
@@ -53,11 +53,11 @@ _ONE_ENGINE = {
 class SamplerLimits:
     """The limits of the loaded model's sampler.
 
-    `name` describes the sampler in errors. `ignored` contains the request fields that the sampler
-    ignores. The other fields apply only to speculative decoding: `can_sample` is true if the model
-    supports sampling in addition to greedy decoding. `has_penalties` is true if the model applies
-    penalties. `can_enable_penalties` is true if the argument `enable_penalty` would make the model
-    apply penalties.
+    `name` is the sampler's name in error messages. `ignored` contains the request fields that the
+    sampler ignores. The other fields apply only to speculative decoding. `can_sample` is true if
+    the model supports sampling in addition to greedy decoding. `has_penalties` is true if the model
+    applies penalties. `can_enable_penalties` is true if the model would apply penalties with the
+    `enable_penalty` argument.
     """
 
     name: str = ""
@@ -104,7 +104,7 @@ def find_limits(adapted: AdaptedArguments, version: str) -> SamplerLimits:
 
 
 def _can_sample(cls: type, options: Mapping[str, Any]) -> bool:
-    """Return whether a model that uses this class for speculative decoding supports sampling."""
+    """Return whether a model with this speculative decoding class supports sampling."""
     if samples_always(cls) or options.get("allow_advanced_sampling"):
         return True
     tag = decoding_tag(cls).lower()

@@ -17,14 +17,15 @@ from .sampler import SamplerLimits
 # -1 means that the request has no end token. With None, the executor would use the tokenizer's end
 # token.
 _NO_END = -1
-# Request field -> name in errors, for fields whose tensor or API field has another name.
+# Maps request fields to the tensor or API field names that error messages use, if these differ.
 _TENSORS = {
     "bad_words": "bad_words_list",
     "logit_bias": "embedding_bias",
     "num_top_log_probs": "top_logprobs",
     "return_prompt_log_probs": "echo with logprobs",
 }
-# Request field -> what the model must be served with, for fields that the old sampler ignores, too.
+# Maps request fields that the old sampler also ignores to the version and arguments that support
+# them.
 _REMEDIES = {
     "num_top_log_probs": (
         'TensorRT-LLM 1.2 or later and llm_args={"sampler_type": "TorchSampler"}'
@@ -32,15 +33,15 @@ _REMEDIES = {
     "return_prompt_log_probs": "TensorRT-LLM 1.2 or later",
 }
 _OLD_SAMPLER_REMEDY = 'llm_args={"sampler_type": "TRTLLMSampler"}'
-# Request field -> value that has no effect, for fields in which zero has an effect.
+# Maps request fields to their neutral value, if it is not zero.
 _NEUTRAL = {"repetition_penalty": 1.0}
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the arguments for `SamplingParams`. Omit arguments that the request does not set.
 
-    Stop and bad words with several tokens are omitted, too, because the API accepts such words only
-    as text, which it converts with its tokenizer. The bias is omitted, because it must be a tensor.
+    Also omit stop and bad words with several tokens, because the API accepts them only as text and
+    tokenizes them itself. Omit the bias, because it must be a tensor.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Read the statistics of TensorRT-LLM's iterations.
+"""Read TensorRT-LLM's iteration statistics.
 
-The keys are from `IterationStats` in NVIDIA/TensorRT-LLM (1.0 to 1.3), which the LLM API returns as
-JSON objects.
+The LLM API returns them as JSON objects. The keys are from `IterationStats` in NVIDIA/TensorRT-LLM
+(1.0 to 1.3).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class IterationStatistics:
     def follow(self, has_requests: Callable[[], bool]) -> None:
         """Start reading statistics, and continue while `has_requests` returns true.
 
-        Call this method in a running event loop, after a request has been submitted: TensorRT-LLM
-        rejects queries for statistics before the first request.
+        Call this method in a running event loop after a request has been submitted, because
+        TensorRT-LLM rejects statistics queries before the first request.
         """
         is_reading = self._task is not None and not self._task.done()
         if not is_reading and not self._has_failed:
@@ -52,8 +52,8 @@ class IterationStatistics:
 
     async def _read(self) -> None:
         iterations = self._llm.get_stats_async(TIMEOUT_S)
-        # Up to about 1.2.0rc5, the result returns nothing after its first timeout, unless it is
-        # reset (`IterationResult` in tensorrt_llm/executor/result.py).
+        # Until about 1.2.0rc5, the result returns nothing after its first timeout unless it is
+        # reset (see `IterationResult` in tensorrt_llm/executor/result.py).
         if hasattr(iterations, "mark_undone"):
             iterations.mark_undone()
         async for iteration in iterations:
@@ -62,10 +62,9 @@ class IterationStatistics:
             self._num_preemptions += batch.get("numPausedRequests", 0)
 
     def engine_stats(self, num_requests: int) -> EngineStats:
-        """Return the state of an engine that has `num_requests` requests."""
+        """Return the statistics of an engine with `num_requests` requests."""
         cache = self._latest.get("kvCacheStats") or {}
-        # If no request is running, the statistics of the latest iteration no longer describe the
-        # engine.
+        # If no request is running, the statistics of the latest iteration are outdated.
         latest = self._latest if num_requests else {}
         batch = latest.get("inflightBatchingStats") or {}
         return EngineStats(

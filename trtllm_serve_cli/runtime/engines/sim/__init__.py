@@ -1,1 +1,1 @@
-"""The engine kind `sim`, which simulates an engine's scheduler and step times without a model."""
+"""The `sim` engine kind, which simulates an engine's scheduler and step times without a model."""

@@ -16,10 +16,10 @@ from .timing import SIMULATION_FILE, StepWork, parse_simulation
 
 
 class SimEmbedder:
-    """A simulated model, whose embeddings depend only on the tokens of the prompt.
+    """A simulated embedding model.
 
-    An embedding is the mean of made-up vectors, one per token. Prompts with common tokens therefore
-    have similar embeddings. `config` contains engine_dir and embedding (the fields of
+    An embedding is the mean of made-up vectors, one per token of the prompt, so prompts that share
+    tokens have similar embeddings. `config` contains engine_dir and embedding (the fields of
     `EmbeddingSettings`).
     """
 
@@ -29,7 +29,7 @@ class SimEmbedder:
         self._settings = EmbeddingSettings.from_dict(config["embedding"])
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
-        """Return the embeddings after the duration of a step that computes these prompts."""
+        """Wait for the simulated step duration, and return the embeddings of the prompts."""
         work = StepWork(
             prompt_tokens=sum(map(len, prompts)),
             prompt_pairs=sum(len(each) * (len(each) - 1) // 2 for each in prompts),

@@ -1,7 +1,8 @@
 """Implement an engine that simulates scheduling and timing, and returns meaningless tokens.
 
-The engine draws response tokens from the prompt with the request's seed, so the response to a text
-prompt is text. A step starts when the previous step ends, and takes the simulated duration.
+The engine draws response tokens from the prompt, using the request's seed, so the response to a
+text prompt is text. Each step starts when the previous step ends, and lasts for the simulated
+duration.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
 _KIND = "sim"
-# The duration of the busy loop that ends each wait, in seconds. `time.sleep` alone would return
-# about 0.1 ms late on an idle machine.
+# The duration of the busy loop at the end of each wait, in seconds. Without this loop, waits would
+# be about 0.1 ms too long, because `time.sleep` returns late even on an idle machine.
 _SPIN_S = 0.0002
 # The limit is high so that a beam search request fails with the error for an unsupported feature,
 # not with an error about the beam width.
 _MAX_BEAM_WIDTH = 64
-# A bias of this size bans or forces a token. Smaller biases are ignored.
+# The minimum absolute value of a bias that bans or forces a token. Smaller biases are ignored.
 _DECISIVE_BIAS = 100
 
 
@@ -65,7 +66,7 @@ class RealClock:
 
 
 def load_simulation(config: Mapping[str, Any]) -> Simulation:
-    """Load the simulation from `simulation.json` in the folder `engine_dir`.
+    """Load the simulation from `simulation.json` in the `engine_dir` folder.
 
     Limits in `config` override the limits in `simulation.json`. Raise `ValueError` if
     `simulation.json` or a limit is invalid.
@@ -83,7 +84,7 @@ class _Sequence:
 
     `tokens` contains the generated tokens if the request has stop or bad words. Otherwise, it stays
     empty, because the tokens are not searched. `last_token` is the last generated token, or the
-    last token of the prompt before the first token is generated.
+    prompt's last token if no token has been generated yet.
     """
 
     rng: Random
@@ -156,8 +157,8 @@ class SimEngine:
         step = self._scheduler.step()
         self._iteration += 1
         self._context_tokens = step.work.prompt_tokens
-        # If the planned end has already passed, the step ends now, and the next step is counted
-        # from now. Otherwise, later steps would be shortened to catch up, and their tokens would be
+        # If the planned end has already passed, end the step now, and measure the next step from
+        # now. Otherwise, later steps would be shortened to catch up, and their tokens would be
         # generated too early.
         from_s = started_s if self._next_start_s is None else self._next_start_s
         end_s = max(from_s + step.duration_s, started_s)
@@ -217,7 +218,7 @@ class SimEngine:
         perf: PerfMetrics | None,
         prompt: PromptFacts | None,
     ) -> SequenceUpdate:
-        """Return the update with the next token of a sequence."""
+        """Generate the next token of a sequence, and return the update that contains it."""
         request, previous = running.request, sequence.last_token
         token, finish_reason = _next_token(running, sequence)
         sequence.last_token = token
@@ -278,11 +279,11 @@ def _check_servable(request: GenerationRequest) -> None:
 
 
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
-    """Return the tokens from which the response tokens are drawn.
+    """Return the tokens to draw response tokens from.
 
-    These tokens are the prompt's tokens, except the end token, bad words of one token, and tokens
-    with a bias of -100 or less. If tokens have a bias of 100 or more, return these tokens instead.
-    If all tokens of the prompt are excluded, return one other token of the vocabulary.
+    If any tokens have a bias of 100 or more, return only these tokens. Otherwise, return the
+    prompt's tokens, except the end token, single-token bad words, and tokens with a bias of -100 or
+    less. If this excludes all prompt tokens, return a single other token from the vocabulary.
     """
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     banned |= {token for token, bias in request.logit_bias if bias <= -_DECISIVE_BIAS}

@@ -1,8 +1,8 @@
 """Make up log probabilities for the simulated engine.
 
 The rank of a token depends only on the token and its predecessor, so a token has the same log
-probability in a prompt and in a response. The most likely token has the probability 1/2, the
-second one 1/4, and so on.
+probability in a prompt and in a response. The most likely token has a probability of 1/2, the
+second most likely 1/4, and so on.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from ...engine import TokenLogProb
 
-# The number of ranks that a token can have after another token. One token in four has the first
-# rank, which is the most likely one.
+# The number of possible ranks of a token. After any token, one token in four has the first rank,
+# which is the most likely.
 _NUM_RANKS = 4
 _FACTOR = 31
 
@@ -27,9 +27,9 @@ def make_log_prob(previous: int, token: int) -> float:
 def make_alternatives(
     previous: int, token: int, count: int, vocab_size: int
 ) -> tuple[TokenLogProb, ...]:
-    """Return the `count` most likely tokens at the position of `token`, the most likely one first.
+    """Return the `count` most likely tokens at the position of `token`, most likely first.
 
-    A small vocabulary has fewer alternatives.
+    Return fewer tokens if the vocabulary is too small.
     """
     rank = _rank(previous, token)
     return tuple(

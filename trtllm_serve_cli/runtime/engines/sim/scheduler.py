@@ -1,16 +1,17 @@
 """Simulate the scheduler of TensorRT-LLM's in-flight batching.
 
 The simulated engine and the virtual clock (bench/simulate) share this scheduler. A step generates
-one token for each sequence that has its prompt in the KV cache. The step uses the rest of its
-token budget (`max_num_tokens`) to compute prompts. It computes only complete prompts, unless
-chunked context is enabled. Requests are served in order of arrival.
+one token for each sequence whose prompt is in the KV cache. The step uses the rest of its token
+budget (`max_num_tokens`) to compute prompts. It computes only complete prompts, unless chunked
+context is enabled. Requests are served in order of arrival.
 
-`batch_scheduler_policy` defines when a request starts:
+`batch_scheduler_policy` determines when a request starts:
 
-- `guaranteed_no_evict`: a request starts when the KV cache has room for its longest response.
+- `guaranteed_no_evict`: a request starts when the KV cache has room for its longest possible
+  response.
 - `max_utilization`: a request starts when the KV cache has room for its prompt. When the blocks run
-  out, the scheduler pauses the request that started last, and later computes its prompt and its
-  generated tokens again.
+  out, the scheduler pauses the request that started last, and later recomputes its prompt and its
+  generated tokens.
 
 With `enable_kv_cache_reuse`, blocks from earlier prompts are not computed again, but each request
 still reserves memory for all its blocks. The sequences of one request share the prompt's full
@@ -33,8 +34,8 @@ class SimRequest:
     """A request and its progress.
 
     `num_generated` is the number of tokens generated in each sequence. `num_computed` is the number
-    of prompt tokens that are in the KV cache. After a pause, response tokens are computed with the
-    prompt and included in this number. `num_reused_blocks` is the number of blocks reused from
+    of prompt tokens that are in the KV cache. After a pause, it includes the generated tokens,
+    which are recomputed with the prompt. `num_reused_blocks` is the number of blocks reused from
     earlier prompts. `blocks` is the number of KV cache blocks reserved for the request.
     """
 
@@ -62,9 +63,9 @@ class SimRequest:
 class Step:
     """The result of one step.
 
-    `tokens` contains the requests for which the step generates one token per sequence. The requests
-    whose prompts this step completed come first. `started` contains the requests that started for
-    the first time in this step.
+    `tokens` contains the requests that get a new token per sequence. Requests whose prompts were
+    completed in this step come first. `started` contains the requests that started for the first
+    time in this step.
     """
 
     duration_s: float
@@ -141,7 +142,7 @@ class Scheduler:
             self._waiting = deque(each for each in self._waiting if each.id != request_id)
 
     def step(self) -> Step:
-        """Run the next step, and update its requests to their state at the end of the step."""
+        """Simulate the next step, and update the state of its requests."""
         if not self._reserves:
             self._make_room()
         started = self._admit()
@@ -157,7 +158,7 @@ class Scheduler:
     def _admit(self) -> list[SimRequest]:
         """Start the queued requests in order of arrival until the next request does not fit.
 
-        Return the requests that start for the first time, but not the requests that resume after a
+        Return the requests that start for the first time, excluding those that resume after a
         pause.
         """
         slots = min(self._limits.max_batch_size, self._limits.max_num_tokens)
@@ -222,12 +223,12 @@ class Scheduler:
         return tokens
 
     def _compute_prompts(self, num_decoded: int) -> tuple[list[SimRequest], int, int]:
-        """Compute prompts within the token budget of the step.
+        """Compute prompts within the step's token budget.
 
         Return the requests whose prompts are complete, the number of computed tokens, and the
-        number of token pairs (see `StepTiming`). If nothing else is computed in the step, a prompt
-        may exceed the budget. Otherwise, a paused request might never resume, because its generated
-        tokens are computed with its prompt.
+        number of token pairs (see `StepTiming`). A prompt may exceed the budget if nothing else is
+        computed in the step. Without this exception, a paused request might never resume, because
+        its generated tokens are recomputed with its prompt.
         """
         budget = self._limits.max_num_tokens - num_decoded
         is_chunked = self._limits.enable_chunked_context

@@ -1,7 +1,7 @@
 """Define a simulated engine by its scheduler limits and the duration of its steps.
 
-The definition is stored in the file `simulation.json` in the engine folder. `tllm bench calibrate`
-writes files in this format.
+The definition is stored in `simulation.json` in the engine folder. `tllm bench calibrate` writes
+files in this format.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class StepTiming:
 
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
-    p is the number of prompt tokens that the step computes. q is the number of pairs of such a
-    token and an earlier token to which it attends. n is the number of sequences that decode a token
-    in the step. k is the number of tokens in the KV cache that these sequences attend to. The
-    coefficients are in seconds.
+    p is the number of prompt tokens that the step computes. q is the number of attention pairs: one
+    of these tokens and an earlier token that it attends to. n is the number of sequences that
+    decode a token in the step. k is the number of tokens in the KV cache that these sequences
+    attend to. The coefficients are in seconds.
 
     `jitter` is the coefficient of variation of the duration, which is gamma-distributed; 0 disables
     the jitter. `request_s` is the time in seconds that a server and its network add to each
@@ -69,7 +69,7 @@ class StepWork:
 class SchedulerLimits:
     """The limits of the simulated scheduler.
 
-    The fields have the names of TensorRT-LLM's parameters.
+    The fields are named after TensorRT-LLM's parameters.
     """
 
     max_batch_size: int = 256
@@ -90,7 +90,7 @@ class SchedulerLimits:
 class Simulation:
     """A simulated engine: the duration of its steps and the limits of its scheduler.
 
-    `origin` describes where the timing comes from, for example from a measurement.
+    `origin` describes the source of the timing, for example a measurement.
     """
 
     timing: StepTiming
@@ -103,10 +103,10 @@ class Simulation:
 
 
 def parse_simulation(text: str) -> Simulation:
-    """Parse a `simulation.json`. If a field is invalid, raise a `ValueError` that names it."""
+    """Parse `simulation.json`. If a field is invalid, raise a `ValueError` that names it."""
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("timing"), dict):
-        raise ValueError("the object `timing` is missing; add it with at least the field step_s")
+        raise ValueError("the `timing` object is missing; add it with at least the step_s field")
     if fields.get("schema", SCHEMA) != SCHEMA:
         raise ValueError(f"schema is {fields['schema']}, but only schema {SCHEMA} is supported")
     _reject_unknown("", fields, ("schema", "timing", "limits", "origin"))

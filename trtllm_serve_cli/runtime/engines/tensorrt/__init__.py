@@ -1,1 +1,1 @@
-"""The engine kind `tensorrt`, which runs TensorRT engines in Triton's C++ backend."""
+"""The `tensorrt` engine kind, which runs TensorRT engines in Triton's C++ backend."""

@@ -1,1 +1,1 @@
-"""The engine kind `vllm`, which runs models with vLLM."""
+"""The `vllm` engine kind, which runs models with vLLM."""

@@ -1,8 +1,8 @@
 """Compute embeddings with vLLM.
 
 This module requires the package `vllm` and is written for version 0.26. vLLM pools and normalizes
-as the checkpoint's `modules.json` describes. Source: docs/models/pooling_models.md and
-vllm/entrypoints/llm.py in vllm-project/vllm.
+embeddings as described in the checkpoint's `modules.json`. Source: docs/models/pooling_models.md
+and vllm/entrypoints/llm.py in vllm-project/vllm.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..engine_arguments import explaining_rejections
 
 
 class VllmEmbedder:
-    """A model that vLLM runs on GPUs.
+    """An embedding model that vLLM runs on GPUs.
 
     `config` contains engine_dir (the checkpoint), max_batch_size, max_num_tokens, max_seq_len,
-    gpu_memory_fraction (empty for vLLM's default) and llm (further engine arguments of vLLM).
+    gpu_memory_fraction (empty for vLLM's default) and llm (additional engine arguments for vLLM).
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ class VllmEmbedder:
             "runner": "pooling",
             "max_model_len": max_seq_len,
             "max_num_seqs": int(config["max_batch_size"]),
-            # vLLM cannot split the prompts of encoders into several steps.
+            # vLLM cannot split an encoder's prompt across several steps.
             "max_num_batched_tokens": max(int(config["max_num_tokens"]), max_seq_len),
             **config["llm"],
         }
@@ -41,11 +41,11 @@ class VllmEmbedder:
             self._llm: Any = LLM(**arguments)
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
-        """Return the embeddings, with the shape [prompts, dimension]."""
+        """Return an array of embeddings with the shape [prompts, dimension]."""
         inputs = [{"prompt_token_ids": list(each)} for each in prompts]
         outputs = self._llm.embed(inputs, use_tqdm=False)
         return np.array([each.outputs.embedding for each in outputs], dtype=np.float32)
 
     def close(self) -> None:
-        """Stop vLLM's processes, which release the GPUs."""
+        """Stop vLLM's processes to release the GPUs."""
         self._llm.llm_engine.engine_core.shutdown()

@@ -1,7 +1,7 @@
 """Implement an engine with vLLM.
 
 This module requires the package `vllm` and is written for version 0.26. vLLM batches requests in
-separate processes. As vLLM's own interfaces do, this module uses `EngineCoreClient` to communicate
+separate processes. Like vLLM's own interfaces, this module uses `EngineCoreClient` to communicate
 with vLLM's engine core. The engine core sends one message per step, which contains the new token
 ids of all sequences. The engine returns these token ids without decoding them to text.
 """
@@ -53,7 +53,7 @@ _STEP_WAIT_S = 0.002
 class _Running:
     request: GenerationRequest
     params: list[SamplingParams]
-    # Request id in the engine core, which has one request per sequence -> reader for the sequence.
+    # Maps request ids in the engine core, which has one request per sequence, to readers.
     readers: dict[str, SequenceReader] = field(default_factory=dict)
 
 
@@ -80,12 +80,12 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # Request id -> future for the adapter, for requests in `_running` that wait for their
-        # adapter.
+        # For requests in `_running` that are waiting for an adapter: maps the request id to the
+        # adapter's future.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
-        # The latest statistics of the scheduler in the engine core.
+        # The latest scheduler statistics from the engine core.
         self._scheduler: Any = None
         self._num_steps = self._num_preemptions = self._num_cached = self._num_uncached = 0
         self._num_context_tokens = 0
@@ -95,7 +95,7 @@ class VllmEngine:
             max_beam_width=1,
             vocab_size=int(config["vocab_size"]),
         )
-        # Exclude all existing objects from garbage collection. These objects are permanent, and
+        # Exclude all existing objects from garbage collection, because they are permanent and
         # scanning them in each collection would delay tokens.
         gc.collect()
         gc.freeze()
@@ -105,8 +105,8 @@ class VllmEngine:
         if self._adapters is None:
             check_no_adapter(request, "the largest rank that adapters may have (max_lora_rank)")
         if request.guide_type is not None and request.end_id is None:
-            # vLLM allows only the end token after the guide's last token, so set an end token that
-            # ends the sequence there.
+            # After the guide's last token, vLLM allows only the end token. The sequence ends there
+            # only if the request has an end token.
             request = replace(request, end_id=self._tokenizer.eos_token_id)
         running = _Running(request, self._sampling_params(request))
         self._running[request.id] = running
@@ -142,8 +142,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         cache = self._config.cache_config
         num_blocks = cache.num_gpu_blocks or 0
-        # If no request is running, ignore the latest statistics, because they no longer describe
-        # the engine.
+        # If no request is running, ignore the latest statistics, because they are outdated.
         latest = self._scheduler if self._running else None
         waiting = latest.num_waiting_reqs + latest.num_skipped_waiting_reqs if latest else 0
         unread = sum(not each.has_begun for each in self._readers.values())
@@ -158,7 +157,7 @@ class VllmEngine:
             iteration=self._num_steps,
             context_tokens=self._num_context_tokens if latest else 0,
             preemptions=self._num_preemptions,
-            # vLLM counts cached tokens, not blocks, so convert the number.
+            # vLLM counts cached tokens, so convert tokens to blocks.
             kv_blocks_reused=self._num_cached // (cache.block_size or 1),
             kv_blocks_missed=self._num_uncached // (cache.block_size or 1),
         )
@@ -170,10 +169,7 @@ class VllmEngine:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """The tokenizer, which only requests with guides need.
-
-        Prompts and responses are token ids.
-        """
+        """The tokenizer. Only guides need it, because prompts and responses are token ids."""
         return cached_tokenizer_from_config(self._config.model_config)
 
     def _sampling_params(self, request: GenerationRequest) -> list[SamplingParams]:
@@ -187,8 +183,9 @@ class VllmEngine:
         try:
             if guide := guide_arguments(request.guide_type, request.guide):
                 arguments["structured_outputs"] = StructuredOutputsParams(**guide)
-            # The prompt is the same for all sequences. `SamplingParams` must receive this argument,
-            # because it then also excludes the prompt from the reuse of the KV cache.
+            # Request the log probabilities of the prompt only once, because all sequences have the
+            # same prompt. Pass this argument to `SamplingParams`, which then also excludes the
+            # prompt from KV cache reuse.
             first = {"prompt_logprobs": request.num_top_log_probs if asks_prompt else None}
             all_params = [
                 SamplingParams(**arguments, seed=seed, **(first if index == 0 else {}))
@@ -254,8 +251,8 @@ class VllmEngine:
     def _next_outputs(self, timeout_s: float) -> Any:
         """Return the outputs of the next step.
 
-        Raise `queue.Empty` if there are no outputs within `timeout_s` seconds. If the engine core
-        has failed, raise its error.
+        Raise `queue.Empty` if no outputs arrive within `timeout_s` seconds. If the engine core has
+        failed, raise its error.
         """
         try:
             outputs = self._core.outputs_queue.get(block=timeout_s > 0, timeout=timeout_s or None)
@@ -280,7 +277,7 @@ class VllmEngine:
             )
             if output.prefill_stats is not None:
                 self._num_context_tokens += output.prefill_stats.num_computed_tokens
-            # Ignore outputs for sequences that were cancelled or have ended with a stop word.
+            # Ignore outputs for sequences that were cancelled or have ended at a stop word.
             if (reader := self._readers.get(output.request_id)) is None:
                 continue
             if (update := reader.read(output, outputs.timestamp)) is not None:
@@ -291,7 +288,7 @@ class VllmEngine:
     def _end(self, output: Any, request_id: int, *, failed: bool) -> None:
         """Remove a sequence that has ended.
 
-        If the sequence failed or was the last sequence of its request, remove the request, too.
+        If the sequence failed or was the last one of its request, remove the request, too.
         """
         running = self._running[request_id]
         del self._readers[output.request_id], running.readers[output.request_id]
@@ -316,7 +313,7 @@ class VllmEngine:
 
 def _configure(arguments: Arguments) -> Any:
     """Return vLLM's config. Raise a `ValueError` that names the arguments that vLLM rejects."""
-    # Disable usage reports: if the network is not available, vLLM would wait for a connection.
+    # Disable usage reports, because vLLM would wait for a connection if the network is unavailable.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
     if unknown:

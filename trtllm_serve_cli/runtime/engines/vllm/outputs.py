@@ -1,8 +1,8 @@
 """Convert outputs of vLLM's engine core to `SequenceUpdate` objects.
 
 Each output contains the new tokens of one sequence. The attribute names are from
-vllm/v1/engine/__init__.py and vllm/v1/outputs.py in vllm-project/vllm (0.26). In each row of log
-probabilities, the actual token comes first, followed by the most likely tokens.
+vllm/v1/engine/__init__.py and vllm/v1/outputs.py in vllm-project/vllm (0.26). Each row of log
+probabilities starts with the actual token, followed by the most likely tokens.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ...engine import (
 )
 from ..sequence_end import find_end
 
-# The value of vLLM's `EngineCoreEventType.SCHEDULED`. It is copied because this module does not
-# import vLLM.
+# The value of vLLM's `EngineCoreEventType.SCHEDULED`, copied because this module does not import
+# vLLM.
 _SCHEDULED = 2
-# Finish reason of a sequence that ended abnormally -> text for the error message.
+# Maps abnormal finish reasons to error texts.
 _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
 
 
 class SequenceReader:
-    """A reader that converts the outputs for one sequence of a request to updates.
+    """A reader that converts the outputs for one sequence to updates.
 
-    The reader searches the tokens for stop words with several tokens, because vLLM finds such stop
-    words only if it decodes the tokens to text.
+    The reader itself detects stop words with several tokens, because vLLM detects them only if it
+    decodes tokens to text.
     """
 
     def __init__(self, request: GenerationRequest, index: int, tokens_per_block: int) -> None:
@@ -52,7 +52,7 @@ class SequenceReader:
     def read(self, output: Any, timestamp_s: float) -> SequenceUpdate | None:
         """Return the update for `output`, or None if the sequence has not changed.
 
-        `timestamp_s` is the time at the end of the step, on the monotonic clock.
+        `timestamp_s` is the monotonic time at the end of the step.
         """
         why = None if output.finish_reason is None else str(output.finish_reason)
         if why in _ABNORMAL_ENDS:
@@ -138,7 +138,7 @@ def _top_log_probs(rows: Any, count: int, num_tokens: int) -> tuple[tuple[TokenL
 
 
 def _describe_prompt(output: Any, request: GenerationRequest) -> PromptFacts | None:
-    """Return what the first output of a request reports about the prompt."""
+    """Return the facts about the prompt that a request's first output contains."""
     stats, rows = output.prefill_stats, output.new_prompt_logprobs_tensors
     num_cached = None if stats is None else stats.num_cached_tokens
     if rows is None or not request.return_prompt_log_probs:
