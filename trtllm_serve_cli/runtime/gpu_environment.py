@@ -1,4 +1,4 @@
-"""Set the environment variables that MPI and CUDA read when they are loaded."""
+"""Change the environment variables that MPI and CUDA read when they are loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> No
     """Make only the GPUs in `numbers` visible to this process and its children.
 
     `numbers` contains indices of the currently visible GPUs. If `numbers` is empty, all currently
-    visible GPUs stay visible. Raise `ValueError` if an index is too large.
+    visible GPUs stay visible. Raise `ValueError` if CUDA_VISIBLE_DEVICES is set and an index is too
+    large for it.
     """
     visible = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     numbers = list(numbers)
@@ -36,5 +37,6 @@ def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> No
         )
     if chosen := ",".join(visible[int(number)] if visible else number for number in numbers):
         environ["CUDA_VISIBLE_DEVICES"] = chosen
-        # Set this variable, too, because TensorRT-LLM passes it to its MPI processes.
+        # NVIDIA's Triton model for the LLM API sets this variable, too, because TensorRT-LLM passes
+        # variables with this prefix to its MPI processes.
         environ["TRTLLM_VISIBLE_DEVICES"] = chosen
