@@ -22,8 +22,8 @@ def load_pipeline(
     properties: dict[str, Any] = {}
     if num_threads := int(config["num_threads"]):
         properties["INFERENCE_NUM_THREADS"] = num_threads
-    if draft_model_dir := config["draft_model_dir"]:
-        draft = _find_model(Path(draft_model_dir), "the draft model")
+    if _uses_draft_model(config):
+        draft = _find_model(Path(config["draft_model_dir"]), "the draft model")
         properties["draft_model"] = openvino_genai.draft_model(draft, "CPU")
     elif config["num_draft_tokens"]:
         properties["prompt_lookup"] = True
@@ -36,7 +36,11 @@ def load_pipeline(
 def reuses_blocks(config: dict[str, Any]) -> bool:
     # Do not reuse KV cache blocks if a draft model is used, because sampling would fail (observed
     # with OpenVINO GenAI 2026.4.1).
-    return bool(config["enable_kv_cache_reuse"] and not config["draft_model_dir"])
+    return bool(config["enable_kv_cache_reuse"] and not _uses_draft_model(config))
+
+
+def _uses_draft_model(config: dict[str, Any]) -> bool:
+    return bool(config["num_draft_tokens"] and config["draft_model_dir"])
 
 
 def _find_model(directory: Path, description: str) -> Path:
