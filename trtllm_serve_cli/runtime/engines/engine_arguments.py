@@ -34,7 +34,7 @@ class ArgumentTable:
 
         Raise `ValueError` if a parameter cannot be parsed.
         """
-        arguments: Arguments = json.loads(parameters.get(self.rest) or "{}")
+        arguments = self.read_rest(parameters)
         for parameter, (argument, read) in self.rows.items():
             if not (text := parameters.get(parameter, "")):
                 continue
@@ -47,6 +47,20 @@ class ArgumentTable:
                 arguments[parent] = {**arguments.get(parent, {}), key: value}
             else:
                 arguments[key] = value
+        return arguments
+
+    def read_rest(self, parameters: Mapping[str, str]) -> Arguments:
+        """Return the arguments in the `rest` parameter.
+
+        Raise `ValueError` if the parameter is not a JSON object.
+        """
+        text = parameters.get(self.rest) or "{}"
+        try:
+            arguments = json.loads(text)
+            if not isinstance(arguments, dict):
+                raise ValueError("it is not a JSON object")
+        except ValueError as error:
+            raise ValueError(f"{self.rest} is {text!r}, which is invalid: {error}") from error
         return arguments
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -56,6 +56,14 @@ def test_the_adapter_cache_is_only_for_models_with_adapters() -> None:
     assert arguments_of(entries)["peft_cache_config"] == {"device_cache_percent": 0.05}
 
 
+@pytest.mark.parametrize(
+    ("text", "why"), [("{", "Expecting property name"), ("[]", "it is not a JSON object")]
+)
+def test_rejects_arguments_that_are_not_an_object(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=rf"llm_args is '.*', which is invalid: {why}"):
+        arguments_of({"llm_args": text})
+
+
 def test_rejects_an_entry_that_is_not_a_number() -> None:
     with pytest.raises(ValueError, match="max_num_seqs is 'many'"):
         arguments_of({"max_num_seqs": "many"})

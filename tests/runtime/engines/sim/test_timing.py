@@ -98,3 +98,9 @@ def test_rejects_invalid_limits(limits: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError) as raised:
         parse_simulation(json.dumps({**STEP, "limits": limits}))
     assert str(raised.value) == f"limits.{why}"
+
+
+@pytest.mark.parametrize("limits", [[], None, 5])
+def test_rejects_limits_that_are_not_an_object(limits: object) -> None:
+    with pytest.raises(ValueError, match=r"^limits is not a JSON object"):
+        parse_simulation(json.dumps({**STEP, "limits": limits}))

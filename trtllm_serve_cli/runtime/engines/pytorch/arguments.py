@@ -5,7 +5,6 @@ The argument names are from tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-L
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from ..engine_arguments import Arguments, ArgumentTable, read_flag, read_numbers
@@ -46,7 +45,7 @@ def arguments_of(parameters: Mapping[str, str]) -> Arguments:
 
     Raise `ValueError` if a parameter cannot be parsed.
     """
-    if "lora_config" in json.loads(parameters.get(LLM_ARGUMENTS.rest) or "{}"):
+    if "lora_config" in LLM_ARGUMENTS.read_rest(parameters):
         return LLM_ARGUMENTS.read(parameters)
     return LLM_ARGUMENTS.read(
         {name: text for name, text in parameters.items() if name not in _ADAPTER_CACHE_PARAMETERS}

@@ -110,9 +110,12 @@ def parse_simulation(text: str) -> Simulation:
     if fields.get("schema", SCHEMA) != SCHEMA:
         raise ValueError(f"schema is {fields['schema']}, but only schema {SCHEMA} is supported")
     _reject_unknown("", fields, ("schema", "timing", "limits", "origin"))
+    limits = fields.get("limits", {})
+    if not isinstance(limits, dict):
+        raise ValueError("limits is not a JSON object; write an object, or remove limits")
     return Simulation(
         _parse_timing(fields["timing"]),
-        parse_limits(fields.get("limits", {})),
+        parse_limits(limits),
         str(fields.get("origin", "")),
     )
 
