@@ -201,14 +201,16 @@ def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> N
     engine.submit(request(2, lora_task_id=2, lora_file=sent(tmp_path, 1, config=[[1, 9, 1]] * 2)))
     engine.submit(request(3, lora_task_id=3, lora_file=str(tmp_path / "gone")))
     engine.submit(request(4))
+    engine.submit(request(5, lora_name="poet", lora_file=str(tmp_path / "gone")))
     updates = run(engine)
     results = outcomes(updates)
-    assert {each.request_id for each in updates if each.rejected} == {1, 2, 3}
+    assert {each.request_id for each in updates if each.rejected} == {1, 2, 3, 5}
+    assert "a file of the adapter 'poet' does not exist" in results[5]
     assert "has the size (rank) 3; this server accepts sizes from 1 to 2" in results[1]
     assert "lora_config row 0 is for module 1 (attn_q) of layer 9" in results[2]
     assert (results[3], results[4]) == (UNKNOWN.format(3), [0, 0])
     with pytest.raises(InvalidRequest, match="LoRA task 1 not found in cache"):
-        engine.submit(request(5, lora_task_id=1))
+        engine.submit(request(6, lora_task_id=1))
 
 
 def test_an_adapter_that_fails_to_load_fails_its_requests(tmp_path: Path, load: Loader) -> None:

@@ -134,6 +134,10 @@ def test_an_adapter_in_use_is_not_evicted(tmp_path: Path) -> None:
         ({"lora_task_id": 9}, "LoRA task 9 not found in cache"),
         ({"lora_name": "monk"}, "lora_name is 'monk', which is unknown"),
         ({"lora_task_id": 9, "lora_file": "/gone"}, "LoRA task 9 not found in cache"),
+        (
+            {"lora_name": "monk", "lora_file": "/gone"},
+            "a file of the adapter 'monk' does not exist; restore its folder on the server",
+        ),
     ],
 )
 def test_rejects_an_unknown_adapter(tmp_path: Path, fields: dict[str, Any], why: str) -> None:

@@ -24,7 +24,7 @@ from ..log import write_traceback
 from .adapter import Adapter, BadAdapter, Sites, check_adapter
 from .adapter_request import (
     LoraOptions,
-    explain_not_found,
+    explain_missing_file,
     explain_unknown,
     key_of,
     read_prefetched,
@@ -165,8 +165,9 @@ class LoraEngine:
             except BadAdapter as error:
                 updates += self._fail(key, str(error), rejected=True)
             except FileNotFoundError:
-                # The file was deleted because the client cancelled the request.
-                updates += self._fail(key, explain_not_found(key), rejected=True)
+                requests = self._waiting.get(key)
+                why = explain_missing_file(requests[0]) if requests else ""
+                updates += self._fail(key, why, rejected=True)
             except Exception as error:  # an error must not affect requests with other adapters
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")

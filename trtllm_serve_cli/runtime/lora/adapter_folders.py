@@ -23,7 +23,7 @@ from ..scratch import make_temporary_folder
 from .adapter import Adapter, BadAdapter, LowRank, Sites, check_adapter
 from .adapter_request import (
     LoraOptions,
-    explain_not_found,
+    explain_missing_file,
     explain_unknown,
     key_of,
     read_prefetched,
@@ -83,7 +83,7 @@ class AdapterFolders:
         if key not in self._sent:
             if request.lora_file is None:
                 raise InvalidRequest(explain_unknown(request, self._prefetched))
-            self._sent[key] = self._receive(key, Path(request.lora_file))
+            self._sent[key] = self._receive(key, request, Path(request.lora_file))
             self._evict_sent(key)
         self._sent.move_to_end(key)
         self._users[key].add(request.id)
@@ -105,15 +105,14 @@ class AdapterFolders:
         self._check(adapter)
         return adapter
 
-    def _receive(self, key: str, file: Path) -> KnownAdapter:
+    def _receive(self, key: str, request: GenerationRequest, file: Path) -> KnownAdapter:
         try:
             adapter = read_received(file, self._find_sites())
             self._check(adapter)
         except BadAdapter as error:
             raise InvalidRequest(str(error)) from error
         except FileNotFoundError as error:
-            # The file was deleted because the client cancelled the request.
-            raise InvalidRequest(explain_not_found(key)) from error
+            raise InvalidRequest(explain_missing_file(request)) from error
         except OSError as error:
             raise InvalidRequest(f"the adapter cannot be read ({error.strerror})") from error
         try:

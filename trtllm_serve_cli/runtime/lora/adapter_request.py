@@ -107,6 +107,20 @@ def explain_not_found(task_id: str) -> str:
     )
 
 
+def explain_missing_file(request: GenerationRequest) -> str:
+    """Return the error message for a request whose `lora_file` or a file in it does not exist.
+
+    The weights for a task id are missing if the client has cancelled the request that contained
+    them. The folder of a named adapter is missing if it was deleted on the server.
+    """
+    if request.lora_task_id is not None:
+        return explain_not_found(str(request.lora_task_id))
+    return (
+        f"a file of the adapter {request.lora_name!r} does not exist; restore its folder on the "
+        "server, or load the adapter again"
+    )
+
+
 def read_lora_name(parameters: str) -> str | None:
     """Return the adapter name in a request's parameters, or None if they contain no name.
 
