@@ -106,13 +106,18 @@ def test_normalized_vectors_have_the_length_one_or_zero(vectors: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "dimensions", "message"),
     [
-        ({}, 4, "checkpoint does not declare matryoshka_dimensions; omit dimensions"),
+        (
+            {},
+            4,
+            "this model supports only 8-dimensional embeddings, because its checkpoint sets "
+            "neither matryoshka_dimensions nor is_matryoshka; remove dimensions from the request",
+        ),
         ({"is_matryoshka": True}, 9, "it must be from 1 to 8"),
         ({"is_matryoshka": True}, 0, "it must be from 1 to 8"),
         (
-            {"is_matryoshka": True, "matryoshka_dimensions": (2, 4)},
+            {"is_matryoshka": True, "matryoshka_dimensions": (2, 4, 16)},
             3,
-            "it must be one of 2, 4",
+            "it must be one of 2, 4, 8$",
         ),
     ],
 )

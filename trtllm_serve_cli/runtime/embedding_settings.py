@@ -24,8 +24,8 @@ class EmbeddingSettings:
     An embedding has `dimension` values, pooled over the tokens with one of the `POOLING_MODES`.
     `is_normalized` is true if embeddings are scaled to length 1. If `is_matryoshka` is set, clients
     can request shorter embeddings, which consist of the first values of the full embedding.
-    `matryoshka_dimensions` contains the supported sizes; if it is empty, any size is supported.
-    `prompts` maps names to texts that a client can prepend to its inputs.
+    `matryoshka_dimensions` contains the supported sizes. If it is empty, any smaller size is
+    supported. `prompts` maps names to texts that a client can prepend to its inputs.
     """
 
     dimension: int
@@ -55,14 +55,15 @@ class EmbeddingSettings:
             return
         if not self.is_matryoshka:
             raise InvalidRequest(
-                f"dimensions is {dimensions}, but this model computes only embeddings with "
-                f"{self.dimension} values, because its checkpoint does not declare "
-                "matryoshka_dimensions; omit dimensions"
+                f"dimensions is {dimensions}, but this model supports only {self.dimension}-"
+                "dimensional embeddings, because its checkpoint sets neither "
+                "matryoshka_dimensions nor is_matryoshka; remove dimensions from the request"
             )
         sizes = self.matryoshka_dimensions
         if sizes and dimensions not in sizes:
+            valid = sorted({self.dimension, *(each for each in sizes if each < self.dimension)})
             raise InvalidRequest(
-                f"dimensions is {dimensions}; it must be one of {', '.join(map(str, sizes))}"
+                f"dimensions is {dimensions}; it must be one of {', '.join(map(str, valid))}"
             )
         if not 1 <= dimensions <= self.dimension:
             raise InvalidRequest(

@@ -57,7 +57,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
             rows = self._encode(texts, get("prompt_name"))
         else:
             raise InvalidRequest(
-                "a request must have exactly one input; send either text_input or input_ids"
+                "a request must contain either text_input or input_ids, but not both; send exactly "
+                "one of them"
             )
         return [
             EmbeddingRow({"input_ids": tuple(row), "max_new_tokens": 0}, index, dimensions)
