@@ -37,6 +37,10 @@ poll = select.poll()
 poll.register(fd, 0)
 poll.poll()
 """
+# Sends `ready`, and answers the first request with a frame that is not JSON.
+_CONFUSED_WORKER = _UNREADING_WORKER.replace(
+    "poll = ", 'os.read(fd, 1); os.write(fd, (1).to_bytes(4, "big") + b"?"); poll = '
+)
 COMMAND = (sys.executable, scripted_worker.__file__)
 _TIMEOUT_S = 60.0
 
@@ -221,6 +225,19 @@ def test_death_fails_all_requests_and_names_the_signal() -> None:
             SequenceUpdate(hanging, error=why),
             SequenceUpdate(deadly, error=why),
         ]
+
+
+def test_invalid_message_fails_all_requests_and_restarts_the_worker(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    why = (
+        "the connection to the engine worker failed (a frame is not valid JSON), so the worker is "
+        "being restarted"
+    )
+    with started(command=(sys.executable, "-c", _CONFUSED_WORKER)) as client:
+        hanging = client.submit(HANG)
+        assert client.next_update() == SequenceUpdate(hanging, error=f"{why}; retry the request")
+    assert f"] {why}\n" in capfd.readouterr().err
 
 
 def test_restarts_a_dead_worker_and_counts_restarts() -> None:

@@ -9,7 +9,7 @@ from .protocol import FrameNumbers
 
 # Disconnect a client after this number of unanswered pings, because the client hangs or a frame
 # between the client and the worker is incomplete. Count pings instead of seconds, because the
-# worker cannot read pongs during a long engine step.
+# worker sends no pings during a long engine step.
 _MAX_UNANSWERED_PINGS = 60
 # The low 40 bits of an engine id are the client's request id, and the high bits are the client's
 # number.

@@ -10,7 +10,7 @@ message for each engine step that has updates. The message contains the new toke
 sequences. While the engine is idle, the worker regularly sends a `step` message with statistics:
 
     {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...],
-     "stages_s": {"load_engine": 1.52, ...}}
+     "for_guests": {"excludes_input": false}, "stages_s": {"load_engine": 1.52, ...}}
     {"is": "failed", "why": "..."}
     {"is": "step", "updates": [...SequenceUpdate as a list...], "stats": {...EngineStats}}
 
@@ -22,8 +22,9 @@ their messages nor answer pings.
 
 `optional_fields` names the fields in `OPTIONAL_FIELDS` (engine.py) that the worker supports. A
 worker of an earlier version does not send this list, and would fail if a request contained one of
-these fields. `stages_s` contains the durations of the worker's startup stages. Workers of earlier
-versions do not send it.
+these fields. `for_guests` contains the settings of the model that started the worker, for other
+models that connect to the worker. `stages_s` contains the durations of the worker's startup stages.
+Workers of earlier versions do not send it.
 
 Either side ends the connection by closing its end of the socket.
 """

@@ -38,9 +38,9 @@ def load_engine(
 ) -> Engine:
     """Load an engine of the engine kind `name`.
 
-    `on_imported` is called after the engine's packages have been imported. If the configuration
-    contains `embedding`, the engine computes embeddings. Raise `ValueError` if the kind is unknown
-    or does not have the required engine.
+    If the configuration contains `embedding`, the engine computes embeddings. Otherwise,
+    `on_imported` is called after the engine's packages have been imported, if the kind needs any.
+    Raise `ValueError` if the kind is unknown or does not have the required engine.
     """
     if "embedding" in config:
         return load_embedding_engine(name, config)
@@ -141,7 +141,7 @@ def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
     code = 0
     try:
         worker.run()
-    except Exception:  # `_step` has already reported the error to all requests
+    except Exception:  # if the engine failed, `_step` has already failed all requests
         write_traceback()
         code = 1
     # Disconnect the model first, because closing the engine may take time.

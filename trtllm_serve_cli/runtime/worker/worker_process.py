@@ -151,10 +151,15 @@ class WorkerProcess(WorkerLink):
                 break
             assert self._process is not None
             exit_code = _wait_for_end(self._process)
-            why = failure or f"the engine worker died ({_describe_exit(exit_code)})"
-            write_log("E", f"{why}; restarting it")
+            if failure:
+                why = f"{failure}, so the worker is being restarted"
+                write_log("E", why)
+            else:
+                died = f"the engine worker died ({_describe_exit(exit_code)})"
+                why = f"{died} and is being restarted"
+                write_log("E", f"{died}; restarting it")
             self._notify(self._on_state, False, self._num_restarts)
-            self._fail_all(f"{why} and is being restarted; retry the request")
+            self._fail_all(f"{why}; retry the request")
             if time.monotonic() - started_s > _HEALTHY_AFTER_S:
                 backoff_s = self._first_backoff_s
             backoff_s = self._restart(backoff_s)
