@@ -75,7 +75,10 @@ def read_prefetched(
     folder.
     """
     if not folder.is_dir():
-        raise BadAdapter(f"lora_prefetch_dir is {folder}, which is not a folder; set its path")
+        raise BadAdapter(
+            f"lora_prefetch_dir is {folder}, which is not a folder; set it to the folder that "
+            "contains the adapters"
+        )
     for each in sorted(folder.iterdir()):
         if not each.is_dir() or each.name.startswith("."):
             continue

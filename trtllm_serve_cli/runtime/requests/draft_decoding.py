@@ -308,9 +308,10 @@ def _check(inputs: Mapping[str, Array]) -> None:
         value: Any = np.max(inputs[name]) if name in inputs else 0
         if value > limit:
             shown = _NAMES.get(name, name)
-            allowed = f"; {shown} must be 1" if limit else ""
             raise InvalidRequest(
-                f"{shown} cannot be combined with num_draft_tokens{allowed}; omit one of them"
+                f"num_draft_tokens requires {shown} to be 1, but it is {value}; omit one of them"
+                if limit
+                else f"{shown} cannot be combined with num_draft_tokens; omit one of them"
             )
     for name in _REJECTED:
         if name in inputs and inputs[name].size:

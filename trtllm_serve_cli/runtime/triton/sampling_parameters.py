@@ -133,8 +133,8 @@ def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
         return convert(value)
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(
-            f"sampling_parameters contains {name}={value!r}, which is invalid; send a value "
-            f"that vLLM accepts for {name}"
+            f"{name} in sampling_parameters is {value!r}, which is invalid; send a value that vLLM "
+            f"accepts for {name}"
         ) from error
 
 
@@ -147,8 +147,8 @@ def _parse_guide(name: str, value: Any) -> dict[str, str]:
     used = [key for key in guide if guide[key]] if isinstance(guide, dict) else []
     if len(used) != 1 or used[0] not in _GUIDE_TYPES:
         raise InvalidRequest(
-            f"sampling_parameters contains {name}={value!r}; send exactly one of "
-            f"{', '.join(_GUIDE_TYPES)}"
+            f"{name} in sampling_parameters is {value!r}, which is not a valid guide; set exactly "
+            f"one of the keys {', '.join(_GUIDE_TYPES)}"
         )
     guide_type, as_text = _GUIDE_TYPES[used[0]]
     return {"guide_type": guide_type, "guide": as_text(guide[used[0]])}

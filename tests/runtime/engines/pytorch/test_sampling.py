@@ -136,28 +136,28 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"repetition_penalty": 1.1},
             NGRAM,
             ANY,
-            "repetition_penalty is not supported with speculative decoding (NGram). Omit the "
-            "tensor, or serve the model without speculative decoding.",
+            "repetition_penalty is not supported with speculative decoding (NGram). Omit it, "
+            "or serve the model without speculative decoding.",
         ),
         (
             {"top_p": 0.9},
             EAGLE,
             GREEDY_ONLY,
             "runtime_top_k (or runtime_top_p) is not supported with speculative decoding (Eagle). "
-            "Omit the tensor, or serve the model without speculative decoding.",
+            "Omit it, or serve the model without speculative decoding.",
         ),
         (
             {"presence_penalty": 0.1},
             EAGLE,
             SamplerLimits(can_enable_penalties=True),
-            "presence_penalty is not supported with speculative decoding (Eagle). Omit the tensor, "
+            "presence_penalty is not supported with speculative decoding (Eagle). Omit it, "
             'or serve the model with llm_args={"speculative_config": {"enable_penalty": true}}.',
         ),
         (
             {"bad_words": ((1,),)},
             EAGLE,
             PENALIZES,
-            "bad_words_list is not supported with speculative decoding (Eagle). Omit the tensor, "
+            "bad_words_list is not supported with speculative decoding (Eagle). Omit it, "
             "or serve the model without speculative decoding.",
         ),
         (

@@ -265,7 +265,10 @@ class OpenVinoEngine:
         """
         status = running.handle.get_status()
         if status == _STATUS.IGNORED:
-            why = "the request does not fit in the KV cache (max_tokens_in_paged_kv_cache)"
+            why = (
+                "the request does not fit in the KV cache (max_tokens_in_paged_kv_cache); request "
+                "fewer tokens"
+            )
             return [SequenceUpdate(running.request.id, error=why)]
         outputs: dict[int, Any] = {}
         while running.handle.can_read():

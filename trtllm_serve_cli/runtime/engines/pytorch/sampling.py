@@ -147,8 +147,8 @@ def _check_speculative(
     for tensor, is_set in requested.items():
         if is_set:
             raise InvalidRequest(
-                f"{tensor} is not supported with speculative decoding ({decoding_type}). Omit the "
-                f"tensor, or {advice}."
+                f"{tensor} is not supported with speculative decoding ({decoding_type}). Omit it, "
+                f"or {advice}."
             )
 
 
