@@ -108,7 +108,7 @@ class PulseWriter:
 class PulseFile:
     """A heartbeat file for a process with this `role`. `close` removes the file.
 
-    `path` is None if no supervisor reads the file or if the disk is full.
+    `path` is None if no supervisor reads the file, or if the file could not be created.
     """
 
     def __init__(self, role: Role, model: str) -> None:

@@ -14,7 +14,11 @@ VARIABLE = "TLLM_SCRATCH"
 
 
 def make_temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """Create a temporary folder in `$TLLM_SCRATCH` if that exists, or in the system's otherwise."""
+    """Create a temporary folder.
+
+    Its parent is `$TLLM_SCRATCH`, or the system's temporary folder if `$TLLM_SCRATCH` is unset or
+    does not exist.
+    """
     parent = os.environ.get(VARIABLE, "")
     return tempfile.TemporaryDirectory(
         prefix=prefix, dir=parent if parent and Path(parent).is_dir() else None

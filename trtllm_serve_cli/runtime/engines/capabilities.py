@@ -16,8 +16,8 @@ class Feature:
     """An optional feature. A request uses it by setting any of `tensors`.
 
     An input can have different names in different models, for example `runtime_top_k` and `top_k`.
-    `tensors` contains all of them. If the feature has no tensors, `fields` contains the OpenAI API
-    fields that use it.
+    `tensors` contains all of them. If the feature has no tensors, `fields` contains the fields or
+    the endpoint of the OpenAI API that use it.
     """
 
     name: str

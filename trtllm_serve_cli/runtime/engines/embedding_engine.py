@@ -16,8 +16,9 @@ class EmbeddingEngine:
 
     `config` contains max_batch_size, max_num_tokens, max_seq_len and vocab_size. A batch contains
     at most `max_batch_size` prompts and, after padding to the longest prompt, at most
-    `max_num_tokens` tokens. The next batch always includes the oldest request. The rest of the
-    batch is filled with the requests closest to it in length, because they need the least padding.
+    `max_num_tokens` tokens. A prompt with more tokens runs alone. The next batch always includes
+    the oldest request. The rest of the batch is filled with the requests closest to it in length,
+    because they need the least padding.
     """
 
     def __init__(self, embedder: Embedder, config: dict[str, Any]) -> None:

@@ -49,8 +49,8 @@ class AdapterFolders:
 
     Sent adapters are stored in `work_dir`. If their total size exceeds
     `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first. The
-    constructor raises `BadAdapter` if a prefetched adapter does not match the modules that
-    `find_sites` returns.
+    constructor raises `BadAdapter` if `lora_prefetch_dir` is not a folder, or if an adapter in it
+    cannot be served.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class AdapterFolders:
         """Return the adapter that `request` uses, or None if the request uses no adapter.
 
         The adapter is not evicted until `release` is called. This method blocks while it reads and
-        writes the adapter's files. Raise `InvalidRequest` if the adapter is unknown or invalid.
+        writes the adapter's files. Raise `InvalidRequest` if the adapter is unknown or invalid, or
+        if its files cannot be read or written.
         """
         key = key_of(request)
         if key is None:

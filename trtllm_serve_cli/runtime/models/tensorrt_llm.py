@@ -5,9 +5,10 @@ a worker, and the other instances connect to that worker. Several instances are 
 GPU may generate more tokens than one Python stub can send (about 8000 responses per second).
 
 Each row of a request becomes one generation request for the engine worker. A decoupled model sends
-a response per update if the request sets `streaming`, and otherwise a response per sequence. A
-model that is not decoupled sends one response with all rows. If the client cancels the request or
-sends a stop request with the same id, the slots of all its rows are freed.
+a response per update if the request sets `streaming`, and otherwise a response per sequence. A beam
+search has one response per row. A model that is not decoupled sends one response with all rows. If
+the client cancels the request or sends a stop request with the same id, the slots of all its rows
+are freed.
 """
 
 from __future__ import annotations

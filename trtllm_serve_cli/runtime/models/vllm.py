@@ -1,8 +1,8 @@
 """The model of the vllm layout, which generates text for one prompt per request.
 
-This model has the same inputs and outputs as Triton's vLLM backend, but runs with any Python engine
-kind. The engine's arguments are in `model.json`, next to `model.py`. Source: src/utils/request.py
-in triton-inference-server/vllm_backend@8de0c14.
+This model has the same inputs and outputs as Triton's vLLM backend, which serves the vllm engine
+kind, but runs other Python engine kinds. The engine's arguments are in `model.json`, next to
+`model.py`. Source: src/utils/request.py in triton-inference-server/vllm_backend@8de0c14.
 """
 
 from __future__ import annotations

@@ -55,8 +55,9 @@ class CoreCaller:
 
     def stop(self, model: str, request_id: str) -> None:
         """Stop a request that was sent to `model`, because the client has cancelled it."""
-        # If possible, notify the instance that runs the request directly. Triton could queue a
-        # regular stop request behind other requests that are waiting for that instance.
+        # If possible, notify the instance directly through its socket. Triton could queue a regular
+        # stop request behind other requests that are waiting for the instance that runs this
+        # request.
         if forward_stop(stop_socket_name(model), request_id):
             return
         inputs = [

@@ -71,11 +71,10 @@ class PaddedResponseBuilder:
         return [self._pad(tensors) for tensors in self._responses.end_early()]
 
     def _pad(self, tensors: dict[str, Array]) -> dict[str, Array]:
-        """Return `tensors` with `output_ids` and `output_log_probs` padded to the same length for
-        all rows.
+        """Return the outputs of the gpt layout, padded to the same length for all rows.
 
-        `output_ids` has the shape [1, beams, tokens], and `output_log_probs` has the shape [1, new
-        tokens, beams].
+        `output_ids` has the shape [1, beams, tokens]. `log_probs`, which contains the values of
+        `output_log_probs`, has the shape [1, new tokens, beams].
         """
         ids, lengths = tensors["output_ids"], tensors["sequence_length"]
         num_beams = ids.shape[1]

@@ -96,9 +96,10 @@ class RequestRecord:
         self._ledger.close_record(self, outcome, why)
 
     def spans(self, now_ns: int, why: str) -> list[Span]:
-        """Return the request's spans, or an empty list if the request is not traced.
+        """Return the request's spans.
 
-        Only text models have spans for preprocessing and postprocessing.
+        The list is empty if the request is not traced or was not submitted to the engine. Only text
+        models have spans for preprocessing and postprocessing.
         """
         if not self.submitted_ns or not self.trace_parent:
             return []
@@ -195,7 +196,7 @@ class RequestLedger:
     def open_record(self, request: Any) -> RequestRecord:
         """Create the record for a Triton request.
 
-        If requests are logged and the client sent no request id, the record receives a new id. Call
+        If requests are logged and the client sent no request id, the record gets a new id. Call
         this method before `execute` returns, because Triton discards the request's trace
         afterwards.
         """

@@ -172,7 +172,7 @@ class TextResponseBuilder:
     def _list_log_probs(self, sequence: _Sequence) -> str:
         """Return the log probabilities of the unsent tokens as JSON.
 
-        Unlike vLLM, the engines return only the log probability of the generated token.
+        Unlike vLLM's outputs, the JSON contains only the generated tokens, without alternatives.
         """
         if not self._request.has_log_probs:
             return "null"

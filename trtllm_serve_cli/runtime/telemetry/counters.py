@@ -18,8 +18,8 @@ from .families import REQUEST_FAMILIES, Family
 class Series(NamedTuple):
     """A time series on Triton's metrics page.
 
-    `name` is the name of the metric. `value` is the value of the label that its family defines, or
-    empty if the family defines no label.
+    `name` is the name of the metric. `value` is the upper bound (`le`) of a histogram's bucket, or
+    the value of the label that a counter's family defines. For other metrics, it is empty.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Compute embeddings with OpenVINO.
 
-This module runs the exported model directly, with the same pooling as OpenVINO GenAI's
-`TextEmbeddingPipeline`. The pipeline itself cannot be used: it does not return the number of
-tokens, and does not accept token ids, which OpenAI API requests may contain.
+This module runs the exported model directly, and pools its outputs like sentence-transformers.
+OpenVINO GenAI's `TextEmbeddingPipeline` cannot be used: it does not return the number of tokens,
+and does not accept token ids, which OpenAI API requests may contain.
 """
 
 from __future__ import annotations

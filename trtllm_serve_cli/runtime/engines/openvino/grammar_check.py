@@ -8,9 +8,9 @@ repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the mem
 engine, `GrammarCheck` first compiles each guide in a process that it can kill. The process uses a
 one-layer model and the engine's tokenizer.
 
-The process reads one JSON object per line: {"type": ..., "guide": ...}. It responds to each object
-with a JSON string on one line: the reason why the guide cannot be used, or an empty string if the
-guide is valid.
+The process first writes the line "ready". It then reads one JSON object per line:
+{"type": ..., "guide": ...}. It responds to each object with a JSON string on one line: the reason
+why the guide cannot be used, or an empty string if the guide is valid.
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ class _Report:
 def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> AdaptedArguments:
     """Return the arguments for the installed version.
 
-    `llm_args` is the installed `TorchLlmArgs` class. Raise a `ValueError` that names the arguments
-    that the installed classes lack. If the installed version always uses the requested value, omit
-    the argument instead.
+    `llm_args` is the installed `TorchLlmArgs` class. Raise `ValueError` if the installed classes
+    lack an argument or the type of speculative decoding. If the installed version always uses the
+    requested value, omit the argument instead.
     """
     report = _Report(version)
     fields = accepted_fields(llm_args)

@@ -44,8 +44,8 @@ _CAPABILITIES = caps.Capabilities(
         ),
         caps.SEVERAL_SEQUENCES: _NOT_WITH_DRAFTS,
         caps.BEAM_SEARCH: (
-            "all beams are returned when the request ends; the beam_width of each request must be "
-            "max_beam_width"
+            "all beams are returned when the request ends; the beam_width of each request must "
+            "equal max_beam_width"
         ),
         caps.STOP_AND_BAD_WORDS: (
             "matched as tokens; with beams, each stop word must be a single token"

@@ -40,9 +40,10 @@ _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
 _PROMPT_LOG_PROBS_SINCE: _Release = (1, 2, 0, 1)
 # From this version on, no feature requires the old sampler.
 _ONE_SAMPLER: _Release = max(_TORCH_SAMPLER_SINCE.values())
-# Speculative decoding supports sampling unless the model's engine also generates the draft tokens.
-# The types in `_TWO_ENGINES` use a second engine or no draft model. The types in `_ONE_ENGINE` use
-# a second engine if the given argument is false.
+# Before the late release candidates of 1.3, a model whose engine also generates the draft tokens
+# supports sampling only with `allow_advanced_sampling`. The types in `_TWO_ENGINES` use a second
+# engine or no draft model. The types in `_ONE_ENGINE` use a second engine if the given argument is
+# false.
 _TWO_ENGINES = ("ngram", "draft_target", "user_provided", "auto")
 _ONE_ENGINE = {
     "eagle": "eagle3_one_model", "eagle3": "eagle3_one_model", "mtp": "mtp_eagle_one_model"
@@ -70,9 +71,9 @@ class SamplerLimits:
 def choose_sampler(arguments: Arguments, fields: Mapping[str, Any], version: str) -> Arguments:
     """Return the argument that selects the old sampler, or an empty mapping if it is not needed.
 
-    The model needs the old sampler if the new sampler of this version ignores penalties or bad
-    words. The mapping is also empty if `arguments` already selects a sampler, or enables
-    speculative decoding, which the old sampler does not support.
+    The model needs the old sampler if the new sampler of this version ignores any of the fields in
+    `_TORCH_SAMPLER_SINCE`. The mapping is also empty if `arguments` already selects a sampler, or
+    enables speculative decoding, which the old sampler does not support.
     """
     is_chosen = "sampler_type" in arguments or "enable_trtllm_sampler" in arguments
     if is_chosen or arguments.get("speculative_config") or _release(version) >= _ONE_SAMPLER:
@@ -115,7 +116,10 @@ def _can_sample(cls: type, options: Mapping[str, Any]) -> bool:
 
 
 def _release(version: str) -> _Release:
-    """Return a version as a comparable tuple. Release candidates precede their release."""
+    """Return a version as a comparable tuple. Release candidates precede their release.
+
+    A version in another format is treated as newer than all others.
+    """
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(rc|dev|a|b)(\d*))?", version)
     if match is None:
         return (10**6, 0, 0, 0)

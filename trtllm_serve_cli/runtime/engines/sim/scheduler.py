@@ -92,7 +92,7 @@ class Scheduler:
         self._decoding: dict[int, SimRequest] = {}
         self._num_sequences = 0
         self._blocks = 0
-        # The number of sequences that decode a token, and the number of tokens that these sequences
+        # The number of sequences in the decode phase, and the number of tokens that these sequences
         # attend to.
         self._num_decoding = 0
         self._kv_tokens = 0

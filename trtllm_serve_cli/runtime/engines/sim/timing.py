@@ -26,9 +26,9 @@ class StepTiming:
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
     p is the number of prompt tokens that the step computes. q is the number of attention pairs: one
-    of these tokens and an earlier token that it attends to. n is the number of sequences that
-    decode a token in the step. k is the number of tokens in the KV cache that these sequences
-    attend to. The coefficients are in seconds.
+    of these tokens and an earlier token that it attends to. n is the number of sequences in the
+    decode phase. k is the number of tokens in the KV cache that these sequences attend to. The
+    coefficients are in seconds.
 
     `jitter` is the coefficient of variation of the duration, which is gamma-distributed; 0 disables
     the jitter. `request_s` is the time in seconds that a server and its network add to each
