@@ -4,9 +4,9 @@
 
 Each server receives ten requests of one kind, one after another: text through gRPC, a chat
 completion, or a chat completion with a JSON schema. The engines are a simulated one with steps of
-20 ms, and OpenVINO with the demo model. Each round starts a server for each kind, with and without
-warm-up, and divides the times of the requests 1 and 2 by those of request 10. The result is the
-median of the rounds.
+20 ms, which does not support schemas, and OpenVINO with the demo model. Each round starts a server
+for each kind, with and without warm-up, and divides the times of the requests 1 and 2 by those of
+request 10. The result is the median of the rounds.
 """
 
 from __future__ import annotations

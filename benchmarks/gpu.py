@@ -2,12 +2,12 @@
 
     python benchmarks/gpu.py [--engine-python PY] [--work DIR] [--only PART]... [--rehearse]
 
-Creates a checkpoint of Llama-2-7B's shape with random weights and a small one with real files,
-imports and serves them with the engine kind vllm, and measures them. docs/guides/vllm.md describes
-each part. Each part has a time limit, and a failure does not affect the others. After each part,
-the script writes the results to DIR/gpu.json. At the end, it prints a table. `--rehearse` runs
-everything without a GPU, on the tests' stand-in for vLLM: use it to test the script; the
-measurements are meaningless.
+Creates checkpoints with the shapes of Llama-2-7B and Mistral-7B, whose weights vLLM draws at
+random, and a small one with weights. Imports and serves them with the engine kind vllm, and
+measures them. docs/guides/vllm.md describes each part. Each part has a time limit, and a failure
+does not affect the others. After each part, the script writes the results to DIR/gpu.json. At the
+end, it prints a table. `--rehearse` runs everything without a GPU, on the tests' stand-in for vLLM:
+use it to test the script; the measurements are meaningless.
 """
 
 from __future__ import annotations

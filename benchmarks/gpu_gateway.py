@@ -31,7 +31,7 @@ from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 HALF_OF_MEMORY = 0.44
 _SINGLE_PORT = 8175
 _PROMPT_LENGTH = 128
-# Rounds of requests per measurement, for each number of streams up to the key.
+# Maps a number of streams to the rounds of requests in a measurement with at most as many streams.
 _WAVES = {1: 6, 64: 4, 256: 4, 1024: 2}
 _NUM_CLIENTS = 4
 

@@ -4,8 +4,9 @@
 
 Loads vLLM alone once per trial, with random weights, and measures a burst of requests
 (`tllm bench token-norm-dist`: 128 tokens in, 20 out on average) and one stream (200 in, 300 out).
-Prints each result as it arrives, with its ratio to the trial `default` of the same run. The default
-arguments are those that `tllm import` chooses for the GPU.
+Prints each result as it arrives, with its ratio to the first trial of the same shape, which is
+`default` unless `--trial` is set. The default arguments are those that `tllm import` chooses for
+the GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ NUM_TOKENS = 300
 
 
 def measure(check: Check, arguments: Mapping[str, Any], num_requests: int) -> dict[str, float]:
-    """Return requests/s of a burst, tokens/s of one stream, and the time that all took in s."""
+    """Return requests/s of a burst, tokens/s of one stream, and the trial's duration in seconds."""
     prompts, lengths = draw_burst(check)
     jobs = {
         "burst": {"kind": "burst", "prompts": prompts[:num_requests],

@@ -93,7 +93,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(OSError), urllib.request.urlopen(health, timeout=2):
             return
         time.sleep(0.5)
-    raise RuntimeError(f"vLLM's server ended with code {process.returncode}")
+    raise RuntimeError(f"the server on port {port} ended with exit code {process.returncode}")
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

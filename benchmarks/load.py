@@ -7,7 +7,7 @@ A Python model in the embedded Triton sends one response to every request immedi
 decoupled in one server, and not in another. Printed for each:
 
 - the highest request rate of an open loop that `tllm bench` sustains with a p99 schedule lag under
-  1 ms and all offered requests completed (bisection, four seconds per step);
+  1 ms and more than 98 % of the offered rate completed (bisection, four seconds per step);
 - requests/s of a closed loop of 64 and of a burst (all requests sent together). With `--upstream`,
   the path of upstream's `benchmark_core_model.py`, that program runs in turns with tllm;
   `--upstream-python` is its Python. The client's CPU seconds per 1000 requests are those of 1000

@@ -145,7 +145,7 @@ class _Reader(asyncio.Protocol):
             if not data.startswith(b"HTTP/1.1 200"):
                 self._finish(data[:500].decode(errors="replace"))
                 return
-        # A chunk may be split over two reads: count it when its end is here.
+        # A chunk may be split over two reads, so count it when its end arrives.
         events, end, self._rest = (self._rest + data).rpartition(b"\n\n")
         if not end:
             return

@@ -29,11 +29,11 @@ from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 Fault = Literal["", "engine worker", "gateway", "stub of tensorrt_llm"]
 # The counts of Triton and of the gateway.
 Counted = tuple[ServerCounts, ServerCounts]
-# One process is killed in each round except the first of four. The supervisor never gives up,
-# because each restart becomes ready.
+# The process to kill in each of four rounds. The supervisor never gives up, because the server
+# becomes ready after each restart.
 FAULTS: tuple[Fault, ...] = ("", "engine worker", "gateway", "stub of tensorrt_llm")
-# Fraction of the rounds in which processes are killed. In the remaining rounds, all processes keep
-# running, so that slow growth becomes visible.
+# Fraction of the rounds that repeat `FAULTS`. In the remaining rounds, all processes keep running,
+# so that slow growth becomes visible.
 _FAULTY_SHARE = 2 / 3
 _LIMIT_S = 180.0
 # The models publish their counters twice per second.
