@@ -70,3 +70,18 @@ def test_properties_of_a_field() -> None:
     }
     for form, names in forms.items():
         assert [name for name, each in FIELDS.items() if getattr(each, form)] == names
+
+
+@pytest.mark.parametrize(
+    ("option", "flags", "shown_as"),
+    [
+        (Option("Such."), ("--num-files",), "--num-files"),
+        (Option("Such.", flags=("-n", "--number")), ("-n", "--number"), "--number"),
+        (Option("Such.", is_on_command_line=False), ("--num-files",), "num_files"),
+    ],
+)
+def test_option_is_shown_as_users_set_it(
+    option: Option, flags: tuple[str, ...], shown_as: str
+) -> None:
+    field = OptionField("num_files", int, False, 1, option)
+    assert (field.flags, field.shown_as) == (flags, shown_as)

@@ -85,6 +85,19 @@ class OptionField:
     part_of: PartOf | None = None
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """Typer's parameter declarations for the option."""
+        return self.option.flags or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def shown_as(self) -> str:
+        """The option's name in messages to the user, for example "--max-batch-size".
+
+        Options that are not on the command line have the same name as in `tllm.yaml`.
+        """
+        return self.flags[-1] if self.option.is_on_command_line else self.name
+
+    @property
     def is_declared(self) -> bool:
         """Return whether the field has an `Option`, which means that users can set it."""
         return bool(self.option.help)

@@ -20,7 +20,7 @@ from trtllm_serve_cli.choices import (
     TensorParallelism,
 )
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.option_fields import Option
+from trtllm_serve_cli.option_fields import Option, option_fields
 
 # Build limits that also apply when the engine serves requests. Every engine kind supports these
 # options.
@@ -221,6 +221,16 @@ def list_chosen(options: EngineOptions) -> dict[str, object]:
         for each in dataclasses.fields(options)
         if (value := getattr(options, each.name)) != getattr(defaults, each.name)
     }
+
+
+def show_option(name: str) -> str:
+    """Return the name of a build option for messages to the user.
+
+    The name has the form "--max-batch-size" if the option is on the command line. Otherwise, it is
+    the KEY in `--build-option KEY=VALUE`.
+    """
+    (field,) = option_fields(EngineOptions, name)
+    return field.shown_as
 
 
 def refuse_unsupported(options: EngineOptions, kind: str, *, supported: Collection[str]) -> None:

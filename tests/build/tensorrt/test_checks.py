@@ -44,6 +44,7 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
     ("options", "what"),
     [
         ({"max_batch_size": 0}, "--max-batch-size 0"),
+        ({"workers": 0}, "workers 0"),
         (
             {"max_input_len": 4096, "max_seq_len": 2048},
             "--max-input-len 4096 and --max-seq-len 2048",
@@ -90,7 +91,7 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         ),
         (
             {"speculative_decoding_mode": "eagle", "speculative_model": "h", "max_draft_len": 257},
-            "--max-draft-len 257 for EAGLE",
+            "max_draft_len 257 for EAGLE",
         ),
         (
             {"speculative_decoding_mode": "eagle", "speculative_model": "h", "max_batch_size": 513},

@@ -153,9 +153,9 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "llama-2-7b",
             "0.6.1",
             {"lora_dir": ("adapter",)},
-            "TensorRT-LLM 0.6.1 does not support --lora-dir.\n"
+            "TensorRT-LLM 0.6.1 does not support lora_dir.\n"
             "Why: its build.py for llama does not have the --use_lora_plugin flag\n"
-            "Next: omit --lora-dir, or use TensorRT-LLM 0.7.0 or later",
+            "Next: omit lora_dir, or use TensorRT-LLM 0.7.0 or later",
         ),
     ],
 )

@@ -189,17 +189,17 @@ def test_medusa_works_with_fp8() -> None:
         (
             "0.8.0",
             {"multiple_profiles": True},
-            "TensorRT-LLM 0.8.0 does not support --multiple-profiles.\n"
+            "TensorRT-LLM 0.8.0 does not support multiple_profiles.\n"
             "Why: its trtllm-build does not have the --multiple_profiles flag\n"
-            "Next: omit --multiple-profiles, or use TensorRT-LLM 0.9.0 or later",
+            "Next: omit multiple_profiles, or use TensorRT-LLM 0.9.0 or later",
         ),
         (
             "0.10.0",
             {"gemm_plugin": "auto"},
-            "TensorRT-LLM 0.10.0 does not support --gemm-plugin auto.\n"
+            "TensorRT-LLM 0.10.0 does not support gemm_plugin auto.\n"
             "Why: the values that its trtllm-build accepts for --gemm_plugin are "
             "float16, float32, bfloat16, disable\n"
-            "Next: set --gemm-plugin to one of these values",
+            "Next: set gemm_plugin to one of these values",
         ),
         (
             "0.16.0",
@@ -218,9 +218,10 @@ def test_medusa_works_with_fp8() -> None:
         (
             "0.16.0",
             {"calib_size": 32},
-            "--calib-size has no effect.\n"
-            "Why: this weight format does not require calibration\n"
-            "Next: omit the option, or choose --quantization fp8, int8_sq or int4_awq",
+            "calib_size has no effect.\n"
+            "Why: the checkpoint is converted without calibration\n"
+            "Next: omit the option, or choose a format that is calibrated, for example "
+            "--quantization fp8, int8_sq or int4_awq",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from trtllm_serve_cli.build.build_step import SCRATCH, BuildStep
-from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions, show_option
 from trtllm_serve_cli.build.tensorrt.command import RequestedFlag, render_arguments, request_value
 from trtllm_serve_cli.build.tensorrt.extra_flags import add_flags
 from trtllm_serve_cli.build.tensorrt.families import Family
@@ -232,9 +232,10 @@ def _calibration(options: EngineOptions, program: str) -> Iterator[RequestedFlag
         for option in ("calib_size", "calib_dataset"):
             if getattr(options, option) is not None:
                 raise BadInput(
-                    f"--{option.replace('_', '-')} has no effect.",
-                    why="this weight format does not require calibration",
-                    next_step="omit the option, or choose --quantization fp8, int8_sq or int4_awq",
+                    f"{show_option(option)} has no effect.",
+                    why="the checkpoint is converted without calibration",
+                    next_step="omit the option, or choose a format that is calibrated, for example "
+                    "--quantization fp8, int8_sq or int4_awq",
                 )
     yield from request_value("--calib_size", options.calib_size, "calib_size")
     yield from request_value("--calib_dataset", options.calib_dataset, "calib_dataset")

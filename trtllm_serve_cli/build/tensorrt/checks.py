@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from packaging.version import Version
 
-from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions, show_option
 from trtllm_serve_cli.build.tensorrt.families import Family
 from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.errors import BadInput
@@ -152,7 +152,7 @@ def _check_limits(options: EngineOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise _contradiction(
-                f"--{name.replace('_', '-')} {value}",
+                f"{show_option(name)} {value}",
                 "the value must be at least 1",
                 "set the option to 1 or more, or omit it",
             )
@@ -239,9 +239,9 @@ def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
     for name, largest in _EAGLE_LIMITS.items():
         if mode == "eagle" and (getattr(options, name) or 0) > largest:
             raise _contradiction(
-                f"--{name.replace('_', '-')} {getattr(options, name)} for EAGLE",
+                f"{show_option(name)} {getattr(options, name)} for EAGLE",
                 f"trtllm-build accepts at most {largest}",
-                f"set --{name.replace('_', '-')} to {largest} or less",
+                f"set {show_option(name)} to {largest} or less",
             )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from trtllm_serve_cli.build.engine_options import show_option
 from trtllm_serve_cli.build.tensorrt.flags import Flag, flags_of
 from trtllm_serve_cli.build.tensorrt.versions import (
     FIRST_WITH_ENGINES,
@@ -69,7 +70,7 @@ def _render(program: str, version: Version, requested: RequestedFlag) -> Iterato
 
 def _unknown_flag(program: str, version: Version, requested: RequestedFlag) -> BadInput:
     later = [each for each in _releases_after(version) if requested.flag in flags_of(program, each)]
-    option = _show_option(requested.option)
+    option = show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option}.",
         why=f"its {show_program(program)} does not have the {requested.flag} flag",
@@ -82,7 +83,7 @@ def _unknown_flag(program: str, version: Version, requested: RequestedFlag) -> B
 def _invalid_choice(
     program: str, version: Version, requested: RequestedFlag, flag: Flag, invalid: list[str | int]
 ) -> BadInput:
-    option = _show_option(requested.option)
+    option = show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option} {' '.join(map(str, invalid))}.",
         why=f"the values that its {show_program(program)} accepts for {flag.name} are "
@@ -96,10 +97,6 @@ def _releases_after(version: Version) -> list[Version]:
     return sorted(
         each for each in releases if max(version, FIRST_WITH_ENGINES) < each < FIRST_WITHOUT_ENGINES
     )
-
-
-def _show_option(option: str) -> str:
-    return f"--{option.replace('_', '-')}"
 
 
 def show_program(program: str) -> str:

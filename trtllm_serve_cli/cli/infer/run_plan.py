@@ -40,6 +40,5 @@ def list_words(fields: Sequence[OptionField], values: Mapping[str, Any]) -> list
     words = []
     for each in fields:
         if each.name in values:
-            flag = each.option.flags[-1] if each.option.flags else "--" + each.name
-            words += [flag.replace("_", "-"), str(values[each.name])]
+            words += [each.flags[-1], str(values[each.name])]
     return words

@@ -142,9 +142,7 @@ def _parameter(name: str, field: OptionField, *, has_default: bool = False) -> i
     if isinstance(default, tuple):
         default = list(default) or None
     declared = (
-        typer.Argument(**settings)
-        if option.is_argument
-        else typer.Option(*(option.flags or (f"--{field.name.replace('_', '-')}",)), **settings)
+        typer.Argument(**settings) if option.is_argument else typer.Option(*field.flags, **settings)
     )
     return inspect.Parameter(
         name,
