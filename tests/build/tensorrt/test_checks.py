@@ -238,7 +238,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             {"quantization": "fp8"},
             "The a100-80gb GPU does not support fp8.\n"
             "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
-            "Next: --quantization int8, int4 or int4_awq",
+            "Next: choose --quantization int8, int4 or int4_awq",
         ),
         (
             "h200",
@@ -246,7 +246,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             {"quantization": "nvfp4"},
             "The h200 GPU does not support nvfp4.\n"
             "Why: the format requires compute capability 10.0, but the GPU has 9.0\n"
-            "Next: --quantization int8, int4 or int4_awq",
+            "Next: choose --quantization int8, int4 or int4_awq",
         ),
         (
             "a100-80gb",
@@ -254,7 +254,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             {"kv_cache_dtype": "fp8"},
             "The a100-80gb GPU does not support a KV cache in fp8.\n"
             "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
-            "Next: --kv-cache-dtype int8",
+            "Next: set --kv-cache-dtype int8",
         ),
         (
             "t4",
@@ -262,15 +262,23 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             {"dtype": "bfloat16"},
             "The t4 GPU does not support bfloat16.\n"
             "Why: the format requires compute capability 8.0, but the GPU has 7.5\n"
-            "Next: --dtype float16",
+            "Next: set --dtype float16",
         ),
         (
             "l4",
             "0.14.0",
             {"quantization": "fp8_rowwise"},
-            "TensorRT-LLM 0.14.0 does not run on l4.\n"
+            "TensorRT-LLM 0.14.0 does not support --quantization fp8_rowwise on l4.\n"
             "Why: its kernels for fp8_rowwise run only on Hopper\n"
             "Next: use TensorRT-LLM 0.15 or later",
+        ),
+        (
+            "a100-80gb",
+            "0.14.0",
+            {"quantization": "fp8_rowwise"},
+            "The a100-80gb GPU does not support fp8_rowwise.\n"
+            "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
+            "Next: choose --quantization int8, int4 or int4_awq",
         ),
         (
             "v100-32gb",

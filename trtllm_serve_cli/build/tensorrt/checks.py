@@ -74,16 +74,19 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
     if gpu.capability >= (10, 0) and version < _WITH_BLACKWELL:
         raise _unsupported_gpu(gpu, version, "0.17 added support for Blackwell", "0.17 or later")
     weights, cache = options.quantization or "none", options.kv_cache_dtype or "auto"
-    if weights == "fp8_rowwise" and version < _ROWWISE_ON_ADA and gpu.capability < (9, 0):
-        raise _unsupported_gpu(
-            gpu, version, "its kernels for fp8_rowwise run only on Hopper", "0.15 or later"
-        )
     if dtype == "bfloat16":
-        check_runs("bfloat16", WEIGHT_FORMATS["bfloat16"], gpu, "--dtype float16")
+        check_runs("bfloat16", WEIGHT_FORMATS["bfloat16"], gpu, "set --dtype float16")
     if weights != "none":
-        check_runs(weights, WEIGHT_FORMATS[weights], gpu, "--quantization int8, int4 or int4_awq")
+        next_step = "choose --quantization int8, int4 or int4_awq"
+        check_runs(weights, WEIGHT_FORMATS[weights], gpu, next_step)
+    if weights == "fp8_rowwise" and version < _ROWWISE_ON_ADA and gpu.capability < (9, 0):
+        raise BadInput(
+            f"TensorRT-LLM {version} does not support --quantization fp8_rowwise on {gpu.name}.",
+            why="its kernels for fp8_rowwise run only on Hopper",
+            next_step="use TensorRT-LLM 0.15 or later",
+        )
     if cache != "auto":
-        check_runs(f"a KV cache in {cache}", KV_FORMATS[cache], gpu, "--kv-cache-dtype int8")
+        check_runs(f"a KV cache in {cache}", KV_FORMATS[cache], gpu, "set --kv-cache-dtype int8")
 
 
 def _unsupported_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> BadInput:
