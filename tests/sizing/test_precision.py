@@ -36,7 +36,8 @@ def test_rejects_gpu_without_the_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "name"), [("awq", "int4_awq"), ("fp8", "fp8"), ("bitsandbytes", None)]
+    ("word", "name"),
+    [("awq", "int4_awq"), ("gptq", "int4_gptq"), ("fp8", "fp8"), ("bitsandbytes", None)],
 )
 def test_translates_checkpoint_formats(word: str, name: str | None) -> None:
     assert name_weight_format(word) == name

@@ -58,7 +58,7 @@ KV_FORMATS = {
 # Maps quantization names in checkpoints to names in `WEIGHT_FORMATS`.
 _CHECKPOINT_WORDS = {
     "awq": "int4_awq",
-    "gptq": "int4_awq",
+    "gptq": "int4_gptq",
     "fbgemm_fp8": "fp8",
     "fp8_pb_wo": "fp8",
     "w4a16_awq": "int4_awq",
