@@ -51,7 +51,8 @@ KeyPolicy = Literal["auto", "on", "off"]
 # Distributions of the intervals between requests, for benchmarks with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
-# Sources from which the gateway reads a model's default sampling parameters.
+# Determines where the gateway gets a model's default sampling parameters. With auto, it reads the
+# model's generation_config.json. With off, it uses OpenAI's defaults.
 GenerationConfigSource = Literal["auto", "off"]
 
 # Programs for which `tllm metrics export` writes configuration files.
@@ -91,7 +92,7 @@ DtypeOption = Annotated[
     Dtype,
     Option(
         "Data type of the activations and of weights that are not quantized. `auto` uses "
-        "the checkpoint's data type."
+        "the checkpoint's data type, but TensorRT and vLLM replace float32 with a 16-bit type."
     ),
 ]
 QuantizationOption = Annotated[
@@ -99,7 +100,8 @@ QuantizationOption = Annotated[
     Option(
         "Quantization of the weights. int8 and int4 quantize only the weights, int8_sq is "
         "SmoothQuant, and fp8_rowwise has a scale for each channel and token. GGUF files keep "
-        "their quantization. Default: int8 for the openvino engine kind, none for engines on a GPU."
+        "their quantization. Default: int8 for text generation with the openvino engine kind, "
+        "otherwise the checkpoint's quantization."
     ),
 ]
 KvCacheDtypeOption = Annotated[

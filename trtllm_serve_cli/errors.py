@@ -2,21 +2,22 @@
 
     TllmError
     ├── BadInput            an argument or a user's file cannot be used
-    │   └── UnknownModel    no alias or imported model has this name
-    ├── SourceError         the checkpoint could not be fetched
+    │   └── UnknownModel    no suitable model has this name, or a name is required
+    ├── SourceError         the checkpoint cannot be fetched or read, or the disk is too small
     │   ├── GatedModel      the hub requires an accepted licence or a token
     │   └── UnsafeCheckpoint  loading the checkpoint would run code without permission
-    ├── BuildFailed         the engine could not be built from the checkpoint
+    ├── BuildFailed         the engine could not be built, or its files are not valid
     ├── MissingPart         a program or package that the command requires is not installed
     ├── RepositoryError     a model repository is missing, in use or broken
-    ├── LaunchFailed        the server did not become ready
+    ├── LaunchFailed        the server did not become ready, or its Slurm job cannot be managed
     ├── NoServer            no server is running, or no server responds at the address
     ├── RequestFailed       the server rejected a request or could not complete it
     │   └── TimedOut        the server did not complete an operation in time
     └── CheckFailed         a measured value does not meet the requirement
 
 Each error states what happened, why, and what to do next. `cli.main` prints the error and exits
-with code 3. Any other exception is a bug in tllm, and its traceback is printed.
+with code 3. It treats errors of the disk, such as missing permissions, in the same way. Any other
+exception is a bug in tllm, and its traceback is printed.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ class BadInput(TllmError):
 
 
 class UnknownModel(BadInput):
-    """Raised if a name is neither an alias nor an imported model."""
+    """Raised if no suitable model has the name, or if a name is required to choose a model."""
 
 
 class SourceError(TllmError):
-    """Raised if a checkpoint could not be fetched."""
+    """Raised if a checkpoint cannot be fetched or read, or if the disk has too little space."""
 
 
 class GatedModel(SourceError):
@@ -65,7 +66,7 @@ class UnsafeCheckpoint(SourceError):
 
 
 class BuildFailed(TllmError):
-    """Raised if the engine could not be built from the checkpoint."""
+    """Raised if the engine could not be built, or if the files of an engine are not valid."""
 
 
 class MissingPart(TllmError):
@@ -77,7 +78,7 @@ class RepositoryError(TllmError):
 
 
 class LaunchFailed(TllmError):
-    """Raised if the server did not become ready."""
+    """Raised if the server did not become ready, or if tllm cannot manage its Slurm job."""
 
 
 class NoServer(TllmError):

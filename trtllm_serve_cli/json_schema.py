@@ -1,7 +1,7 @@
 """Render a dataclass of options as a JSON schema that editors use to validate `tllm.yaml`.
 
-The schema accepts everything that `yaml_schema` accepts. For example, a text field may contain a
-YAML number, and a one-item list may omit the brackets.
+Like `yaml_schema`, the schema accepts a YAML number in a text field, and a list of one item without
+brackets.
 """
 
 from __future__ import annotations

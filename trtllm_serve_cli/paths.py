@@ -5,11 +5,11 @@
     models/<name>/          model repositories, ready for Triton, each with its tllm.json
     servers/<http port>/    state, log and restricted-API token of a server
     servers/slurm-<name>-N/ script, logs and address of a server that runs as a Slurm job
-    locks/                  one lock file per model name
+    locks/                  lock files, for example one per model name
     keys.json               hashed API keys of the OpenAI-compatible API
 
-Each file or folder is written under a temporary name in the same folder and then renamed, so that
-it is never incomplete under its final name.
+Checkpoints, engines, model repositories and keys are written under a temporary name in the same
+folder and then renamed, so that they are never incomplete under their final names.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def write_aside(final: Path) -> Iterator[Path]:
     """Yield a new folder that replaces `final` when the block ends without an error.
 
     If the block raises an exception, the new folder is removed. If the process is killed, a hidden
-    folder remains next to `final`, and the next call for the same name removes this folder. The
-    caller must hold the model's lock.
+    folder remains next to `final`, and the next call for the same name removes this folder. Calls
+    for the same name must therefore not overlap.
     """
     make_folder(final.parent)
     for leftover in final.parent.glob(f".{glob.escape(final.name)}.aside-*"):

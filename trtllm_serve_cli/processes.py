@@ -74,8 +74,9 @@ class CommandResult:
 
     @property
     def failure(self) -> str:
-        """The last line of a failed program's output, or its exit code if it printed nothing.
+        """The last line of a failed program's output.
 
+        If the program timed out or printed nothing, the value states the timeout or the exit code.
         The value is empty if the program succeeded.
         """
         if self.code == 0:

@@ -46,8 +46,8 @@ _KINDS = {
 def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
     """Parse `text` as YAML, and return an instance of `cls`.
 
-    Raise `BadInput` if `text` is not valid. The error message contains the line number and `where`,
-    the name of the file.
+    Raise `BadInput` if `text` is not valid. The error message contains `where`, the name of the
+    file, and the line number if the parser reports it.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
