@@ -106,10 +106,10 @@ class BuildContainer:
 
 
 def find_container_tools(options: ContainerOptions, image: str, examples: Path) -> ContainerTools:
-    """Return a working container engine, with the image and the folders for the build.
+    """Return a container engine, with the image and the folders for the build.
 
-    If no engine works, return the requested engine (docker by default) with the error in `problem`,
-    so that the build can be planned on a machine without a container engine.
+    If this machine cannot run the container, the error is in `problem`, so that the build can still
+    be planned. If no container engine works, return the requested engine, or docker by default.
     """
     problem = None
     try:
@@ -147,7 +147,7 @@ def plan_container(
 def prepare_container(
     container: BuildContainer, notify: Callable[[str], None], on_line: Callable[[str], None]
 ) -> None:
-    """Pull the image if it is not on this machine.
+    """Pull the image if it is not on this machine, and create the hub's cache folder.
 
     `on_line` receives the output of the pull. Raise `MissingPart` if this machine cannot run the
     container, or if the image cannot be pulled.

@@ -33,8 +33,8 @@ PATH_ENDINGS = ("dir", "file", "path")
 class EngineOptions:
     """Options for building an engine, from the command line or the `build` section of tllm.yaml.
 
-    The options have the same names as in `trtllm-build` and the LLM API. `None` selects the engine
-    kind's default. Planning a build fails if the engine kind does not support an option.
+    Most options have the same names as flags of `trtllm-build` or `quantize.py`. `None` selects the
+    engine kind's default. Planning a build fails if the engine kind does not support an option.
     """
 
     tp: TensorParallelism = 1
@@ -47,8 +47,8 @@ class EngineOptions:
     max_batch_size: Annotated[
         Count | None,
         Option(
-            "Maximum number of requests in a batch. Default: 64 (openvino), 256 "
-            "(pytorch, sim, vllm; up to 1024 on large GPUs), trtllm-build's default (tensorrt)."
+            "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), 256 to 1024 "
+            "depending on the GPU (pytorch, vllm), trtllm-build's default (tensorrt)."
         ),
     ] = None
     max_input_len: Annotated[
@@ -59,8 +59,8 @@ class EngineOptions:
     max_num_tokens: Annotated[
         Count | None,
         Option(
-            "Maximum number of tokens in an engine step. Default: 256 (openvino), "
-            "8192 (pytorch, sim, vllm; 2048 to 16384 depending on the GPU), trtllm-build's "
+            "Maximum number of tokens in an engine step. Default: 256 (openvino), 8192 (sim), 8192 "
+            "or 16384 (pytorch) and 2048 to 16384 (vllm) depending on the GPU, trtllm-build's "
             "default (tensorrt)."
         ),
     ] = None

@@ -60,8 +60,9 @@ def build_engine(
     the log. A failed build does not leave an incomplete engine, and the next build of the same plan
     resumes after the finished steps. Callers must hold the engine's lock.
 
-    Raise `BuildFailed` if a step fails, `MissingPart` if a program or package is missing, and
-    `BadInput` if the engine folder contains other files.
+    Raise `BuildFailed` if a step fails or the existing engine cannot be read, `MissingPart` if a
+    program, a package or the container is not available, `BadInput` if the engine folder contains
+    other files, and `SourceError` if the disk has too little space.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")

@@ -2,7 +2,8 @@
 
     NAME-FINGERPRINT/            an engine; NAME is the model that it was first built for
     .NAME-FINGERPRINT.partial/   an unfinished build
-    .locks/FINGERPRINT.lock      held while the engine is built or a reference to it is added
+    .locks/FINGERPRINT.lock      held while the engine is built or deleted, or while a reference to
+                                 it is added
     .used-by/                    links to the repositories that use engines from the store
 
 Models whose plans have the same fingerprint share an engine. Engines in other folders

@@ -56,7 +56,7 @@ def check_options(
 
 
 def check_legacy_options(options: EngineOptions, shape: ModelShape) -> None:
-    """Raise `BadInput` for the first option that no model's build.py supports."""
+    """Raise `BadInput` for the first invalid option, for versions that use a model's build.py."""
     check_parallelism(shape, options.tp, options.pp)
     if shape.quantization:
         raise _quantized_checkpoint(shape.quantization, "build.py does not read it")

@@ -26,7 +26,7 @@ _TYPES = {"str": str, "int": int, "float": float}
 class Flag:
     """A command-line flag with its `argparse` settings.
 
-    A flag of type "flag" takes no value. `default` is `None` if the default is unknown.
+    A flag of type "flag" takes no value. `default` is `None` if the flag has no known default.
     """
 
     name: str

@@ -93,7 +93,10 @@ def plan_legacy(
 
 
 def find_legacy_programs(family: str, version: Version) -> tuple[str, ...]:
-    """Return the names of the programs that build an engine, in the order of their steps."""
+    """Return the programs in `version` that build an engine of this family.
+
+    The programs are in the order in which they run.
+    """
     programs = (f"{family}/{_CONVERTER}", f"{family}/{_SCRIPT}")
     return tuple(each for each in programs if flags_of(each, version))
 
