@@ -26,7 +26,8 @@ _FORMAT_NAMES = {"gguf": "a GGUF file", "hf": "a Hugging Face checkpoint"}
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
 
-    Raise `BadInput` if the engine kind does not support the request.
+    Raise `BadInput` if the engine kind does not support the request, or `MissingPart` if a package
+    that the server will need is not installed.
     """
     kind = find_kind(request.kind)
     _check_format(kind, request)
@@ -86,8 +87,8 @@ def find_tools(
 
     If `trtllm_version` is set, builds are planned for this version of TensorRT-LLM instead of the
     installed version. If `container` is set, builds run in a container image with this version.
-    Raise `BadInput` if `trtllm_version` is not a version, or if no known image contains this
-    version.
+    Raise `BadInput` if `trtllm_version` is not a version. For a container, also raise `BadInput` if
+    the version is not known, if no suitable image is known, or if the example scripts are missing.
     """
     packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
     gpus = _choose_gpus(find_gpus(), container.gpus if container else ())

@@ -161,7 +161,7 @@ class ContainerFit:
 class Deployment:
     """The requirements for machines and containers that run an engine kind.
 
-    `count_gpus` returns the number of GPUs for one instance. `refuses_mpirun` is the reason why
+    `count_gpus` returns the number of GPUs for one engine. `refuses_mpirun` is the reason why
     `mpirun` cannot start the server, or empty if `mpirun` can start it. `fit_container` returns the
     software that a container needs to serve a model, and an image that includes it. `ranks` selects
     the program that starts the engine's processes. `check_fits` is None if engines of this kind run

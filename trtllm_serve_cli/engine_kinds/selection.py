@@ -67,7 +67,10 @@ def choose_engine_kind(
 
 
 def choose_for_format(checkpoint_format: str, machine: Machine) -> EngineChoice:
-    """Return the first kind that supports the format and the machine, for `--engine auto`."""
+    """Return the first kind that reads the format and suits the machine, for `--engine auto`.
+
+    Raise `MissingPart` if no such kind is installed.
+    """
     for kind in all_kinds():
         if checkpoint_format in kind.building.formats and (choice := kind.offer(machine, None)):
             return choice
@@ -80,7 +83,10 @@ def find_engine_source_kind() -> EngineKind:
 
 
 def choose_for_layout(layout: Layout, machine: Machine) -> EngineChoice:
-    """Return the first kind that supports the layout and the machine, for `--engine auto`."""
+    """Return the first kind that supports the layout and suits the machine, for `--engine auto`.
+
+    Raise `MissingPart` if no such kind is installed.
+    """
     for kind in kinds_in_layout(layout):
         if choice := kind.offer(machine, None):
             return choice

@@ -21,8 +21,8 @@ from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 
 Arguments = dict[str, Any]
 
-# Maps features to the first version of TensorRT-LLM that supports them. Versions after 1.3 are
-# treated like 1.3. A version with the suffix dev0 includes all release candidates of this version.
+# The first version of TensorRT-LLM with each feature. Versions after 1.3 are treated like 1.3. With
+# the suffix dev0, the release candidates of a version count as this version.
 _SPECULATION_RENAMED = Version("1.3.dev0")
 # The first version whose default sampler supports penalties, bad words and the options for beam
 # search.

@@ -110,9 +110,10 @@ def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]
 
 
 def describe_source(name: str, directory: Path, tokenizer_dir: Path, source: str) -> Engine:
-    """Return the engine that `trtllm-build` wrote to `directory`.
+    """Return the engine that `trtllm-build` or build.py wrote to `directory`.
 
-    Raise `BadInput` if the engine is missing, incomplete or not readable.
+    Raise `BadInput` if the engine is missing, incomplete or not readable, or if `tokenizer_dir`
+    does not contain a valid tokenizer.
     """
     build = read_tensorrt_build(directory)
     return Engine(

@@ -90,7 +90,11 @@ def _compare_tokenizers(
     next_step = "choose a draft model with the same tokenizer"
     own, theirs = map(_read_vocabulary, (tokenizer, draft_dir / TOKENIZER_FOLDER))
     if own and theirs:
-        return None if own == theirs else ("their tokenizers have different tokens", next_step)
+        return (
+            None
+            if own == theirs
+            else ("the tokenizers of the two models have different tokens", next_step)
+        )
     if draft.vocab_size != target.vocab_size:
         sizes = f"its vocabulary has {draft.vocab_size} tokens, not {target.vocab_size}"
         return sizes, next_step
