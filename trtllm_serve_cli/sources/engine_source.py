@@ -1,4 +1,4 @@
-"""Define `engine:DIR` sources, which are TensorRT engines built by `trtllm-build`."""
+"""Define `engine:DIR` sources, which are folders that contain a TensorRT engine."""
 
 from __future__ import annotations
 

@@ -37,8 +37,9 @@ def fetch_checkpoint(
     `notify` periodically receives the progress as a line of text. The caller must hold the model's
     lock, so that no other process fetches the checkpoint for the same model.
 
-    Raise `BadInput` if the source is not valid, or `GatedModel`, `UnsafeCheckpoint` or another
-    `SourceError` if the checkpoint cannot be fetched.
+    Raise `BadInput` if the source is not valid, or `MissingPart` if pip is required but not
+    installed. Raise `GatedModel`, `UnsafeCheckpoint` or another `SourceError` if the checkpoint
+    cannot be fetched.
     """
     source = apply_revision(source, options.revision)
     return source.fetch(FetchRequest(home, options, hub, notify, watch))

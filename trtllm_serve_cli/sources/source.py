@@ -91,7 +91,12 @@ class CheckpointSource(Source):
 
     @abstractmethod
     def fetch(self, request: FetchRequest) -> Checkpoint:
-        """Fetch the checkpoint. Raise `SourceError` if the checkpoint is missing or rejected."""
+        """Fetch the checkpoint.
+
+        Raise `BadInput` if the source's path or address cannot be used, `MissingPart` if pip is
+        required but not installed, or `SourceError` if the checkpoint cannot be fetched or is
+        rejected.
+        """
 
     @abstractmethod
     def inspect(self, request: FetchRequest) -> Checkpoint | None:

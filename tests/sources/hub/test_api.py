@@ -270,8 +270,8 @@ def test_offline_mode_reports_a_model_that_is_not_cached(fake, hub):
         fetch(replace(hub, is_offline=True))
     assert str(caught.value) == (
         "hf:acme/tiny was not fetched from the hub.\n"
-        "Why: HF_HUB_OFFLINE is set, so only the cache is used\n"
-        f"Next: unset HF_HUB_OFFLINE, or fetch the model into the same cache ({hub.cache}) while "
+        "Why: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so only the cache is used\n"
+        f"Next: unset both variables, or fetch the model into the same cache ({hub.cache}) while "
         "the hub can be reached"
     )
     assert fake.requests == []

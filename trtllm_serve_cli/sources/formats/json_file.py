@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import SourceError
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raise `SourceError` if the file is not valid."""
+    """Return the JSON object in a file. Raise `SourceError` if the file cannot be used."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise broken_json(path, "it does not contain a JSON object")
@@ -18,7 +18,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON value in a file. Raise `SourceError` if the file is not valid."""
+    """Return the JSON value in a file. Raise `SourceError` if the file cannot be used."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -95,8 +95,9 @@ def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     """Fetch a file into the cache, and return its path or `None` if the repository lacks the file.
 
-    If the hub cannot be reached, return the cached copy. A cached branch is not updated to a newer
-    commit, because that commit's weights may never be downloaded.
+    If the hub cannot be reached, return the cached copy. If the cache already contains the branch,
+    its recorded commit does not change, because the weights of a newer commit may never be
+    downloaded.
     """
     try:
         listing = _list_repository(source, hub)
@@ -226,8 +227,8 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
     if hub.is_offline:
         raise HubUnreachable(
             f"{source} was not fetched from the hub.",
-            why="HF_HUB_OFFLINE is set, so only the cache is used",
-            next_step="unset HF_HUB_OFFLINE, or fetch the model into the same cache "
+            why="HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so only the cache is used",
+            next_step="unset both variables, or fetch the model into the same cache "
             f"({hub.cache}) while the hub can be reached",
         )
     if not hub.url.startswith(("http://", "https://")):

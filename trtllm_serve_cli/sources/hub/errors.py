@@ -29,8 +29,9 @@ class _TemporaryError(SourceError):
 
 
 class HubUnreachable(_TemporaryError):
-    """Raised if the hub did not respond. Callers may then use a copy of the checkpoint in the
-    cache.
+    """Raised if the hub cannot be reached or must not be used.
+
+    Callers may then use a copy of the checkpoint in the cache.
     """
 
 
