@@ -47,8 +47,8 @@ class EngineOptions:
     max_batch_size: Annotated[
         Count | None,
         Option(
-            "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), 256 to 1024 "
-            "depending on the GPU (pytorch, vllm), trtllm-build's default (tensorrt)."
+            "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), 256 "
+            "(pytorch, vllm; up to 1024 depending on the GPU), trtllm-build's default (tensorrt)."
         ),
     ] = None
     max_input_len: Annotated[
@@ -60,8 +60,8 @@ class EngineOptions:
         Count | None,
         Option(
             "Maximum number of tokens in an engine step. Default: 256 (openvino), 8192 (sim), 8192 "
-            "or 16384 (pytorch) and 2048 to 16384 (vllm) depending on the GPU, trtllm-build's "
-            "default (tensorrt)."
+            "(pytorch; 16384 on fast GPUs), 8192 (vllm; 2048 to 16384 depending on the GPU), "
+            "trtllm-build's default (tensorrt)."
         ),
     ] = None
     opt_num_tokens: Annotated[
