@@ -362,7 +362,7 @@ def test_concurrent_import_waits_and_reuses_the_engine(
     builder.is_free.set()
     for thread in threads:
         thread.join()
-    assert messages[1][0] == "Another tllm process is importing mine; waiting for it …"
+    assert messages[1][0] == "Another tllm process is importing or building mine; waiting for it …"
     assert (len(messages[0]), len(messages[1]), builder.num_built) == (1, 2, 1)
 
 

@@ -42,8 +42,8 @@ class Declaration:
 def read_declaration(path: Path) -> Declaration:
     """Read a `tllm.yaml` file.
 
-    Raise `BadInput` if the file cannot be read or is invalid. If it is invalid, the message
-    contains the line number of the error.
+    Raise `BadInput` if the file cannot be read or is invalid. The message contains the line number
+    of the error if the parser reports it.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -59,8 +59,8 @@ def read_declaration(path: Path) -> Declaration:
 def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
     """Parse the text of a `tllm.yaml` file, and resolve its relative paths against `folder`.
 
-    Raise `BadInput` if `text` is invalid. The message contains the file name in `where` and the
-    line number of the error.
+    Raise `BadInput` if `text` is invalid. The message contains the file name in `where`, and the
+    line number of the error if the parser reports it.
     """
     declared = parse_yaml(Declaration, text, where=where)
     return Declaration(

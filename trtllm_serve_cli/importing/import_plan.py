@@ -59,7 +59,8 @@ from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, Source
 class ImportPlan:
     """The plan for importing a model.
 
-    `build` is `None` if the checkpoint has not been downloaded, or if the source is an engine.
+    `build` is `None` if the source is an engine, or if the checkpoint cannot be inspected before it
+    is downloaded.
     `repository` is the folder of the model repository.
     """
 
@@ -151,8 +152,9 @@ def plan_import(
 ) -> ImportPlan:
     """Plan an import without downloading large files.
 
-    Raise `BadInput` if the name, the source or an option is not valid, or `MissingPart` if the
-    engine kind is not installed. In a dry run, the plan reports the missing part instead.
+    Raise `BadInput` if the name, the source or an option is not valid, `SourceError` if the
+    checkpoint is rejected or cannot be inspected, or `MissingPart` if the engine kind is not
+    installed. In a dry run with `--engine KIND`, the plan reports the missing part instead.
     """
     check_model_name(declaration.model.name)
     check_name_is_free_in_layout(declaration.model.name)
@@ -275,7 +277,7 @@ def request_build(
 def find_build_tools(declaration: Declaration) -> Toolchain:
     """Return the toolchain for the declared engine, on this machine or in a container.
 
-    Raise `BadInput` if no known container image contains the requested version.
+    Raise `BadInput` if the GPUs, the version or the container's settings are not valid.
     """
     engine = declaration.engine
     container = None

