@@ -127,7 +127,7 @@ def test_defaults_of_a_version_are_checked_like_options() -> None:
     assert refuse("1.2.0", kv_cache_dtype="int8") == (
         f"An engine cannot be built with {_PAGED_CONTEXT} and an int8 KV cache.\n"
         "Why: trtllm-build rejects the combination\n"
-        "Next: set use_paged_context_fmha to false"
+        "Next: add --build-option use_paged_context_fmha=false"
     )
     plan("llama-2-7b", "1.2.0", kv_cache_dtype="int8", use_paged_context_fmha=False)
 

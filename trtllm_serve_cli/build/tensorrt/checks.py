@@ -269,7 +269,7 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
     requested = options.use_paged_context_fmha
     if requested is False or (requested is None and flag.default != "enable"):
         return
-    next_step = "set use_paged_context_fmha to false"
+    next_step = "add --build-option use_paged_context_fmha=false"
     subject = "chunked context and KV cache reuse (use_paged_context_fmha)"
     if options.paged_kv_cache is False or options.context_fmha is False:
         off = "paged_kv_cache" if options.paged_kv_cache is False else "context_fmha"
