@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 
@@ -24,3 +25,15 @@ def test_options_become_the_configuration(
     assert config["keys_file"] == str(find_home().keys)
     assert config["cors_origins"] == ["https://a.example", "https://b.example"]
     assert config["log_format"] == "json"
+
+
+def test_used_port_error_names_the_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        tllm = Tllm(monkeypatch, capsys)
+        code, _, err = tllm("gateway", "-u", "gpu1:8001", "--port", str(port))
+    assert (code, "choose another port with --port N" in err) == (3, True)

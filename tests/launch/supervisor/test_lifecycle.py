@@ -18,9 +18,11 @@ import pytest
 
 from tests.fakes.container_engines import calls_of
 from tests.fakes.container_engines import write_engine as write_container_engine
+from tests.ports import free_ports
 from tests.samples.launch_plans import fake_container_plan, fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.errors import BadInput, LaunchFailed
+from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
@@ -195,6 +197,15 @@ def test_port_in_use_error_names_the_process(home: Home) -> None:
             start(server.plan)
     finally:
         stop_server(server)
+
+
+def test_gateway_port_is_checked_on_the_address_of_the_gateway(home: Home) -> None:
+    (port,) = free_ports(1)
+    gateway = GatewayConfig(models=(), host="203.0.113.7", port=port)
+    with pytest.raises(BadInput) as raised:
+        start(dataclasses.replace(fake_plan(home.servers), gateway=gateway))
+    assert raised.value.what == f"The server cannot listen on 203.0.113.7:{port}."
+    assert raised.value.next_step == "pass an address of this machine with --openai-host ADDRESS"
 
 
 def test_starting_server_is_not_started_twice(home: Home) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from tests.ports import free_ports
 from trtllm_serve_cli.errors import BadInput, LaunchFailed
+from trtllm_serve_cli.launch.supervisor import ports
 from trtllm_serve_cli.launch.supervisor.ports import check_ports, find_holder, try_to_listen
 
 ME = f"{psutil.Process().name()} (pid {os.getpid()})"
@@ -49,6 +51,18 @@ def test_port_number_out_of_range_is_rejected() -> None:
     with pytest.raises(BadInput, match=":99999") as raised:
         check_ports("127.0.0.1", {"HTTP": 99999})
     assert raised.value.why == "port numbers range from 0 to 65535"
+    assert raised.value.next_step == "choose a port from 1024 to 65535 with --http-port N"
+
+
+def test_port_that_needs_privileges_suggests_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(ports, "try_to_listen", lambda host, port: denied)
+    with pytest.raises(BadInput) as raised:
+        check_ports("127.0.0.1", {"HTTP": 80})
+    assert str(raised.value) == (
+        "The server cannot listen on 127.0.0.1:80.\nWhy: Permission denied\n"
+        "Next: choose a port from 1024 to 65535 with --http-port N"
+    )
 
 
 def test_free_ports_pass() -> None:
@@ -72,4 +86,4 @@ def test_address_of_another_machine_is_rejected(host: str) -> None:
     with pytest.raises(BadInput, match=f"The server cannot listen on {host}:{port}") as raised:
         check_ports(host, {"HTTP": port})
     assert raised.value.why
-    assert raised.value.next_step == "omit --host, or choose another port with --http-port N"
+    assert raised.value.next_step == "pass an address of this machine with --host ADDRESS"

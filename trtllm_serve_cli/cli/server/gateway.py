@@ -156,7 +156,7 @@ def gateway(
     from trtllm_serve_cli.gateway.process_pool import serve_as_configured
     from trtllm_serve_cli.launch.supervisor.ports import check_ports
 
-    check_ports(host, {"gateway": port})
+    check_ports(host, {"gateway": port}, port_option="--port")
     if warning := describe_missing_keys(config):
         output.notify(warning)
     output.notify(f"OpenAI-compatible API on {config.url}/v1; Ctrl-C stops it.")

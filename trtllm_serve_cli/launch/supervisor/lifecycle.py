@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.errors import LaunchFailed, NoServer
@@ -48,8 +48,9 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
     """Start a supervised server, and return it when its models have generated a token.
 
     The server keeps running. `on_progress` is called repeatedly with the models that are still
-    loading. Raise `LaunchFailed` with the cause from the server's log if the start fails. After a
-    failure or an interrupt, no process is left running.
+    loading. Raise `BadInput` if this machine cannot listen on an address or a port. Raise
+    `LaunchFailed` with the cause from the server's log if the start fails. After a failure or an
+    interrupt, no process is left running.
     """
     with _prepared(plan):
         supervisor = _spawn_supervisor(plan.directory)
@@ -85,7 +86,8 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     """Write the server's folder for `plan`, and hold the server's start lock.
 
     The lock prevents other processes from starting the same server. Raise `LaunchFailed` if the
-    server already exists, or if a port is in use or reserved by a server that is starting.
+    server already exists, or if a port is in use or reserved by a server that is starting. Raise
+    `BadInput` if this machine cannot listen on an address or a port.
     """
     import filelock
 
@@ -98,7 +100,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             # Hold the lock until the plan is written, so that if two starts use the same port, the
             # second one finds the first one's plan.
             with filelock.FileLock(ports_lock):
-                check_ports(plan.host, plan.every_port, _find_reserved_ports(plan))
+                _check_ports(plan, _find_reserved_ports(plan))
                 plan.directory.mkdir(parents=True, exist_ok=True)
                 # Deny other users access, because the folder contains the token for the restricted
                 # APIs.
@@ -111,6 +113,15 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             yield
     except filelock.Timeout as error:
         raise _already_exists(plan, "another tllm process is starting the server") from error
+
+
+def _check_ports(plan: LaunchPlan, reserved: Mapping[int, str]) -> None:
+    """Raise the errors of `check_ports` for the ports of the server and of its gateway."""
+    ports = plan.every_port
+    gateway_ports = {} if plan.gateway is None else {"OpenAI": ports.pop("OpenAI")}
+    check_ports(plan.host, ports, reserved)
+    if plan.gateway is not None:
+        check_ports(plan.gateway.host, gateway_ports, reserved, host_option="--openai-host")
 
 
 def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
@@ -200,9 +211,9 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
             next_step=f"run `tllm start -m {' -m '.join(plan.models)}`",
         )
     if any("already in use" in line for line in state.why):
-        # Another process took a port while the server was starting. `check_ports` raises an error
+        # Another process took a port while the server was starting. `_check_ports` raises an error
         # that names this process.
-        check_ports(plan.host, plan.every_port)
+        _check_ports(plan, {})
     why = state.why or tuple(last_lines(plan.log, 5))
     known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
     next_step = _suggest_checks(plan, why)

@@ -13,20 +13,27 @@ from trtllm_serve_cli.errors import BadInput, LaunchFailed
 
 
 def check_ports(
-    host: str, ports: Mapping[str, int], reserved: Mapping[int, str] = MappingProxyType({})
+    host: str,
+    ports: Mapping[str, int],
+    reserved: Mapping[int, str] = MappingProxyType({}),
+    *,
+    host_option: str = "--host",
+    port_option: str | None = None,
 ) -> None:
     """Raise `LaunchFailed` if one of `ports` is in use or reserved.
 
-    `ports` maps names to port numbers. The first word of a name determines the option in the error,
-    for example --grpc-port for "gRPC" and "gRPC of rank 1". `reserved` maps port numbers to
-    descriptions of the servers that will listen on the ports. The error names the process or server
-    that uses the port.
+    `ports` maps names to port numbers. `reserved` maps port numbers to descriptions of the servers
+    that will listen on the ports. The error names the process or server that uses the port.
 
     Raise `BadInput` if this machine cannot listen on `host`, for example because `host` is another
-    machine's address.
+    machine's address, or if this user cannot listen on a port.
+
+    `host_option` and `port_option` are the options that the error suggests. By default, the first
+    word of a port's name determines the port's option, for example --grpc-port for "gRPC" and
+    "gRPC of rank 1".
     """
     for what, port in ports.items():
-        option = f"--{what.split()[0].lower()}-port"
+        option = port_option or f"--{what.split()[0].lower()}-port"
         error = try_to_listen(host, port)
         if error is None and port not in reserved:
             continue
@@ -40,7 +47,9 @@ def check_ports(
             raise BadInput(
                 f"The server cannot listen on {host}:{port}.",
                 why=error.strerror or str(error),
-                next_step=f"omit --host, or choose another port with {option} N",
+                next_step=f"choose a port from 1024 to 65535 with {option} N"
+                if error.errno in (errno.EACCES, errno.EINVAL)
+                else f"pass an address of this machine with {host_option} ADDRESS",
             )
         raise LaunchFailed(
             f"The {what} port {port} is in use.",
@@ -68,7 +77,7 @@ def find_holder(port: int) -> str | None:
 
 def try_to_listen(host: str, port: int) -> OSError | None:
     """Try to bind the port. Return the system's error, or None if the port is free."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         # Set the same socket option as Triton, so that connections in TIME_WAIT are ignored.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
