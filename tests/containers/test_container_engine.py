@@ -76,6 +76,17 @@ def test_error_quotes_engines_that_do_not_work(programs: Path, output: str, fix:
     )
 
 
+def test_error_names_the_preferred_engine(programs: Path) -> None:
+    write_engine(programs, "podman")
+    with pytest.raises(MissingPart) as raised:
+        find_container_host("docker", environ(programs))
+    assert str(raised.value) == (
+        "docker does not work on this machine.\nWhy: docker: not installed\n"
+        "Next: install docker, or omit --container-engine, then run `tllm doctor` to check the "
+        "engine"
+    )
+
+
 def test_silent_engine_is_reported_by_its_exit_code(programs: Path) -> None:
     write_engine(programs, "podman", info="exit 7")
     assert probe_engine("podman", environ(programs)) == "exit code 7"

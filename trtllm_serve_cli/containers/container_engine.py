@@ -72,10 +72,14 @@ def find_container_host(
         if isinstance(found, ContainerHost):
             return found
         reasons[engine] = found
+    other = f"install {preferred}, or omit --container-engine" if preferred else None
+    fix = suggest_fix(*reasons.values(), other=other)
     raise MissingPart(
-        "No container engine works on this machine.",
+        f"{preferred} does not work on this machine."
+        if preferred
+        else "No container engine works on this machine.",
         why="; ".join(f"{engine}: {reason}" for engine, reason in reasons.items()),
-        next_step=f"{suggest_fix(*reasons.values())}, then run `tllm doctor` to check the engine",
+        next_step=f"{fix}, then run `tllm doctor` to check the engine",
     )
 
 
@@ -100,13 +104,13 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     )
 
 
-def suggest_fix(*reasons: str) -> str:
+def suggest_fix(*reasons: str, other: str | None = None) -> str:
     """Return the fix for the first known error in `reasons`.
 
-    If no error is known, return the command that installs podman.
+    If no error is known, return `other` or, by default, the command that installs podman.
     """
     fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
-    return next(fixes, "run `apt-get install podman`")
+    return next(fixes, other or "run `apt-get install podman`")
 
 
 def has_gpu_toolkit(engine: ContainerEngine, environ: Mapping[str, str]) -> bool:
