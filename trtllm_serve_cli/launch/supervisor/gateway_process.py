@@ -14,6 +14,7 @@ from collections.abc import Callable
 from trtllm_serve_cli.gateway.health import find_gateway_problem
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.supervisor.hangs.watch import pulse_environ
+from trtllm_serve_cli.launch.supervisor.server_processes import describe_exit
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 CONFIG_FILE = "gateway.json"
@@ -70,7 +71,7 @@ class GatewayProcess:
         if self._process is None or (code := self._process.poll()) is None:
             return ()
         lines = last_lines(self._plan.gateway_log, 3)
-        return (f"the OpenAI-compatible gateway ended with exit code {code}", *lines)
+        return (f"the OpenAI-compatible gateway {describe_exit(code)}", *lines)
 
     def restart_if_dead(self) -> bool:
         """Start the process again if it has died and the back-off has passed.

@@ -106,6 +106,11 @@ def describe_dead(dead: Parts) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.what for part in dead.values()))
 
 
+def describe_exit(code: int) -> str:
+    """Describe an exit code of `Popen`, which is negative if a signal ended the process."""
+    return f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+
+
 def send_signal(process: psutil.Process, number: signal.Signals) -> bool:
     """Send a signal to the process, and return whether the signal could be sent."""
     with contextlib.suppress(psutil.Error):

@@ -66,6 +66,7 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     Parts,
     confirm_dead,
     describe_dead,
+    describe_exit,
     find_dead,
     find_parts,
     find_tritons,
@@ -241,7 +242,8 @@ class Supervisor:
         while not self._stopping.wait(self._limits.poll_s):
             if (code := self._find_exit_code()) is not None:
                 lines = self._explain()
-                return lines if lines and code >= 0 else (_describe_exit(code), *lines)
+                how = f"the server {describe_exit(code)}"
+                return lines if lines and code >= 0 else (how, *lines)
             if self._gateway is not None and (why := self._gateway.explain_exit()):
                 if self._state.ready_at is None:
                     return why
@@ -293,7 +295,7 @@ class Supervisor:
         self._hang_watch.begin()
         while not self._stopping.wait(self._limits.watch_s):
             if (code := self._find_exit_code()) is not None:
-                return (_describe_exit(code), *self._explain())
+                return (f"the server {describe_exit(code)}", *self._explain())
             self._rotate_logs()
             self._token_hiding.hide(self._process.pid)
             protect_regions(region_prefix(self._plan))
@@ -480,10 +482,6 @@ class Supervisor:
     def _write_state(self, phase: Phase, **changes: Any) -> None:
         self._state = dataclasses.replace(self._state, phase=phase, **changes)
         write_state(self._plan.directory, self._state)
-
-
-def _describe_exit(code: int) -> str:
-    return f"the server ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
 
 
 def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
