@@ -15,6 +15,7 @@ from trtllm_serve_cli.repository.model.store import (
     find_model,
     list_models,
     load_model,
+    read_manifest,
 )
 
 
@@ -40,7 +41,8 @@ def test_reads_the_written_manifest(home: Home) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"engine": 1}', "null"])
-def test_rejects_a_broken_manifest(home: Home, text: str) -> None:
+def test_rejects_a_broken_manifest(home: Home, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TLLM_HOME", str(home.root))
     add_model(home, "mine")
     (home.models / "mine" / "tllm.json").write_text(text)
     with pytest.raises(RepositoryError) as raised:
@@ -50,6 +52,17 @@ def test_rejects_a_broken_manifest(home: Home, text: str) -> None:
     assert raised.value.next_step == (
         "import the model again with `tllm import -m mine -s SOURCE --force`, or delete it with "
         "`tllm remove mine`"
+    )
+
+
+def test_broken_manifest_outside_the_home_cannot_be_removed_by_name(home: Home) -> None:
+    path = add_model(home, "mine").path
+    (path / "tllm.json").write_text("{")
+    with pytest.raises(RepositoryError) as raised:
+        read_manifest(path)
+    assert raised.value.next_step == (
+        f"import the model again with `tllm import -m NAME --repo {path} -s SOURCE --force`, or "
+        "delete the folder"
     )
 
 
@@ -91,6 +104,18 @@ def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
     assert str(raised.value) == (
         "No model named 'lama-7b' has been imported.\nWhy: did you mean llama-7b?\n"
         "Next: run the command with llama-7b, or list the imported models with `tllm list`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("mine", "tllm import -m mine -s SOURCE"), ("demo", "tllm import -m demo")],
+)
+def test_unknown_model_error_suggests_an_import(home: Home, name: str, command: str) -> None:
+    with pytest.raises(UnknownModel) as raised:
+        load_model(home, name)
+    assert raised.value.next_step == (
+        f"run `{command}`, or list the imported models with `tllm list`"
     )
 
 

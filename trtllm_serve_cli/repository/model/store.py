@@ -74,12 +74,16 @@ def read_manifest(directory: Path) -> ImportedModel:
             preserved=manifest.get("set", {}),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
+        name = shlex.quote(directory.name)
+        if is_imported(directory, directory.name):
+            options, removal = f"-m {name}", f"delete it with `tllm remove {name}`"
+        else:
+            options, removal = f"-m NAME --repo {shlex.quote(str(directory))}", "delete the folder"
         raise RepositoryError(
             f"{directory} is not a tllm model repository.",
             why=f"its {MANIFEST} cannot be read: {type(error).__name__}: {error}",
-            next_step="import the model again with `tllm import "
-            f"-m {shlex.quote(directory.name)} -s SOURCE --force`, or delete it with `tllm remove "
-            f"{shlex.quote(directory.name)}`",
+            next_step=f"import the model again with `tllm import {options} -s SOURCE --force`, or "
+            f"{removal}",
         ) from error
 
 
@@ -139,12 +143,15 @@ def find_name(home: Home, name: str | None) -> str:
     if name in known:
         return name
     near = difflib.get_close_matches(name, known, n=3)
+    is_alias = find_alias(name) is not None
+    if near and not is_alias:
+        fix = f"run the command with {near[0]}"
+    else:
+        fix = f"run `tllm import -m {shlex.quote(name)}{'' if is_alias else ' -s SOURCE'}`"
     raise UnknownModel(
         f"No model named {name!r} has been imported.",
         why=f"did you mean {', '.join(near)}?" if near else "",
-        next_step=f"run the command with {near[0]}, or list the imported models with `tllm list`"
-        if near and find_alias(name) is None
-        else f"run `tllm import -m {name}`, or list the imported models with `tllm list`",
+        next_step=f"{fix}, or list the imported models with `tllm list`",
     )
 
 
