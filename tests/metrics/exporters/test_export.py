@@ -33,6 +33,7 @@ def test_prometheus_scrapes_the_servers() -> None:
 def test_alerts_hold_for_the_given_time() -> None:
     held = {name: each["for"] for name, each in rules("30s").items() if "for" in each}
     assert set(held.values()) == {"30s"}
+    assert rules("1w2d")["TllmQueueGrowing"]["for"] == "1w2d"
     assert "TllmQueueGrowing" in held and "TllmWorkerRestarted" not in held
 
 

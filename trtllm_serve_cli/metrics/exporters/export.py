@@ -21,7 +21,7 @@ RULES_FILE = "tllm-rules.yml"
 DASHBOARD_FILE = "tllm-dashboard.json"
 _JOB = "tllm"
 # A duration in Prometheus' format, for example 1m30s. Units must be in descending order.
-_DURATION = re.compile(r"0|(?=\d)(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
+_DURATION = re.compile(r"0|(?=\d)(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
 
 
 def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dict[str, str]:
