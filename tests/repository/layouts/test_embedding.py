@@ -128,5 +128,9 @@ def test_written_repository_is_valid_and_has_no_settings(tmp_path: Path) -> None
     assert read_manifest(tmp_path / "mine").text_model == "mine"
     repository = open_repository(tmp_path / "mine")
     assert [each for each in validate_repository(repository) if each.severity == "error"] == []
-    with pytest.raises(BadInput, match="settings of mine cannot be listed or changed"):
+    with pytest.raises(BadInput, match="settings of mine cannot be listed or changed") as raised:
         list_settings(repository)
+    assert raised.value.next_step == (
+        f"run `tllm export --repo {tmp_path}/mine > mine.yaml && tllm import -f mine.yaml --param "
+        "NAME=VALUE`"
+    )

@@ -25,6 +25,7 @@ from trtllm_serve_cli.repository.model.parameters import (
     refuse_of_upstream,
 )
 from trtllm_serve_cli.repository.model.render import MANIFEST
+from trtllm_serve_cli.repository.model.store import command_to_import_again
 from trtllm_serve_cli.repository.pbtxt import (
     PbtxtError,
     change,
@@ -132,8 +133,8 @@ def _check_layout(repository: OpenRepository) -> None:
         raise BadInput(
             f"The settings of {repository.name} cannot be listed or changed.",
             why="settings in the embedding layout can only be changed by an import",
-            next_step=f"import the model again with `tllm import -m {repository.name} --param "
-            "NAME=VALUE`",
+            next_step=f"run `{command_to_import_again(repository.path, repository.name)} "
+            "--param NAME=VALUE`",
         )
     file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
     path = repository.path / next(iter(repository.texts)) / "1" / file
