@@ -34,7 +34,8 @@ def test_problem_is_shown_with_its_fix_and_exits_with_3(tllm: Tllm, tmp_path: Pa
     assert (code, "Problems to fix before a server can run here: " in err) == (3, True)
     assert out.splitlines()[:2] == [
         f"PROBLEM  Triton           {tmp_path}/tritonserver does not start: no libb64",
-        "                          → pip install --force-reinstall nvidia-pytriton",
+        "                          → reinstall this Triton, or remove it and run pip install "
+        "'trtllm-serve-cli[embedded]'",
     ]
 
 

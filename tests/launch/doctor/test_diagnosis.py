@@ -94,6 +94,15 @@ def test_findings_of_a_good_machine() -> None:
                     "pip install --force-reinstall nvidia-pytriton"),
         ),
         (
+            {
+                "triton": TritonInstallation(Path("/usr/bin/tritonserver"), "PATH"),
+                "triton_version": None,
+                "triton_output": "no libb64",
+            },
+            Finding("Triton", "problem", "/usr/bin/tritonserver does not start: no libb64",
+                    f"reinstall this Triton, or remove it and run {EMBEDDED}"),
+        ),
+        (
             {"has_stub": False, "python": (3, 14)},
             Finding("Python stub", "problem", "this Triton has no stub for Python 3.14",
                     "install tllm under Python 3.10, 3.11 or 3.12"),

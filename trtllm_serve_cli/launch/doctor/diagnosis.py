@@ -67,7 +67,13 @@ def _triton(facts: MachineFacts) -> Finding:
         return Finding("Triton", "problem", detail, _EMBEDDED)
     if facts.triton_version is None:
         detail = f"{facts.triton.binary} does not start: {facts.triton_output}"
-        return Finding("Triton", "problem", detail, "pip install --force-reinstall nvidia-pytriton")
+        is_embedded = facts.triton.backend_parts is not None
+        fix = (
+            "pip install --force-reinstall nvidia-pytriton"
+            if is_embedded
+            else f"reinstall this Triton, or remove it and run {_EMBEDDED}"
+        )
+        return Finding("Triton", "problem", detail, fix)
     detail = f"{facts.triton_version}, from {facts.triton.origin}"
     return Finding("Triton", "ok", detail)
 
