@@ -36,7 +36,7 @@ TRITON_FAMILIES = (
     SUCCESSES := Family(
         "nv_inference_request_success",
         "counter",
-        "Successful requests, including all requests to decoupled models",
+        "Successful requests; all requests to decoupled models count as successful",
         origin="triton",
     ),
     FAILURES := Family(
