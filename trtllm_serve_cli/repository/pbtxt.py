@@ -120,8 +120,9 @@ def change(text: str, place: str, value: str) -> str:
     """Return `text` with `value` at `place`. If the field is missing, add it.
 
     Pass `value` without quotes; they are added if the field is a string. If the field is a list of
-    numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be parsed, and
-    `KeyError` if `place` names a tensor or step that does not exist.
+    numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be parsed. Raise
+    `KeyError` if Triton's model configuration has no such field, or if `place` names a tensor or
+    step that is missing in the text.
     """
     steps = _steps(place)
     literal = write_value(place, value)

@@ -22,8 +22,8 @@ _MODULES = {_CORE: "gpt"}
 # Maps names of entries in the inflight layout to their names in this layout.
 _RENAMED = {"gpt_model_path": "engine_dir"}
 # Entries that have no effect in this layout: settings for `preprocessing`, which lacks the outputs
-# that the text models need, and settings for responses, which always contain the prompt and are
-# never streamed.
+# that the text models need, settings for responses, which always contain the prompt and are never
+# streamed, and the batching strategy, which only the tensorrt engine kind uses.
 _OMITTED = (
     "accumulate_tokens",
     "ask_preprocessing",

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """The limits and priorities for Triton's request queue. A value of 0 selects the default."""
+    """The limits and priorities for Triton's request queue.
+
+    A value of 0 means no limit, no timeout or no priorities.
+    """
 
     max_queue_size: int = 0
     default_timeout_microseconds: int = 0
@@ -54,10 +57,11 @@ class ModelConfig:
 class RepositoryPlan:
     """The plan for a repository that serves the model named `name`.
 
-    `parameters` contains the value of each parameter that applies to the engine kind. `requested`
-    contains the names of the parameters that the user set. `preserved` contains the values that
-    `tllm set` wrote to the previous repository of this model. `declaration` contains the sections
-    of a `tllm.yaml` that describes the import.
+    `parameters` maps the names of parameters to their values. In the vllm layout with Triton's vLLM
+    backend, it contains only the parameters that the user set. `requested` contains the names of
+    the parameters that the user set. `preserved` contains the values that `tllm set` wrote to the
+    previous repository of this model. `declaration` contains the sections of a `tllm.yaml` that
+    describes the import.
     """
 
     name: str

@@ -138,7 +138,8 @@ class OpenRepository:
     def value(self, model: str, place: str) -> str:
         """Return the value at `place` in the model's `config.pbtxt`.
 
-        Return "" if the value is missing or is an unfilled variable.
+        Return "" if the value is missing or is an unfilled variable, or if the file cannot be
+        parsed.
         """
         values = _values(self.texts[model], place)
         return "" if not values or is_unfilled(values[0]) else values[0]
@@ -153,7 +154,10 @@ def unfilled(repository: OpenRepository, model: str) -> list[Unfilled]:
 
 
 def open_repository(directory: Path) -> OpenRepository:
-    """Read the repository in `directory`. Raise `RepositoryError` if a file cannot be read."""
+    """Read the repository in `directory`.
+
+    Raise `RepositoryError` if a file cannot be read, or if no folder contains a `config.pbtxt`.
+    """
     texts = {}
     try:
         complete_changes(directory)

@@ -292,7 +292,7 @@ def _unknown_parameter(name: str, known: Mapping[str, Parameter], others: str) -
     near = renamed or difflib.get_close_matches(name, known, n=3)
     return BadInput(
         f"There is no parameter named {name!r}.",
-        why="parameters are named after the variables in NVIDIA's templates",
+        why="most parameters are named after the variables in NVIDIA's templates",
         next_step=f"use {' or '.join(near)} instead" if near else others,
     )
 

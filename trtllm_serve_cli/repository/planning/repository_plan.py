@@ -69,8 +69,8 @@ _DRAFT_NAME = "tensorrt_llm_draft_model_name"
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
     """Plan the repository that serves `engine` as the model named `name`.
 
-    Raise `BadInput` if the name is reserved, or if the engine or the layout does not support an
-    option.
+    Raise `BadInput` if the name is reserved, if the layout does not support the engine, or if the
+    engine or the layout does not support an option.
     """
     check_name_is_free_in_layout(name)
     check_layout(options.layout, engine.kind)
@@ -230,7 +230,7 @@ def _text_models(name: str) -> Sequence[str]:
 
 
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return the value of each parameter that applies to the engine kind.
+    """Return the values of the parameters, by name.
 
     The user's value takes precedence over the engine's value, which takes precedence over the
     default.

@@ -83,7 +83,8 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
     """Return the settings in the order of `parameters.yaml`.
 
     A parameter that has no effect on the engine kind is included only if its value differs from the
-    default. Raise `BadInput` if the layout does not store settings in `config.pbtxt`.
+    default. Raise `BadInput` if the layout does not store settings in `config.pbtxt`, and
+    `RepositoryError` if a file cannot be parsed.
     """
     _check_layout(repository)
     settings = []
@@ -109,8 +110,8 @@ def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> li
     """Return the changes that set the parameters in `requested` to their new values.
 
     A parameter is changed in all models that have a value for it. If no model has one, the value is
-    added. Raise `BadInput` if a name or value is not valid for the engine kind, and
-    `RepositoryError` if a file cannot be read.
+    added. Raise `BadInput` if a name or value is not valid for the engine kind, or if the
+    repository has no field for the parameter. Raise `RepositoryError` if a file cannot be parsed.
     """
     _check_layout(repository)
     version = find_trtllm_version(repository)

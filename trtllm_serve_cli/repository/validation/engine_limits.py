@@ -235,8 +235,8 @@ def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
     """Yield findings about values that exceed the engine's limits or require a missing feature.
 
-    An excessive batch size is only a warning, because Triton splits larger batches. The engine
-    rejects requests that exceed the other limits.
+    An excessive batch size is only a warning, because the engine's scheduler limits the batch size
+    at runtime. The engine rejects requests that exceed the other limits.
     """
     for name, place, limit in (
         ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width),

@@ -208,8 +208,8 @@ def _restore(checked: Checked) -> str:
 
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contract = _find_contract(checked, model)
-    # Skip layouts with a single text-to-text model, because its tensors differ from those in the
-    # inflight layout. In a copy of NVIDIA's repository, this model is named `tensorrt_llm`.
+    # Skip layouts with a single model, because its tensors differ from those in the inflight
+    # layout. In a copy of NVIDIA's llmapi repository, this model is named `tensorrt_llm`.
     is_other = checked.repository.layout not in UPSTREAM_LAYOUTS or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
@@ -258,7 +258,7 @@ def _check_side(
             "error" if has_manifest else "warning", model,
             f"it lacks {_count(missing, side)} that clients may use: {', '.join(missing)}",
             _restore(checked) if has_manifest
-            else "ignore this warning if the repository has an older version",
+            else "ignore this warning if the repository is for an older version of TensorRT-LLM",
         )  # fmt: skip
     if extra := [name for name in actual if name not in expected]:
         yield checked.finding(
