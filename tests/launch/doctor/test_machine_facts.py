@@ -103,7 +103,10 @@ def test_imported_models_are_checked_against_this_machine(home: Home, tmp_path: 
     assert big.misfit.why == "the engine has 2 ranks, but the folder does not contain rank1.engine"
 
 
-def test_broken_manifest_is_reported_for_its_model_only(home: Home, tmp_path: Path) -> None:
+def test_broken_manifest_is_reported_for_its_model_only(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TLLM_HOME", str(home.root))
     for name in ("good", "cut"):
         engine = tensorrt_engine(tmp_path)
         write_repository(plan_repository(name, engine, ServingOptions()), home.models / name)
