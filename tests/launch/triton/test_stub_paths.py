@@ -24,8 +24,9 @@ def test_unusable_folders_are_refused(name: str) -> None:
 
 def test_engine_may_have_a_space_but_must_be_ascii() -> None:
     check_paths(HOME / "servers", [HOME / "models" / "a-1.5_b~"], [Path("/data/my engine")])
-    with pytest.raises(BadInput, match="Triton cannot use the folder /data/schön"):
+    with pytest.raises(BadInput, match="Triton cannot use the folder /data/schön") as raised:
         check_paths(HOME, [], [Path("/data/schön")])
+    assert raised.value.why == "Triton's Python backend supports only ASCII paths"
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=8))

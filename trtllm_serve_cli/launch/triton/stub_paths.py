@@ -34,11 +34,15 @@ def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[P
     """
     for path in (servers, *repositories):
         if not is_usable(path):
-            raise _unusable(path, "set TLLM_HOME or --repo to a folder with another path")
+            raise BadInput(
+                f"Triton cannot use the folder {path}.",
+                why=WHY,
+                next_step="set TLLM_HOME or --repo to a folder with another path",
+            )
     for path in engines:
         if not str(path).isascii():
-            raise _unusable(path, "move the engine, and import the model again with --engine-dir")
-
-
-def _unusable(path: Path, next_step: str) -> BadInput:
-    return BadInput(f"Triton cannot use the folder {path}.", why=WHY, next_step=next_step)
+            raise BadInput(
+                f"Triton cannot use the folder {path}.",
+                why="Triton's Python backend supports only ASCII paths",
+                next_step="move the engine, and import the model again with --engine-dir",
+            )
