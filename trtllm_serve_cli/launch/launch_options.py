@@ -359,8 +359,8 @@ class LaunchOptions:
     otlp_endpoint: Annotated[
         str | None,
         Option(
-            "URL of the OpenTelemetry collector that receives the spans of Triton, the models and "
-            "the OpenAI-compatible API over HTTP. Default: no spans.",
+            "URL of an OpenTelemetry collector (OTLP over HTTP). Triton, the models and the "
+            "OpenAI-compatible API send their spans to it. Default: spans are not sent.",
             metavar="URL",
             panel=_TELEMETRY,
         ),
@@ -388,8 +388,8 @@ def choose_options(
 
     `overrides` take precedence over declarations, and declarations over defaults. `declared` maps
     each model's name to its declared options. Ignore declared options that do not apply to the
-    mode. Raise `BadInput` if two models declare different values for an option, or if container
-    options are set in a mode that does not use containers.
+    mode. Raise `BadInput` if two models declare different values for an option that `overrides`
+    does not contain, or if container options are set in a mode that does not use containers.
     """
     merged: dict[str, tuple[str, Any]] = {}
     modes = (
