@@ -53,13 +53,13 @@ class ServerState:
 
     `ready_at` is in seconds since the epoch. `host` is the machine that runs the supervisor.
     `boot_id` identifies that host's current boot, and `supervisor_started_at` is in seconds since
-    that boot. `why` explains in a few lines why the server failed, is unresponsive or is
-    restarting, or lists the requests that were cancelled when it stopped. `in_flight` maps each
-    engine to the number of requests that must finish before the server stops. `exit_code` is set if
-    the server exited without a stop request. If a signal killed the server, the code is the negated
-    signal number. `gateway_pid` and `gateway_restarts` describe the process of the
-    OpenAI-compatible gateway. `hangs` counts the processes that were killed because they did not
-    respond.
+    that boot. `why` explains in a few lines why the server failed, is unresponsive or was last
+    restarted, or lists the requests that were cancelled when it stopped. For a Slurm job, `why`
+    describes the job until the server is ready. `in_flight` maps each engine to the number of
+    requests that must finish before the server stops. `exit_code` is set if the server exited
+    without a stop request. If a signal killed the server, the code is the negated signal number.
+    `gateway_pid` and `gateway_restarts` describe the process of the OpenAI-compatible gateway.
+    `hangs` counts the processes that were killed because they did not respond.
     """
 
     phase: Phase

@@ -90,8 +90,9 @@ def plan_kubernetes(
     """Return the manifests for serving `model`, in the order in which to apply them.
 
     `home` is TLLM_HOME. `gateway` is None if the pods run only Triton. Raise `BadInput` if the
-    model cannot run on `options.nodes` nodes, if no known image can serve the model, if the claim
-    does not contain the model's files, or if the gateway cannot serve requests.
+    model cannot run on `options.nodes` nodes, if the namespace is not valid, if no known image can
+    serve the model, if the claim does not contain the model's files, or if the gateway cannot serve
+    requests.
     """
     check_nodes(model, options.nodes)
     _check_namespace(options.namespace)

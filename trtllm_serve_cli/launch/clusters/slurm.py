@@ -47,7 +47,8 @@ EXIT_CODE_FILE = "exit-code"
 JOB_LOG = "job.log"
 SCRIPT_FILE = "job.sbatch"
 
-# The formats of sbatch's --time option: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
+# The formats of sbatch's --time option: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS, and
+# the words for no limit.
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.IGNORECASE)
 # Maps each port flag to the protocol in its shell variable's name, for example TLLM_HTTP_PORT.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
@@ -132,7 +133,8 @@ def plan_slurm(
     folder from which it was submitted, and adds the model's name and the job's id to the file
     names. `environ` contains additional environment variables for the job. `gateway` is the
     configuration of the OpenAI-compatible gateway; the job replaces its ports. Raise `BadInput` if
-    the model cannot run on these nodes under Slurm, or if the options conflict.
+    the model cannot run on these nodes under Slurm, if the options conflict, or if the time limit
+    is not valid.
     """
     check_nodes(model, options.nodes)
     _check_not_spawning(model)

@@ -69,9 +69,9 @@ class _Rejected(LaunchFailed):
 class SlurmJob:
     """A submitted job and its state when Slurm was last queried.
 
-    `state` is Slurm's name for the state, or "UNKNOWN" if Slurm does not report the state. `reason`
-    explains why the job is waiting or has ended. `is_forgotten` is true if the job has ended, and
-    either Slurm's controller has removed the job or tllm has cancelled it.
+    `state` is Slurm's name for the state, or "UNKNOWN" if Slurm did not report the state or was not
+    queried. `reason` explains why the job is waiting or has ended. `is_forgotten` is true if the
+    job has ended, and either Slurm's controller has removed the job or tllm has cancelled it.
     """
 
     id: str
@@ -83,7 +83,8 @@ class SlurmJob:
     def is_over(self) -> bool:
         """True if the job is known to have ended.
 
-        If Slurm does not report the state, both `is_over` and `is_alive` are false.
+        If tllm cannot determine the state, for example because Slurm does not respond, both
+        `is_over` and `is_alive` are false.
         """
         return self.is_forgotten or self.state in _ENDED
 
@@ -144,9 +145,10 @@ def submit_job(
 ) -> SlurmJob:
     """Write `script` to `directory`, submit it as a job, and write the files that track the job.
 
-    `gateway` is the configuration of the gateway that the job starts. Raise `LaunchFailed` with
-    Slurm's message, and remove `directory`, if Slurm rejects the job. Cancel the job if its files
-    cannot be written.
+    `gateway` is the configuration of the gateway that the job starts. Raise `LaunchFailed` if Slurm
+    rejects the job, and `MissingPart` if Slurm is not installed. In both cases, remove `directory`.
+    Also raise `LaunchFailed`, but keep `directory`, if Slurm does not respond, because it may have
+    accepted the job. Cancel the job if its files cannot be written.
     """
     path = directory / SCRIPT_FILE
     path.write_text(script, encoding="utf-8")
@@ -269,7 +271,7 @@ def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
     """Cancel the job, wait until it has ended, and stop tracking it.
 
     Raise `LaunchFailed` if Slurm does not cancel the job, if the job does not end in time, or if
-    Slurm does not report whether the job has ended.
+    Slurm does not report whether the job has ended. Raise `MissingPart` if Slurm is not installed.
     """
     if not job.is_over:
         _cancel(job, run)
@@ -367,7 +369,7 @@ def _locate(
 ) -> GatewayConfig | None:
     """Return the gateway's configuration with its address.
 
-    Return None if the job has not started the gateway.
+    Return None if the job has no gateway or has not started it.
     """
     if gateway is None or address is None or port is None:
         return None

@@ -51,8 +51,8 @@ def plan_slurm_here(
 ) -> SlurmPlan:
     """Plan a Slurm job that serves an imported model in a container or with the local Triton.
 
-    Raise the errors that `load_deployable` and `plan_slurm` raise. Raise `MissingPart` if this
-    machine's Triton is required but is missing or cannot serve the model.
+    Raise the errors that `load_deployable`, `plan_gateway` and `plan_slurm` raise. Raise
+    `MissingPart` if this machine's Triton is required but is missing or cannot serve the model.
     """
     imported = load_model(home, name)
     model = load_deployable(home, name)
@@ -104,7 +104,7 @@ def plan_kubernetes_here(
 
     `openai_image` is the image of the OpenAI-compatible gateway, or None to run no gateway.
     `keys_secret` is the name of the Secret that contains the gateway's API keys. Raise the errors
-    that `load_deployable` and `plan_kubernetes` raise.
+    that `load_deployable`, `plan_gateway` and `plan_kubernetes` raise.
     """
     gateway = None
     if openai_image is not None:
