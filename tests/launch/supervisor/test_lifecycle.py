@@ -298,7 +298,7 @@ def test_slurm_job_cannot_drain(home: Home) -> None:
         "Slurm job 12 cannot wait for requests in flight.\n"
         "Why: Slurm ends all processes of a job, including the models' processes, at the same "
         "time\n"
-        "Next: run `tllm stop -m m` to cancel the requests"
+        "Next: run `tllm stop -m m` without --timeout, which cancels the requests"
     )
 
 

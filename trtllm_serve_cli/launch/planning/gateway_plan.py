@@ -28,7 +28,8 @@ def plan_gateway(
     of the server and its replicas. `directory` is the server's state folder, and `keys_file` is the
     file with the API keys. `num_cores` determines the number of processes if `options` do not set
     it. Raise `BadInput` if the chat template cannot be read, if only one of the two TLS files is
-    set, or if `runtime_lora_dir` is not a folder or is set for several processes.
+    set or a TLS file does not exist, if the collector's URL is not valid, or if `runtime_lora_dir`
+    is not a folder or is set for several processes.
     """
     if not options.openai:
         return None

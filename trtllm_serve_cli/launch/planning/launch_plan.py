@@ -294,9 +294,9 @@ def plan_launch(
     `mpirun` starts Triton. `setup` is set if Triton runs in a container. `keys_file` is the file
     with the API keys of the OpenAI-compatible API. `num_cores` is the number of processor cores.
 
-    Raise `BadInput` if ports or Triton options conflict, if the address is an IPv6 address, or if
-    the number of processes does not match the engines. Raise `MissingPart` if the embedded Triton
-    does not have a model's backend.
+    Raise `BadInput` if ports or Triton options conflict, if an option is not valid, if the address
+    is an IPv6 address, or if the number of processes does not match the engines. Raise
+    `MissingPart` if the embedded Triton does not have a model's backend.
     """
     if ":" in options.host:
         raise BadInput(

@@ -76,7 +76,7 @@ class GatewayProcess:
     def restart_if_dead(self) -> bool:
         """Start the process again if it has died and the back-off has passed.
 
-        Return whether it was started.
+        Return whether a start was attempted.
         """
         if self._process is None or self._process.poll() is None:
             return False
@@ -107,7 +107,7 @@ class GatewayProcess:
             self._process.terminate()
 
     def end(self) -> None:
-        """Wait a few seconds for the process to exit, and kill it if it is still running."""
+        """Terminate the process, and kill it if it is still running after a few seconds."""
         if self._process is None:
             return
         self._process.terminate()

@@ -228,7 +228,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
 
 
 def _suggest_checks(plan: LaunchPlan, why: Sequence[str]) -> str:
-    """Return what to check after a failure whose cause is unknown.
+    """Return the next step after a failure that is not in `_ENGINE_FAILURES`.
 
     `why` contains the causes from the server's log.
     """

@@ -39,9 +39,8 @@ class Reaper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def guard(self, sid: int) -> None:
-        """Make the reaper kill session `sid` if the supervisor is killed.
-
-        It replaces the session from an earlier call.
+        """Make the reaper kill session `sid`, instead of an earlier session, if the supervisor is
+        killed.
         """
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(

@@ -162,8 +162,8 @@ def measure_memory(server: RunningServer) -> dict[str, int]:
     """Measure the memory of a running server's parts in bytes, as proportional set size (PSS).
 
     The parts are "supervisor", "gateway", "tritonserver", one part for each model's process, and
-    "engine worker". If the server has several models, each engine worker is a part with its model's
-    name. Return an empty dict for a Slurm job, which runs on another machine.
+    "engine worker". If the server has several models, each model's engine worker is a separate
+    part. Return an empty dict for a Slurm job, which runs on another machine.
     """
     parts: dict[str, int] = {}
     if server.job is not None:

@@ -91,7 +91,8 @@ def stop_server(
                 f"{server.location} cannot wait for requests in flight.",
                 why="Slurm ends all processes of a job, including the models' processes, at the "
                 "same time",
-                next_step=f"run `tllm stop -m {server.models[0]}` to cancel the requests",
+                next_step=f"run `tllm stop -m {server.models[0]}` without --timeout, which cancels "
+                "the requests",
             )
         cancel_job(server.directory, server.job)
         return ()

@@ -400,7 +400,7 @@ class Supervisor:
         return (f"OpenAI-compatible gateway: {self._gateway.problem}",)
 
     def _end_server(self) -> None:
-        """Stop the server and all its processes, gracefully unless a process has died."""
+        """Stop the server and all its processes, gracefully unless a process hangs or has died."""
         process = self._process
         if process is None:
             return

@@ -38,9 +38,11 @@ class HangLimits:
     processes hang if they do not respond within `hang_timeout_s`, which is limited to the range
     from `min_idle_hang_s` to `idle_hang_s`. If `hang_timeout_s` is 0, nothing is restarted. The
     server is no longer ready if an idle process is silent for `idle_silence_s`, or an engine with
-    requests for `busy_silence_s`. After a worker has died, its engine must be reloaded within
-    `load_timeout_s`. `probe_period_s` is the interval between two requests to Triton. If an engine
-    without heartbeats completes no step for `token_period_s`, the supervisor requests a token.
+    requests for `busy_silence_s`. Both times are at most half the time after which the process
+    hangs. After a worker has died, its engine must be reloaded within `load_timeout_s` or, if
+    longer, `hang_timeout_s`. `probe_period_s` is the interval between two requests to Triton. If an
+    engine without heartbeats completes no step for `token_period_s`, the supervisor requests a
+    token.
     """
 
     hang_timeout_s: float = 120.0

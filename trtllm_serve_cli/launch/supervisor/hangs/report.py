@@ -36,7 +36,7 @@ def describe_silence(silence: Silence) -> str:
 def report_hang(
     plan: LaunchPlan, hanging: Sequence[Silence], processes: Sequence[psutil.Process]
 ) -> None:
-    """Write a report about hung parts to the server's folder, and a line for each part to its log.
+    """Write a report about hung parts to the server's folder, and a line per part to the log.
 
     The report contains the state of `processes`, the stacks of the hung processes, the state of the
     GPUs and the last lines of the log.

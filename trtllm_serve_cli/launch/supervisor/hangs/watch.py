@@ -52,12 +52,15 @@ class HangWatch:
         self._observed_s = 0.0
 
     def prepare(self) -> None:
-        """Create an empty folder for the processes that are about to start."""
-        # If the disk is full, continue without the folder; only Triton is then monitored.
+        """Create the folder for heartbeat files, and remove the files of earlier processes.
+
+        Keep the gateway's files, because the gateway keeps running when Triton is restarted.
+        """
+        # If the disk is full, continue without heartbeat files. Triton and the models in `_models`
+        # are then monitored only with requests, and the gateway is not monitored.
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
         for path in self._folder.glob("*"):
-            # Keep the gateway's files, because the gateway keeps running when Triton is restarted.
             if not path.name.startswith("gateway."):
                 path.unlink(missing_ok=True)
 
