@@ -89,6 +89,12 @@ def test_invalid_line_is_an_error_at_its_position(line: str, what: str) -> None:
     assert bad.what == what
 
 
+def test_deeply_nested_first_line_is_an_error() -> None:
+    bad, last = parse_batch(['{"prompt": ' + "[" * 100_000, '{"prompt": "c"}'], DEFAULTS)
+    assert isinstance(bad, TllmError) and isinstance(last, GenerateRequest)
+    assert bad.what == "Line 1: the line is not valid JSON."
+
+
 def test_results_keep_the_order_of_requests() -> None:
     gate = threading.Event()
 

@@ -120,7 +120,7 @@ def _run(
 def _is_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text.lstrip().startswith('{"')
 
 
