@@ -5,9 +5,9 @@ import pytest
 from tests.fakes.triton.server import INPUTS_OF, FakeTriton
 from trtllm_serve_cli.client.ask import stream
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.client.generate import GenerateRequest, Interface
+from trtllm_serve_cli.client.generate import GenerateRequest, Interface, TritonInterface
 from trtllm_serve_cli.client.model_info import ModelInfo, fetch_model_config
-from trtllm_serve_cli.client.server import probe_token
+from trtllm_serve_cli.client.server import fetch_versions, probe_token
 from trtllm_serve_cli.errors import NoServer, RequestFailed
 
 both = pytest.mark.parametrize("interface", ["grpc", "http"])
@@ -61,6 +61,14 @@ def test_config_of_an_unknown_model(triton: FakeTriton, interface: Interface) ->
 def test_config_of_an_unreachable_server(interface: Interface) -> None:
     with pytest.raises(NoServer, match=r"No server responds at 127.0.0.1:1"):
         fetch_model_config(NOWHERE, "demo", interface)
+
+
+@both
+def test_latest_version_is_the_highest_number(
+    triton: FakeTriton, interface: TritonInterface
+) -> None:
+    triton.versions = ("9", "10")
+    assert fetch_versions(triton.endpoint, "demo", interface, 20) == ("2.51.0", "10")
 
 
 @both

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -133,6 +133,11 @@ def _parse_count(text: str | None) -> int | None:
 def _parse_name(text: str) -> str:
     """Return the model's name, or "" if it is an unfilled template variable."""
     return "" if text.startswith("${") else text
+
+
+def find_latest(versions: Iterable[str]) -> str:
+    """Return the highest of a model's version numbers, or "" if there are no versions."""
+    return max(versions, key=lambda version: (len(version), version), default="")
 
 
 def import_transport(interface: TritonInterface) -> ModuleType:

@@ -44,6 +44,7 @@ class FakeTriton:
       Requests whose number is a multiple of `fails_every` fail. Numbers start at 1.
     - `models` is the index of the repository. Models with any name respond unless they are in
       `unloaded`. `tensorrt_llm`, with or without a prefix, accepts token ids; others accept text.
+      Each model has `versions`.
     - `parameters` and `input_names` are part of the model configuration; entries of
       `parameters_of` and `inputs_of` replace them for one model.
     - `metrics_pages` are the contents of the metrics page in turn; the last one stays.
@@ -64,6 +65,7 @@ class FakeTriton:
     is_decoupled: bool = True
     models: tuple[str, ...] = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
     unloaded: set[str] = field(default_factory=lambda: {"nope"})
+    versions: tuple[str, ...] = ("1",)
     parameters: dict[str, str] = field(default_factory=lambda: {"vocab_size": "500"})
     parameters_of: dict[str, dict[str, str]] = field(default_factory=dict)
     input_names: tuple[str, ...] = ()
@@ -169,7 +171,7 @@ class FakeTriton:
     def describe_model(self, model: str) -> dict[str, Any]:
         """Return the model metadata."""
         self.check_loaded(model)
-        return {"name": model, "versions": ["1"], "platform": "python"}
+        return {"name": model, "versions": list(self.versions), "platform": "python"}
 
     def configure_model(self, model: str) -> dict[str, Any]:
         """Return the model configuration."""

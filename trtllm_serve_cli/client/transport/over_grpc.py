@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.client.generate import LOGITS, GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import returns_prompt, shape_input
-from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.model_info import ModelInfo, find_latest
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.served_inputs import (
@@ -197,7 +197,7 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
         server = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=timeout_s)
         request = service_pb2.ModelMetadataRequest(name=model)
         metadata = stub.ModelMetadata(request, timeout=timeout_s)
-    return server.version, max(metadata.versions, default="")
+    return server.version, find_latest(metadata.versions)
 
 
 def infer(

@@ -20,7 +20,7 @@ from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import returns_prompt
-from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.model_info import ModelInfo, find_latest
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.http_exchange import (
@@ -84,7 +84,7 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
     server = _fetch_json(endpoint.http, "/v2", model, timeout_s)
     path = f"/v2/models/{quote(model, safe='')}"
     metadata = _fetch_json(endpoint.http, path, model, timeout_s)
-    return str(server.get("version", "")), max(metadata.get("versions", ()), default="")
+    return str(server.get("version", "")), find_latest(metadata.get("versions", ()))
 
 
 def infer(
