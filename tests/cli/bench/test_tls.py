@@ -13,7 +13,7 @@ from tests.cli.running import Tllm
 from tests.fakes.triton.server import FakeTriton
 from tests.samples.certificates import certify
 from trtllm_serve_cli.cli.bench.workload_commands import bench_app
-from trtllm_serve_cli.errors import NoServer
+from trtllm_serve_cli.errors import NoServer, TllmError
 
 SMALL = ("--num-requests", "4", "--input-mean", "8", "--output-mean", "4")
 
@@ -51,6 +51,19 @@ def test_bench_rejects_a_certificate_that_is_not_trusted(
     result = bench(server, "--tls-ca", str(other))
     assert isinstance(result.exception, NoServer)
     assert server.requests == []
+
+
+def test_bench_finds_the_tokenizer_over_tls(
+    server: FakeTriton, certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, file = tmp_path / "empty", tmp_path / "data.jsonl"
+    folder.mkdir()
+    file.write_text('{"prompt": "hello", "output_length": 3}')
+    server.parameters = {"tokenizer_dir": str(folder)}
+    words = ("dataset", "--dataset", str(file), "-u", f"grpcs://{server.endpoint.grpc}")
+    result = CliRunner().invoke(bench_app, (*words, "--tls-ca", str(certificate[0])))
+    assert isinstance(result.exception, TllmError)
+    assert str(folder) in result.exception.what
 
 
 def test_infer_sends_a_prompt_over_tls(

@@ -125,7 +125,7 @@ def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -
     from trtllm_serve_cli.bench.generator.tokenizers import find_tokenizer_folder
     from trtllm_serve_cli.bench.model.served_model import Target
 
-    return find_tokenizer_folder(Target(t.address, t.model, interface) for t in targets)
+    return find_tokenizer_folder(Target(t.address, t.model, interface, tls=t.tls) for t in targets)
 
 
 def end_to_end(
