@@ -9,6 +9,8 @@ from trtllm_serve_cli.cli.infer.infer_options import InferOptions
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues
 from trtllm_serve_cli.cli.shared.target import Target
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.option_fields import option_fields
 
 # The number of values that are printed without --json.
 _NUM_SHOWN = 8
@@ -67,9 +69,12 @@ def check_usage(prompt: str | None, options: InferOptions, request: OptionValues
         ),
         *request,
     ]
+    fields = {
+        each.name: each for kind in (InferOptions, GenerateRequest) for each in option_fields(kind)
+    }
     for name in names:
         if name not in _SUPPORTED:
             raise typer.BadParameter(
                 "The option applies only to models that generate text. Omit it.",
-                param_hint=f"--{name.replace('_', '-')}",
+                param_hint=fields[name].shown_as,
             )
