@@ -31,4 +31,5 @@ def test_option_for_generated_text_is_refused_by_its_flag(
 
 
 def test_options_for_the_server_are_accepted() -> None:
-    check_usage("go", InferOptions(url="127.0.0.1:8001", timeout=3.0, stream=False), {})
+    options = InferOptions(url="grpcs://h:1", tls_ca=Path("x"), timeout=3.0, stream=False)
+    check_usage("go", options, {})

@@ -15,7 +15,7 @@ from trtllm_serve_cli.option_fields import option_fields
 # The number of values that are printed without --json.
 _NUM_SHOWN = 8
 # The options that also apply to embeddings.
-_SUPPORTED = frozenset(("interface", "url", "timeout", "stream"))
+_SUPPORTED = frozenset(("interface", "url", "tls_ca", "timeout", "stream"))
 
 
 def infer_embedding(
