@@ -98,6 +98,7 @@ def test_conversations_and_prefixes_are_simulated(timing: Path) -> None:
         ("-m", "mine"),
         ("-i", "http"),
         ("--metrics-url", "localhost:1"),
+        ("--tls-ca", "ca.pem"),
         ("--workers", "2"),
         ("--timeout", "1"),
         ("--server-times",),

@@ -24,6 +24,7 @@ _SERVER_OPTIONS = {
     "interface": "-i",
     "api": "--api",
     "api_key": "--api-key",
+    "tls_ca": "--tls-ca",
     "metrics_url": "--metrics-url",
     "workers": "--workers",
     "timeout": "--timeout",
