@@ -3,12 +3,17 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.triton.server import INPUTS_OF, FakeTriton
-from trtllm_serve_cli.client.ask import stream
+from trtllm_serve_cli.client.ask import embed, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface, TritonInterface
 from trtllm_serve_cli.client.model_info import ModelInfo, fetch_model_config
-from trtllm_serve_cli.client.server import fetch_versions, probe_token
-from trtllm_serve_cli.errors import NoServer, RequestFailed
+from trtllm_serve_cli.client.server import (
+    change_model,
+    fetch_index,
+    fetch_versions,
+    probe_token,
+)
+from trtllm_serve_cli.errors import NoServer, RequestFailed, TimedOut
 
 both = pytest.mark.parametrize("interface", ["grpc", "http"])
 NOWHERE = Endpoint("127.0.0.1:1", "127.0.0.1:1")
@@ -69,6 +74,39 @@ def test_latest_version_is_the_highest_number(
 ) -> None:
     triton.versions = ("9", "10")
     assert fetch_versions(triton.endpoint, "demo", interface, 20) == ("2.51.0", "10")
+
+
+@both
+def test_timeout_of_a_query_names_no_option_of_a_request(
+    silent: Endpoint, interface: TritonInterface
+) -> None:
+    with pytest.raises(TimedOut, match=r"demo did not finish the request within 0.3 s") as raised:
+        fetch_model_config(silent, "demo", interface, 0.3)
+    assert "`tllm logs`" in raised.value.next_step
+    assert "--" not in raised.value.next_step
+
+
+@both
+def test_timeout_of_an_embedding_names_its_option(
+    silent: Endpoint, interface: TritonInterface
+) -> None:
+    with pytest.raises(TimedOut) as raised:
+        embed(silent, "demo", "go", interface, 0.3)
+    assert raised.value.next_step == "increase --timeout"
+
+
+def test_timeout_of_the_index_names_the_server(silent: Endpoint) -> None:
+    with pytest.raises(TimedOut) as raised:
+        fetch_index(silent, 0.3)
+    assert raised.value.what == f"{silent.http} did not finish the request within 0.3 s."
+    assert "--" not in raised.value.next_step
+
+
+def test_timeout_of_a_load_names_its_option(silent: Endpoint) -> None:
+    with pytest.raises(TimedOut) as raised:
+        change_model(silent, "demo", "load", 0.3)
+    assert "increase --timeout" in raised.value.next_step
+    assert "--max-tokens" not in raised.value.next_step
 
 
 @both

@@ -8,6 +8,8 @@ from trtllm_serve_cli.errors import NoServer, RequestFailed, TimedOut
 # some errors. A message that contains one of these phrases comes from Triton.
 _FROM_TRITON = ("restricted", "unknown model", "in-flight", "not ready", "exceeds maximum queue")
 _QUEUE_FULL = ("exceeds maximum queue size", "max queue", "queue is full")
+SHORTEN_REQUEST = "increase --timeout, or reduce --max-tokens"
+CHECK_SERVER = "check the server's state with `tllm status` and its log with `tllm logs`"
 _IS_IT_RUNNING = (
     "list the running servers and their ports with `tllm status`, "
     "or start a server with `tllm start`"
@@ -34,17 +36,20 @@ def connection_lost(address: str, why: str) -> RequestFailed:
     return RequestFailed(
         f"The connection to {address} was lost before the response was complete.",
         why=why,
-        next_step="check the server's state with `tllm status` and its log with `tllm logs`",
+        next_step=CHECK_SERVER,
     )
 
 
-def timed_out(model: str, timeout_s: float | None) -> TimedOut:
-    """Return the error for a request that exceeded its time limit."""
+def timed_out(model: str, timeout_s: float | None, next_step: str = SHORTEN_REQUEST) -> TimedOut:
+    """Return the error for a request that exceeded its time limit.
+
+    The default of `next_step` is for requests that generate text.
+    """
     within = f" within {timeout_s:g} s" if timeout_s is not None else " in time"
     return TimedOut(
         f"{model} did not finish the request{within}.",
         why="the time limit expired, and the client cancelled the request",
-        next_step="increase --timeout, or reduce --max-tokens",
+        next_step=next_step,
     )
 
 

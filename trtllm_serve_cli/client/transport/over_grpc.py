@@ -210,7 +210,7 @@ def infer(
         shape, content = encode_raw(datatype, value)
         message.inputs.add(name=name, datatype=datatype, shape=shape)
         message.raw_input_contents.append(content)
-    with _connect_for_calls(endpoint, model, timeout_s) as stub:
+    with _connect_for_calls(endpoint, model, timeout_s, "increase --timeout") as stub:
         response = stub.ModelInfer(message, timeout=timeout_s)
     try:
         return {
@@ -224,11 +224,18 @@ def infer(
 
 
 @contextmanager
-def _connect_for_calls(endpoint: Endpoint, model: str, timeout_s: float | None) -> Iterator[Any]:
+def _connect_for_calls(
+    endpoint: Endpoint,
+    model: str,
+    timeout_s: float | None,
+    after_timeout: str = error_mapping.CHECK_SERVER,
+) -> Iterator[Any]:
     with connect(endpoint.grpc, endpoint.tls) as stub:
         try:
             yield stub
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise error_mapping.timed_out(model, timeout_s, after_timeout) from error
             raise _translate_rpc_error(
                 error, endpoint.grpc, model, timeout_s, has_begun=False
             ) from error

@@ -102,9 +102,10 @@ def infer(
     ]
     path = f"/v2/models/{quote(model, safe='')}/infer"
     body = json.dumps({"inputs": tensors}).encode()
-    response = _load_object(
-        endpoint.http, _request(endpoint.http, "POST", path, model, timeout_s, body=body)
+    content = _request(
+        endpoint.http, "POST", path, model, timeout_s, body=body, after_timeout="increase --timeout"
     )
+    response = _load_object(endpoint.http, content)
     try:
         return {each["name"]: list(each["data"]) for each in response["outputs"]}
     except (KeyError, TypeError) as error:
@@ -122,7 +123,7 @@ def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str
     """Return the name, version, state and reason that Triton reports for each model."""
     path = "/v2/repository/index"
     content = _request(
-        endpoint.http, "POST", path, "the server", timeout_s, endpoint.restricted_token
+        endpoint.http, "POST", path, endpoint.http, timeout_s, endpoint.restricted_token
     )
     try:
         return [{key: str(value) for key, value in each.items()} for each in json.loads(content)]
@@ -140,7 +141,15 @@ def change_model_http(
     Triton acknowledges the request to unload a model before the model is unloaded.
     """
     path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
-    _request(endpoint.http, "POST", path, model, timeout_s, endpoint.restricted_token)
+    _request(
+        endpoint.http,
+        "POST",
+        path,
+        model,
+        timeout_s,
+        endpoint.restricted_token,
+        after_timeout="increase --timeout, or check the server's log with `tllm logs`",
+    )
 
 
 def _request(
@@ -151,11 +160,12 @@ def _request(
     timeout_s: float | None,
     token: str | None = None,
     body: bytes | None = None,
+    after_timeout: str = error_mapping.CHECK_SERVER,
 ) -> bytes:
     """Send an HTTP request, and return the body of the response.
 
     `token` grants access to restricted APIs. `model` is the name of the model or server for error
-    messages.
+    messages, and `after_timeout` is the next step if the request times out.
     """
     headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:
@@ -165,7 +175,7 @@ def _request(
             with connection.getresponse() as response:
                 content = response.read()
         except TimeoutError as error:
-            raise error_mapping.timed_out(model, timeout_s) from error
+            raise error_mapping.timed_out(model, timeout_s, after_timeout) from error
         except (OSError, IncompleteRead) as error:
             raise error_mapping.no_server(address, describe_failure(error)) from error
         except HTTPException as error:

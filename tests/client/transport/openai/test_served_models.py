@@ -5,13 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.openai_server import FakeOpenAI
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.transport.openai.endpoint import OpenAIEndpoint, parse_base_url
 from trtllm_serve_cli.client.transport.openai.served_models import (
     ListedModel,
     fetch_version,
     find_model,
 )
-from trtllm_serve_cli.errors import BadInput, RequestFailed
+from trtllm_serve_cli.errors import BadInput, RequestFailed, TimedOut
 
 
 @pytest.fixture
@@ -61,6 +62,13 @@ def test_a_missing_key_is_reported(server: FakeOpenAI) -> None:
     server.api_key = "secret"
     with pytest.raises(RequestFailed, match="rejected the API key"):
         _find(server, "org/demo")
+
+
+def test_a_server_that_does_not_respond_is_reported(silent: Endpoint) -> None:
+    endpoint = OpenAIEndpoint(parse_base_url(silent.http))
+    with pytest.raises(TimedOut, match=f"http://{silent.http}/v1 did not finish") as raised:
+        find_model(endpoint, None, timeout_s=0.3)
+    assert raised.value.next_step == "read the server's log, and run the command again"
 
 
 def test_an_invalid_list_is_reported(server: FakeOpenAI) -> None:

@@ -130,7 +130,10 @@ def send_once(
     """
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     url, model = endpoint.url, str(body["model"])
-    with _translating(url, model, timeout_s), _connect(url, deadline_s) as connection:
+    with (
+        _translating(url, model, timeout_s, "increase --timeout"),
+        _connect(url, deadline_s) as connection,
+    ):
         sock = connection.sock
         with _post(connection, endpoint, api, body, {}, deadline_s) as response:
             parts = _read_parts(response, sock, deadline_s)
@@ -145,7 +148,11 @@ def get_json(endpoint: OpenAIEndpoint, path: str, timeout_s: float) -> dict[str,
     """
     deadline_s = time.monotonic() + timeout_s
     url = endpoint.url
-    with _translating(url, str(url), timeout_s), _connect(url, deadline_s) as connection:
+    after_timeout = "read the server's log, and run the command again"
+    with (
+        _translating(url, str(url), timeout_s, after_timeout),
+        _connect(url, deadline_s) as connection,
+    ):
         connection.sock.settimeout(find_remaining_s(deadline_s))
         connection.request("GET", path, headers=endpoint.headers)
         with connection.getresponse() as response:
@@ -166,12 +173,20 @@ def _plan_headers(request: GenerateRequest) -> dict[str, str]:
 
 
 @contextmanager
-def _translating(url: BaseUrl, model: str, timeout_s: float | None) -> Iterator[None]:
-    """Convert exceptions from the HTTP library in the `with` block to a `TllmError`."""
+def _translating(
+    url: BaseUrl,
+    model: str,
+    timeout_s: float | None,
+    after_timeout: str = error_mapping.SHORTEN_REQUEST,
+) -> Iterator[None]:
+    """Convert exceptions from the HTTP library in the `with` block to a `TllmError`.
+
+    `after_timeout` is the next step if the request times out.
+    """
     try:
         yield
     except TimeoutError as error:
-        raise error_mapping.timed_out(model, timeout_s) from error
+        raise error_mapping.timed_out(model, timeout_s, after_timeout) from error
     except (OSError, IncompleteRead) as error:
         raise failures.connection_lost(url, describe_failure(error)) from error
     except HTTPException as error:
