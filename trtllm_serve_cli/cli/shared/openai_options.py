@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -51,29 +52,41 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
         parse_base_url,
     )
 
-    text = url or os.environ.get(BASE_URL_VARIABLE) or _find_gateway()
+    text = url or os.environ.get(BASE_URL_VARIABLE)
     if not text:
-        raise BadInput(
-            "The openai interface requires the URL of a server.",
-            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and the "
-            "default requires exactly one running server with an OpenAI-compatible API",
-            next_step="pass a URL such as -u http://127.0.0.1:9000, or run `tllm start`",
-        )
+        gateways = _list_gateways()
+        if len(gateways) != 1:
+            raise _url_required(gateways)
+        text = gateways[0]
     key = parse_api_key(api_key or os.environ.get(API_KEY_VARIABLE))
     return OpenAIEndpoint(parse_base_url(text), key)
 
 
-def _find_gateway() -> str | None:
-    """Return the gateway's URL if exactly one gateway is running, or None otherwise."""
+def _url_required(gateways: Sequence[str]) -> BadInput:
+    """Return the error if no URL is set and the running gateways do not determine the URL."""
+    if gateways:
+        running = "several servers with an OpenAI-compatible API are running"
+        next_step = f"pass the URL of one of them: {' or '.join(f'-u {url}' for url in gateways)}"
+    else:
+        running = "no server with an OpenAI-compatible API is running"
+        next_step = "pass a URL such as -u http://127.0.0.1:9000, or run `tllm start`"
+    return BadInput(
+        "The openai interface requires the URL of a server.",
+        why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and {running}",
+        next_step=next_step,
+    )
+
+
+def _list_gateways() -> list[str]:
+    """Return the URLs of the running gateways."""
     from trtllm_serve_cli.launch.servers.running import list_servers
     from trtllm_serve_cli.paths import find_home
 
-    gateways = [
+    return sorted(
         server.plan.gateway.url
         for server in list_servers(find_home())
         if server.is_running and server.plan.gateway is not None
-    ]
-    return gateways[0] if len(gateways) == 1 else None
+    )
 
 
 def check_usage(interface: str, api: str | None, api_key: str | None, tls_ca: Path | None) -> None:
