@@ -82,7 +82,7 @@ def test_other_failures_are_reported(server: FakeOpenAI) -> None:
     with pytest.raises(RequestFailed, match="The server has no model 'nope'"):
         _probe(server, model="nope")
     server.api_key = "other"
-    with pytest.raises(RequestFailed, match="rejected the API key"):
+    with pytest.raises(RequestFailed, match="requires a valid API key"):
         _probe(server)
     target = OpenAITarget(OpenAIEndpoint(parse_base_url("127.0.0.1:1")), "x", "chat")
     with pytest.raises(NoServer):

@@ -117,7 +117,7 @@ def test_key_and_request_id_are_headers(server: FakeOpenAI) -> None:
     server.api_key = "secret"
     _ask(_model(server, key="secret"), request_id="mine")
     assert server.headers[0]["X-Request-Id"] == "mine"
-    with pytest.raises(RequestFailed, match="rejected the API key") as refused:
+    with pytest.raises(RequestFailed, match="requires a valid API key") as refused:
         _ask(_model(server, key="wrong"))
     assert refused.value.why == "Incorrect API key provided."
 

@@ -60,7 +60,7 @@ def test_any_body_is_an_error_or_not(body: object) -> None:
 @pytest.mark.parametrize(
     ("failure", "what", "next_step"),
     [
-        (ApiFailure(401, "bad key"), "rejected the API key", "OPENAI_API_KEY"),
+        (ApiFailure(401, "bad key"), "requires a valid API key", "OPENAI_API_KEY"),
         (ApiFailure(404, "x", "model_not_found"), "has no model 'demo'", "/models"),
         (ApiFailure(404, "The model `demo` does not exist."), "has no model 'demo'", "/models"),
         (ApiFailure(404, "Not Found"), "does not provide the API", "--api"),

@@ -60,7 +60,7 @@ def test_a_server_without_a_list_requires_a_name(server: FakeOpenAI) -> None:
 
 def test_a_missing_key_is_reported(server: FakeOpenAI) -> None:
     server.api_key = "secret"
-    with pytest.raises(RequestFailed, match="rejected the API key"):
+    with pytest.raises(RequestFailed, match="requires a valid API key"):
         _find(server, "org/demo")
 
 

@@ -85,7 +85,7 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
     match failure.status:
         case 401 | 403:
             return RequestFailed(
-                f"{url} rejected the API key.",
+                f"{url} requires a valid API key.",
                 why=why,
                 next_step="set the OPENAI_API_KEY environment variable, or pass --api-key",
             )
