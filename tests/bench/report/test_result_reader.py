@@ -59,10 +59,16 @@ def test_load_in_words(load: dict[str, Any], words: str) -> None:
 def test_folder_without_a_result_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not a benchmark result") as refused:
         find_results(tmp_path)
-    assert refused.value.why == "the folder does not contain summary.json"
+    assert refused.value.why == "neither the folder nor its subfolders contain summary.json"
+    assert "--output DIR`" in refused.value.next_step
     with pytest.raises(BadInput) as refused:
         find_results(tmp_path / "missing")
     assert refused.value.why == "the folder does not exist"
+    assert f"--output {tmp_path / 'missing'}`" in refused.value.next_step
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput) as refused:
+        find_results(tmp_path / "file")
+    assert refused.value.why == "it is not a folder"
 
 
 def _damage(folder: Path, file: str, old: str, new: str) -> None:

@@ -69,7 +69,7 @@ def test_search_stops_at_the_highest_rate() -> None:
     result = conclude(probes, None)
     assert result.ending == "all_met"
     assert search_summary(result)[0].startswith(
-        "Every rate up to 7 requests/s, the highest in the search, met every objective"
+        "Every measured rate up to 7 requests/s, the highest in the search, met every objective"
     )
 
 

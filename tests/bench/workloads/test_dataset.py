@@ -11,6 +11,7 @@ from trtllm_serve_cli.bench.report.compare import find_differences
 from trtllm_serve_cli.bench.report.result_json import to_json
 from trtllm_serve_cli.bench.workloads.dataset import (
     Dataset,
+    Entry,
     Lengths,
     as_text,
     read_entries,
@@ -188,8 +189,14 @@ def test_text_without_a_tokenizer_is_rejected(tmp_path: Path) -> None:
 
 
 def test_data_set_with_only_long_prompts_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="does not contain a usable prompt"):
-        tokenize("d", read_entries(_read(tmp_path, LINE)), Words(), Lengths(max_input_tokens=1))
+    entries = read_entries(_read(tmp_path, LINE))
+    with pytest.raises(BadInput, match="does not contain a usable prompt") as refused:
+        tokenize("d", entries, Words(), Lengths(max_input_tokens=1))
+    assert "longer than --max-input-len" in refused.value.why
+    with pytest.raises(BadInput, match="does not contain a usable prompt") as refused:
+        as_text("d", [Entry("x:1", "", num_output_tokens=1)], Lengths())
+    assert refused.value.why == "every prompt is empty"
+    assert refused.value.next_step == "choose another data set"
 
 
 def test_empty_data_set_is_rejected(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_calibration_refuses_a_result_without_requests(timing: Path, tmp_path: P
 def test_calibration_refuses_a_folder_without_a_result(tmp_path: Path) -> None:
     result = bench("calibrate", str(tmp_path))
     assert isinstance(result.exception, BadInput)
-    assert "the folder does not contain summary.json" in result.exception.why
+    assert "neither the folder nor its subfolders contain summary.json" in result.exception.why
 
 
 def test_calibration_json_has_timing_and_fit(timing: Path, tmp_path: Path) -> None:

@@ -305,6 +305,14 @@ def test_bench_replays_a_trace(server: FakeTriton, tmp_path: Path) -> None:
     assert value["summary"]["offered_requests_per_s"] == 200
 
 
+def test_ramp_of_a_trace_requires_a_rate(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1}')
+    result = _invoke("trace", str(file), "-u", "127.0.0.1:1", "--concurrency", "2", "--ramp", "2")
+    assert result.exit_code == 2
+    assert "--ramp requires --request-rate for a trace." in " ".join(result.stderr.split())
+
+
 def test_bench_help_shows_an_example() -> None:
     result = _bench("--help")
     assert "tllm bench token-norm-dist --num-requests 64" in result.stdout
@@ -494,7 +502,7 @@ def test_search_finds_a_rate_and_writes_its_probes(server: FakeTriton, tmp_path:
     options += ("--output", str(folder), *SMALL)
     result = _invoke("search", "token-norm-dist", "-u", server.endpoint.grpc, *options)
     assert result.exit_code == 0
-    assert "Every rate up to 80 requests/s, the highest in the search, met every" in result.stdout
+    assert "Every measured rate up to 80 requests/s, the highest in the search," in result.stdout
     assert json.loads((folder / "search.json").read_text())["rate"] == 80
     assert (folder / "rate-40" / "summary.json").exists()
     assert (folder / "report.html").exists()
@@ -504,7 +512,9 @@ def test_search_reports_that_the_lowest_rate_fails() -> None:
     measured = Measured("ttft:p95<500ms", 500, None, (None, None), False, True)
     with pytest.raises(CheckFailed, match="misses an objective at the lowest rate, 2/s") as failed:
         check_rate_found(conclude([Probe(2.0, 1, (measured,))], None))
-    assert failed.value.why == "ttft:p95<500ms was not measured"
+    assert failed.value.why == (
+        "ttft:p95<500ms was missed, because too many requests failed or none has this metric"
+    )
     assert "--min-rate 0.2" in failed.value.next_step
 
 

@@ -209,12 +209,7 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
     for limit in limits:
         change = changes.get(str(limit.measure))
         if change is None:
-            raise BadInput(
-                f"At least one of the results does not contain {limit.measure}.",
-                why=_explain_missing(limit.measure),
-                next_step="run both benchmarks again with the required options, "
-                f"or omit the limit '{limit}'",
-            )
+            raise _missing_measure(limit)
         if change.change is None:
             raise BadInput(
                 f"{limit.measure} is 0 in the first result.",
@@ -235,10 +230,20 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
         )
 
 
-def _explain_missing(measure: Measure) -> str:
+def _missing_measure(limit: Limit) -> BadInput:
+    """Return the error for a limit on a measure that a comparison does not contain."""
+    measure = limit.measure
     if measure.declared is None or measure.declared.needs is None:
-        return "one of the results has no completed requests"
-    return f"{measure.metric!r} is only measured with {measure.declared.needs}"
+        why = "at least one run has no completed requests (ramp requests are not counted)"
+        fix = "fix the cause of the failures, or measure for longer, and run both benchmarks again"
+    else:
+        why = f"{measure.metric!r} is only measured with {measure.declared.needs}"
+        fix = f"run both benchmarks again with {measure.declared.needs}"
+    return BadInput(
+        f"At least one of the results does not contain {measure}.",
+        why=why,
+        next_step=f"{fix}, or omit the limit '{limit}'",
+    )
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Difference]:

@@ -121,18 +121,23 @@ def find_results(folder: Path) -> list[Path]:
     within = [each.parent for each in folder.glob(f"*/{SUMMARY}")]
     visible = [each for each in within if not each.name.startswith(".")]
     if not visible:
-        why = (
-            "the folder does not contain summary.json"
-            if folder.is_dir()
-            else "the folder does not exist"
-        )
-        raise BadInput(
-            f"{folder} is not a benchmark result.",
-            why=why,
-            next_step="specify a result folder, or create a result with "
-            f"`tllm bench token-norm-dist --stream --output {shlex.quote(str(folder))}`",
-        )
+        raise _no_result(folder)
     return sorted(visible, key=_in_counting_order)
+
+
+def _no_result(folder: Path) -> BadInput:
+    if folder.is_dir():
+        why = "neither the folder nor its subfolders contain summary.json"
+    else:
+        why = "it is not a folder" if folder.exists() else "the folder does not exist"
+    # A result cannot be written to an existing path, unless the path is an empty folder.
+    place = "DIR" if folder.exists() else shlex.quote(str(folder))
+    return BadInput(
+        f"{folder} is not a benchmark result.",
+        why=why,
+        next_step="specify a result folder, or create a result with "
+        f"`tllm bench token-norm-dist --stream --output {place}`",
+    )
 
 
 def _in_counting_order(folder: Path) -> list[tuple[float, str]]:

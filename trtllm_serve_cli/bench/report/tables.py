@@ -180,8 +180,8 @@ def search_summary(result: SearchResult) -> list[str]:
     sure += [] if high is None else [f"{high:g}/s misses an objective"]
     met = f"Highest rate that met every objective: {result.rate:g} requests/s"
     if result.ending == "all_met":
-        met = f"Every rate up to {result.rate:g} requests/s, the highest in the search, met every "
-        met += "objective"
+        met = f"Every measured rate up to {result.rate:g} requests/s, the highest in the search, "
+        met += "met every objective"
     return [f"{met} (with 95 % confidence: {', '.join(sure) or 'no rate is certain'})."]
 
 

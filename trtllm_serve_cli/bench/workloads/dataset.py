@@ -205,10 +205,12 @@ def _collect(
         requests.append(request)
         outputs.append(_output_length(entry, tokenizer, lengths))
     if not requests:
+        has_limit = lengths.max_input_tokens is not None
         raise BadInput(
             f"The data set {name} does not contain a usable prompt.",
-            why="every prompt is empty or longer than --max-input-len",
-            next_step="increase --max-input-len, or choose another data set",
+            why=f"every prompt is empty{' or longer than --max-input-len' if has_limit else ''}",
+            next_step=f"{'increase --max-input-len, or ' if has_limit else ''}choose another data "
+            "set",
         )
     digest = digest_of(contents)
     return Dataset(name, tuple(requests), tuple(outputs), num_left_out, lengths, digest)

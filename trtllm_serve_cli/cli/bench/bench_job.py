@@ -225,20 +225,19 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
             ramp_s,
         )
     if isinstance(workload, Trace):
-        _refuse_ramp(common)
+        if common.ramp is not None:
+            raise typer.BadParameter(
+                "--ramp requires --request-rate for a trace. Add --request-rate, or omit --ramp."
+            )
         return AtTimes(workload.times_s, workload.speed, concurrency)
     if concurrency is not None:
         return AtConcurrency(concurrency, ramp_s)
-    _refuse_ramp(common)
-    return AllAtOnce()
-
-
-def _refuse_ramp(common: CommonOptions) -> None:
     if common.ramp is not None:
         raise typer.BadParameter(
             "--ramp requires --request-rate or --concurrency. Add one of "
             "these options, or omit --ramp."
         )
+    return AllAtOnce()
 
 
 def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:

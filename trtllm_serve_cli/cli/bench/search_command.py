@@ -114,6 +114,12 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
         )
 
 
+def _describe_measured(measured_ms: float | None) -> str:
+    if measured_ms is None:
+        return "missed, because too many requests failed or none has this metric"
+    return f"{measured_ms:.1f} ms"
+
+
 def check_rate_found(result: SearchResult) -> None:
     """Raise an exception that sets the exit code if the search found no rate or ended early."""
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
@@ -121,8 +127,7 @@ def check_rate_found(result: SearchResult) -> None:
     if result.rate is None:
         lowest = result.probes[0]
         broken = "; ".join(
-            f"{each.objective} was "
-            + ("not measured" if each.measured_ms is None else f"{each.measured_ms:.1f} ms")
+            f"{each.objective} was {_describe_measured(each.measured_ms)}"
             for each in lowest.measured
             if not each.is_met
         )

@@ -95,7 +95,7 @@ def test_log_probabilities_differ_between_the_apis(api: str, value: object) -> N
         ({"return_perf_metrics": True}, "--perf"),
         ({"return_context_logits": True}, "--context-logits"),
         ({"lora_weights": RawTensor((1,), b"")}, "--lora-dir"),
-        ({"exclude_input_in_output": False}, "--exclude-input-in-output"),
+        ({"exclude_input_in_output": False}, "exclude_input_in_output"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

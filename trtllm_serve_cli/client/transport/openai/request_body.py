@@ -51,8 +51,10 @@ _EXPRESSED_OTHERWISE = frozenset(
         "return_num_output_tokens",
     }
 )
-# Maps fields of `GenerateRequest` to their options, if the names differ.
+# Maps fields of `GenerateRequest` to the names in error messages: options whose names differ from
+# the field, and `exclude_input_in_output`, which only batch files can set.
 _FLAGS = {
+    "exclude_input_in_output": "exclude_input_in_output",
     "return_perf_metrics": "--perf",
     "lora_weights": "--lora-dir",
     "lora_config": "--lora-dir",
@@ -119,7 +121,7 @@ def _refuse_unsupported(values: Mapping[str, Value]) -> None:
         raise BadInput(
             f"The OpenAI API does not support {' and '.join(sorted(flags))}.",
             why="the API does not have a field for this setting",
-            next_step="omit the option, or send the request to Triton with -i grpc",
+            next_step="omit the setting, or send the request to Triton with -i grpc",
         )
 
 
