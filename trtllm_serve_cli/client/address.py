@@ -21,8 +21,8 @@ def parse_address(text: str) -> str:
     refusal = BadInput(
         f"{text!r} is not a server address.",
         why="a server address has the form HOST:PORT",
-        next_step="pass an address such as -u 127.0.0.1:8001 for gRPC, "
-        "or -i http -u 127.0.0.1:8000 for HTTP",
+        next_step="pass an address such as 127.0.0.1:8001 for gRPC, 127.0.0.1:8000 for HTTP, or "
+        "127.0.0.1:8002 for metrics",
     )
     try:
         parts = urlsplit(text if "://" in text else f"//{text}")

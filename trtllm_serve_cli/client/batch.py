@@ -37,11 +37,11 @@ def parse_batch(
 ) -> Iterator[GenerateRequest | TllmError]:
     """Yield a request or an error for each non-empty line.
 
-    If the first non-empty line is a JSON object, the file is parsed as JSONL. Each object contains
-    the prompt as `prompt` or `text_input`. Its other fields are named like the fields of
-    `GenerateRequest`, and override `defaults`. In addition, an object can set `lora_dir` to the
-    folder of a LoRA adapter. In any other file, each line is a prompt. `to_prompt` applies the
-    model's chat template to a prompt.
+    If the first non-empty line is a JSON object or starts with `{"`, the file is parsed as JSONL.
+    Each object contains the prompt as `prompt` or `text_input`. Its other fields are named like the
+    fields of `GenerateRequest`, and override `defaults`. In addition, an object can set `lora_dir`
+    to the folder of a LoRA adapter. In any other file, each line is a prompt. `to_prompt` applies
+    the model's chat template to a prompt.
     """
     is_jsonl: bool | None = None
     for number, line in enumerate(lines, start=1):
@@ -165,9 +165,8 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
     if "lora_dir" in overrides:
         weights, config = _load_adapter(overrides.pop("lora_dir"))
         overrides |= {"lora_weights": weights, "lora_config": config}
-    # Responses to requests with beam search or draft tokens cannot be streamed. The types of
-    # `beam_width` and `num_draft_tokens` are unknown here, because `plan_inputs` checks the values
-    # later.
+    # Responses to requests with beam search or draft tokens cannot be streamed. Do not compare the
+    # values with `>`: they may not be numbers, because `plan_inputs` checks them later.
     is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
     is_streamed = is_streamed and not overrides.get("num_draft_tokens")
     return dataclasses.replace(defaults, **overrides, stream=is_streamed)

@@ -17,8 +17,7 @@ import jinja2
 from trtllm_serve_cli.client.templates.sandbox import LimitedSandbox
 from trtllm_serve_cli.errors import BadInput
 
-# Names of `render_chat`'s arguments and of the tokenizer's settings. `variables` cannot override
-# them.
+# Template variables that `render_chat` sets, and that `variables` cannot override.
 RESERVED_VARIABLES = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 )
@@ -63,8 +62,8 @@ def render_chat(
 
     Set `adds_bos` if the tokenizer adds the BOS token. The BOS token at the start of the rendered
     prompt is then removed, so that the model does not receive it twice. Raise `BadInput` if the
-    template is invalid, rejects the messages, takes longer than `templates.budget.TIME_LIMIT_S`, or
-    creates too much text.
+    template is invalid, rejects the messages, takes longer than `templates.budget.TIME_LIMIT_S`,
+    creates too much text, or omits the message to continue.
     """
     copied = [dict(message) for message in messages]
     if continues_final_message:
@@ -100,7 +99,7 @@ def render_chat(
 
 @lru_cache(maxsize=64)
 def _compile(source: str, thread: int) -> tuple[LimitedSandbox, jinja2.Template]:
-    """Compile a template once per thread, because Jinja environments are not thread-safe."""
+    """Compile a template once per thread, because a `LimitedSandbox` has only one budget."""
     environment = LimitedSandbox()
     return environment, environment.from_string(source)
 

@@ -10,9 +10,9 @@ class Tls:
     """TLS settings for a gRPC client.
 
     All fields except `server_name` are paths of PEM files. If `root_certificates` is None, the
-    client trusts the public CAs. `server_name` is the name in the
-    server's certificate if it differs from the address. `certificate_chain` and `private_key`
-    authenticate the client (mutual TLS).
+    client trusts the public CAs. `server_name` is the name in the server's certificate if it
+    differs from the address. `certificate_chain` and `private_key` authenticate the client (mutual
+    TLS).
     """
 
     root_certificates: str | None

@@ -76,9 +76,10 @@ class GenerateRequest:
         float | None,
         Within(0),
         Option(
-            "Sampling temperature. With values below 1, likely tokens are sampled more often. 0 "
-            "selects the most likely token. Without sampling options, the most likely token is "
-            "selected. Even then, the text can change with the server's load.",
+            "Sampling temperature. Values below 1 favor likely tokens, and 0 always selects the "
+            "most likely token, although the text can still change with the server's load. "
+            "Default: the most likely token, unless --top-k, --top-p or --seed is set. With -i "
+            "openai or a model in the vllm layout: the server's default.",
             metavar="T",
         ),
     ] = None
@@ -245,9 +246,9 @@ class Completion:
 
     `texts` contains one text per sequence, ordered by `sequence_index`. `ttft_s` is the time to the
     first piece, or `None` if no piece arrived. Without streaming, the first piece contains the
-    whole text. `was_stopped` is true if `stop_after_ms` ended the response. `input_ids` and
-    `output_ids`, with one entry per sequence, are empty if the source of the response does not
-    return ids.
+    whole text. `was_stopped` is true if `stop_after_ms` ended the response. `input_ids` contains
+    the ids of the prompt, and `output_ids` contains one entry per sequence. Both are empty if the
+    source of the response does not return ids.
     """
 
     texts: tuple[str, ...]
@@ -272,7 +273,7 @@ class Completion:
     def tokens_per_s(self) -> float | None:
         """The mean number of output tokens per second over the whole latency.
 
-        The rate is None if the number of output tokens or the latency is unknown or 0.
+        The rate is None if the number of output tokens is unknown, or if it or the latency is 0.
         """
         if not self.num_output_tokens or self.latency_s <= 0:
             return None

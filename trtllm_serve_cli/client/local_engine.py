@@ -50,8 +50,8 @@ class LocalEngine:
     def __init__(self, repository: OpenRepository) -> None:
         """Start the worker, which may take minutes if the engine is large.
 
-        Raise `BadInput` if the repository has no engine worker, `MissingPart` if the tokenizer's
-        package is not installed, or `RequestFailed` if the worker does not start.
+        Raise `BadInput` if the repository has no engine worker or lacks a model, `MissingPart` if
+        the tokenizer's package is not installed, or `RequestFailed` if the worker does not start.
         """
         _check_layout(repository)
         self._kind = repository.kind
@@ -88,8 +88,8 @@ class LocalEngine:
     ) -> Generator[Piece, None, None]:
         """Yield the pieces of the response as they arrive.
 
-        If `request.stream` is false, yield one piece per sequence. Raise the same exceptions as
-        `client.ask.stream`.
+        If `request.stream` is false, yield the pieces after the response is complete, one sequence
+        after another. Raise the same exceptions as `client.ask.stream`.
         """
         fields = self._parse(request)
         updates: queue.SimpleQueue[SequenceUpdate | None] = queue.SimpleQueue()
@@ -121,7 +121,8 @@ class LocalEngine:
     def _parse(self, request: GenerateRequest) -> dict[str, Any]:
         """Convert the request to the fields of an engine request.
 
-        Raise `BadInput` if a value is not valid.
+        Raise `BadInput` if the request uses a LoRA adapter or if a value does not fit its tensor,
+        or `RequestFailed` if the engine does not support a value.
         """
         if request.lora_name or request.lora_task_id is not None:
             raise BadInput(

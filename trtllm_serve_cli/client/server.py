@@ -78,7 +78,8 @@ def probe_model(
     """Check that a model is ready: it computes an embedding, or generates a token.
 
     Triton's readiness check is not sufficient, because it does not run the model. Raise `NoServer`
-    if the server cannot be reached, or `RequestFailed` if no response arrives within `timeout_s`.
+    if the server cannot be reached, or `RequestFailed` if the request fails or if no response
+    arrives within `timeout_s`.
     """
     if fetch_model_config(endpoint, model, interface, timeout_s).embedding is not None:
         ask.embed(endpoint, model, _PROBE_PROMPT, interface, timeout_s)
@@ -92,7 +93,8 @@ def probe_token(
     """Generate one token to check that a model is ready.
 
     Triton's readiness check is not sufficient, because it does not run the model. Raise `NoServer`
-    if the server cannot be reached, or `RequestFailed` if no token arrives within `timeout_s`.
+    if the server cannot be reached, or `RequestFailed` if the request fails or if no token arrives
+    within `timeout_s`.
     """
     # Do not stream, because only decoupled models support streaming.
     request = GenerateRequest(_PROBE_PROMPT, max_tokens=1, stream=False)

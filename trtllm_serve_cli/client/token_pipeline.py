@@ -229,8 +229,8 @@ class _Calls:
 def open_token_pipeline(endpoint: Endpoint, text_model: ModelInfo) -> TokenPipeline:
     """Return the pipeline in the same repository as `text_model`.
 
-    Raise `BadInput` if the server does not have all three models, or `NoServer` if the server
-    cannot be reached.
+    Raise `BadInput` if the server does not have all three models, or if `postprocessing` does not
+    have an input for sequence lengths. Raise `NoServer` if the server cannot be reached.
     """
     infos = []
     for role in _ROLES:

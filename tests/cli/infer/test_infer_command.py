@@ -318,7 +318,7 @@ def test_missing_server_error_names_the_address(run: Run) -> None:
 def test_invalid_address_shows_a_valid_one(run: Run) -> None:
     code, _, err = run("go", "-u", "gpu-box")
     assert code == 3
-    assert "-u 127.0.0.1:8001" in err
+    assert "127.0.0.1:8001 for gRPC" in err
 
 
 def test_running_server_is_found(

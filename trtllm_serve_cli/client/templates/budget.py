@@ -44,7 +44,7 @@ class Budget:
         self.restart(())
 
     def restart(self, inputs: Any) -> None:
-        """Start the budget to render a template with these variables."""
+        """Reset the budget before a template is rendered with the variables `inputs`."""
         self._deadline = self._clock() + TIME_LIMIT_S
         self._units = _MIN_UNITS + _UNITS_PER_INPUT * measure(inputs)
 
@@ -140,10 +140,7 @@ def _check_bits(num_bits: int) -> int:
 
 
 def estimate_printf(pattern: str | bytes, values: Any) -> int:
-    """Return an upper bound on the size of `pattern % values`.
-
-    Like all estimates, it excludes the operands, whose size the caller has already spent.
-    """
+    """Return an upper bound on the size of `pattern % values`."""
     text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
     if _LARGE_WIDTH.search(text) or "*" in text:
         return _TOO_MANY
@@ -190,7 +187,7 @@ def estimate_call(
                 (len(each) for each in replacements if isinstance(each, str)), default=1
             )
         case "join":
-            # The filter joins `value`, the method joins its argument.
+            # The filter joins the items of `value`, but the method joins the items of its argument.
             items = value if not isinstance(value, str | bytes) else operands[0] if operands else ()
             separator = longest if items is value else len(value)
             return separator * len(items) if hasattr(items, "__len__") else 0

@@ -36,7 +36,7 @@ from trtllm_serve_cli.client.templates.budget import (
 )
 
 _MISSING_FILTERS = ("pprint", "striptags", "urlize", "wordwrap", "xmlattr", "forceescape")
-# Filters that do not use the items of a container.
+# Filters that do not read the values inside the items of a container.
 _SHALLOW_FILTERS = {
     *("length", "count", "first", "last", "default", "d", "list", "items", "reverse", "attr"),
     *("map", "select", "reject", "selectattr", "rejectattr", "batch", "slice", "random"),
@@ -260,7 +260,7 @@ def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 def _spend_expression(node: nodes.Node) -> nodes.Expr:
-    """Return an expression that spends the maximum text output of one execution of `node`."""
+    """Return an expression that spends the cost of the literal text and containers in `node`."""
     num_characters = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
     num_literals = sum(1 for _ in node.find_all((nodes.List, nodes.Tuple, nodes.Dict)))
     units = 1 + num_characters + ITEM * num_literals

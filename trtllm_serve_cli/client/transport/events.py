@@ -1,4 +1,4 @@
-"""Parse the server-sent events that Triton sends."""
+"""Parse the server-sent events that Triton and OpenAI-compatible servers send."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Send requests to text models over gRPC with `ModelStreamInfer`.
 
-Decoupled models require `ModelStreamInfer`. This module uses Triton's gRPC stub, which returns an
-iterator that can be cancelled, instead of `tritonclient`, which passes responses to a callback in
-its own thread.
+Decoupled models require `ModelStreamInfer`. This module uses the gRPC stub of `tritonclient`, which
+returns an iterator that can be cancelled. The package's `InferenceServerClient` passes responses to
+a callback in its own thread instead.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def read_credentials(address: str, tls: Tls) -> Any:
         raise BadInput(
             f"{error.filename} cannot be read.",
             why=f"{error.strerror}; the TLS connection to {address} requires the file",
-            next_step="restore the file, or use HTTP with -i http",
+            next_step="check the path and the permissions of the file",
         ) from error
 
 

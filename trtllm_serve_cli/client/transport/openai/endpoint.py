@@ -44,7 +44,10 @@ class BaseUrl:
 
 @dataclass(frozen=True, slots=True)
 class OpenAIEndpoint:
-    """The base URL of a server, and the API key, or None if the server does not require a key."""
+    """The base URL and the API key of a server.
+
+    `api_key` is None if the server does not require a key.
+    """
 
     url: BaseUrl
     api_key: str | None = field(default=None, repr=False)

@@ -37,7 +37,7 @@ class ApiFailure:
     retry_after: str = ""
 
     def names(self, field: str) -> bool:
-        """Return whether the server blames a request field for the error."""
+        """Return whether the server blames the request field `field` for the error."""
         return self.status in (400, 422) and (field == self.param or field in self.message)
 
 

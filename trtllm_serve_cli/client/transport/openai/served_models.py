@@ -33,7 +33,7 @@ def find_model(
 
     A server may accept names that it does not list, so `name` need not be in the list. Raise
     `NoServer` if the server cannot be reached, `RequestFailed` if a request fails, or `BadInput` if
-    `name` is None and the server has several models.
+    `name` is None and the server does not list exactly one model.
     """
     try:
         listed = _fetch_models(endpoint, timeout_s)
