@@ -48,7 +48,7 @@ RequestLogging = Literal["no", "yes", "prompts"]
 # if at least one key has been added.
 KeyPolicy = Literal["auto", "on", "off"]
 
-# Distributions of the intervals between requests, for benchmarks with a request rate.
+# Arrival processes of the requests, for benchmarks with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
 # Determines where the gateway gets a model's default sampling parameters. With auto, it reads the

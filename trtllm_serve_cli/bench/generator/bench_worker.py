@@ -69,9 +69,9 @@ def make_loop(share: Share) -> asyncio.AbstractEventLoop:
     """Return an event loop for `run_share`.
 
     The loop uses select() if possible, because its timeout has microsecond resolution. epoll rounds
-    timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP at high
-    concurrency uses epoll, because each request in flight needs a socket and select() supports too
-    few sockets.
+    timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP with a high
+    or unlimited concurrency uses epoll, because each request in flight needs a socket and select()
+    supports too few sockets.
     """
     is_http = any(model.interface != "grpc" for model in share.models)
     if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):

@@ -139,8 +139,8 @@ class LoadGenerator:
     ) -> None:
         """Keep `concurrency` requests in flight: when one finishes, the next one is due.
 
-        No request starts after `duration_s`. During the ramp, the number of requests in flight
-        increases at a constant rate.
+        After `duration_s`, only the later turns of running conversations are sent. During the ramp,
+        the number of requests in flight increases at a constant rate.
         """
         self.start = self.clock() if start is None else start
         waiting = iter(requests)

@@ -40,7 +40,8 @@ def _fetch_folder(target: Target) -> Path:
         config = fetch_model_config(target.endpoint, preprocessing, target.interface)
     except RequestFailed as error:
         raise _unknown(
-            f"{target.address} does not serve {preprocessing}, which specifies the tokenizer"
+            f"{preprocessing} at {target.address} specifies the tokenizer, but the request for its "
+            f"configuration failed: {error.why}"
         ) from error
     folder = config.tokenizer_dir
     if not folder or not Path(folder).is_dir():
@@ -58,7 +59,7 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     """
     if not folder.is_dir():
         raise BadInput(
-            f"The tokenizer folder {folder} does not exist.",
+            f"The tokenizer folder {folder} does not exist, or is not a folder.",
             next_step=(
                 "use --tokenizer DIR to specify an existing folder that contains a tokenizer"
             ),

@@ -132,8 +132,8 @@ def _send_all(pipes: Sequence[Connection], message: object) -> None:
 
 def _worker_main(pipe: Connection, share: Share) -> None:
     die_with_parent()
-    # Ctrl-C sends SIGINT to all processes. The workers ignore the signal, because the parent
-    # handles it and sends "stop" to every worker.
+    # Ctrl-C sends SIGINT to all processes in the terminal's foreground process group. The workers
+    # ignore the signal, because the parent handles it and sends "stop" to every worker.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.closing(make_loop(share)) as loop:
         asyncio.set_event_loop(loop)

@@ -21,12 +21,12 @@ class AllAtOnce:
 class AtRate:
     """An open loop in which requests are due at a mean rate, regardless of the responses.
 
-    `arrival` sets the distribution of the gaps between due times. With `constant`, all gaps are
-    equal. With `poisson`, the distribution is exponential. With `gamma`, it is a gamma distribution
-    with shape `burstiness` and coefficient of variation 1 / sqrt(burstiness). A `burstiness` of 1
-    is the same as `poisson`, and lower values result in larger bursts. During the first `ramp_s`,
-    the rate increases linearly from 0. If `concurrency` is set, a due request waits while
-    `concurrency` requests are in flight.
+    `arrival` is the arrival process, which determines the gaps between due times. With `constant`,
+    all gaps are equal. With `poisson`, the gaps have an exponential distribution. With `gamma`,
+    they have a gamma distribution with shape `burstiness` and coefficient of variation
+    1 / sqrt(burstiness). A `burstiness` of 1 is the same as `poisson`, and lower values result in
+    larger bursts. During the first `ramp_s`, the rate increases linearly from 0. If `concurrency`
+    is set, a due request waits while `concurrency` requests are in flight.
     """
 
     request_rate_per_s: float

@@ -20,7 +20,7 @@ class RequestError:
     `kind` is one of:
 
     - `server`: the server returned an error or an invalid response.
-    - `rejected`: the server's queue was full.
+    - `rejected`: the server rejected the request, for example because its queue was full.
     - `connection`: the server is unreachable, or the connection was lost.
     - `timed_out`: the request exceeded the timeout.
     - `no_response`: the call ended without a response.

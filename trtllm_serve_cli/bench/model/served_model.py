@@ -56,9 +56,9 @@ class ServedModel:
     """A target and its metadata.
 
     `vocab_size` is `None` if the server does not report the size. `returns_prompt` is true if
-    responses that are not streamed start with the prompt. This is the case if neither the model's
-    configuration nor a request parameter can exclude the prompt. `imported_model` is the name under
-    which the model was imported, or None if it is not known.
+    responses that are not streamed start with the prompt. This is the case if the model's
+    configuration does not exclude the prompt and the model has no input that excludes it.
+    `imported_model` is the name under which the model was imported, or None if it is not known.
 
     With the `openai` interface, `address` is the server's base URL, `inputs` contains the fields
     that the server accepts, and `api_key` is the server's key, which is not part of results.
@@ -91,7 +91,8 @@ class ServedModel:
 def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
     """Query the model's metadata.
 
-    Raise `NoServer`, `UnknownModel` or `RequestFailed` if the query fails.
+    Raise `NoServer` or `RequestFailed` if the query fails, or `UnknownModel` if the model lacks a
+    required input.
     """
     endpoint, name, interface = target.endpoint, target.model, target.interface
     try:

@@ -1,4 +1,4 @@
-"""Write the HTML page and the traces for a result or a sweep to its folder."""
+"""Write the HTML page and the traces for the results in a folder to this folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from trtllm_serve_cli.paths import write_text
 
 
 def write_reports(folder: Path) -> None:
-    """Write `report.html` to a result or sweep folder, and `trace.json` to each result folder."""
+    """Write `report.html` to `folder`, and `trace.json` to each result folder.
+
+    `folder` is a result folder, or contains the result folders of a sweep or a search.
+    """
     folders = find_results(folder)
     results = [read_result(each) for each in folders]
     for place, result in zip(folders, results, strict=True):

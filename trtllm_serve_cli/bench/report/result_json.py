@@ -159,7 +159,7 @@ def write_result(result: BenchmarkResult, folder: Path) -> None:
     """Write `summary.json`, `requests.jsonl` and `server_samples.jsonl` to a new or empty `folder`.
 
     Omit `server_samples.jsonl` if the server's metrics were not sampled. Raise `BadInput` if
-    `folder` is not empty.
+    `folder` is not empty or cannot be written.
     """
     check_output_folder(folder)
     with write_aside(folder) as aside:

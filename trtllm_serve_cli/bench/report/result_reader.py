@@ -104,9 +104,10 @@ def describe_load(load: Mapping[str, Any]) -> str:
 
 
 def read_results(folders: Iterable[Path]) -> list[StoredResult]:
-    """Read the results in `folders`, which may be result or sweep folders.
+    """Read the results in `folders`.
 
-    Raise `BadInput` if a folder does not contain a valid result.
+    Each folder is a result folder or contains result folders, as after a sweep or a search. Raise
+    `BadInput` if a folder does not contain a result, or if a result is invalid.
     """
     return [read_result(found) for folder in folders for found in find_results(folder)]
 

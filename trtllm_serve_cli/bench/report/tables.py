@@ -232,7 +232,7 @@ def remarks(result: BenchmarkResult) -> list[str]:
             "so the requested rate was not reached. Latencies include this delay."
         )
     if summary.steady_state is not None and not summary.steady_state.is_reached:
-        notes.append("The latencies did not stabilize. Use a longer run or a lower rate.")
+        notes.append("The latencies did not stabilize. Use a longer run or a lower load.")
     if summary.num_ramp:
         notes.append(f"Ramp requests ({summary.num_ramp}) are excluded from the results.")
     num_empty = sum(each.is_completed and not each.chunk_s for each in result.records)

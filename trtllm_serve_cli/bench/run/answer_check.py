@@ -30,8 +30,8 @@ _EXCERPT = 40
 def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
     """Send a prompt twice to a text model, and once to each other text model in its repository.
 
-    Return the names of the compared models. Raise `CheckFailed` if the texts differ, or
-    `RequestFailed` if a request fails.
+    Return the names of the compared models. Raise `CheckFailed` if the texts differ, `NoServer` if
+    the server cannot be reached, or `RequestFailed` if a request fails.
     """
     request = plan_request(settings)
     info = fetch_model_config(target.endpoint, target.model, target.interface)

@@ -186,8 +186,8 @@ def open_benchmark(
 
     The benchmark sends its requests to the targets in turn. `metrics` maps a target's index to the
     address of its metrics page. Targets without an address are not sampled. `tokenizer` counts a
-    response's tokens if the server does not report their number. Raise `NoServer`, `UnknownModel`
-    or `RequestFailed` if a query fails.
+    response's tokens if the server does not report their number. Raise `NoServer` or
+    `RequestFailed` if a query fails, or `UnknownModel` if a model lacks a required input.
     """
     models = tuple(_find_model(target, settings) for target in targets)
 
@@ -276,7 +276,7 @@ def _merge(
 def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
     """Return the record with the token count of `text` distributed evenly over its chunks.
 
-    If `text` or `tokenizer` is `None`, return the record unchanged.
+    If `text` or `tokenizer` is `None`, or if the record has no chunks, return it unchanged.
     """
     if text is None or tokenizer is None or not record.chunk_s:
         return record

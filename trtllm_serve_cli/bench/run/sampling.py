@@ -84,8 +84,8 @@ def sampling(
 def _sample(pipe: Connection, target: int, address: str, interval_s: float) -> None:
     import signal
 
-    # Ctrl-C sends SIGINT to all processes. This process ignores the signal, because the parent
-    # handles it and sends "stop" to this process.
+    # Ctrl-C sends SIGINT to all processes in the terminal's foreground process group. This process
+    # ignores the signal, because the parent handles it and sends "stop" to this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     samples: list[ServerSample] = []
     previous: Snapshot | None = None

@@ -58,9 +58,9 @@ class SearchPlan:
 class Measured:
     """The measurement of one objective at one rate.
 
-    `measured_ms` is `None` if too many requests failed. `interval_ms` is the 95% confidence
-    interval, or `None` if there are too few requests for an interval. A bound is `None` if failed
-    requests make it infinite.
+    `measured_ms` is `None` if too many requests failed, or if the metric was not measured for any
+    request. `interval_ms` is the 95% confidence interval, or `None` if there are too few requests
+    to estimate it. A bound is `None` if it is infinite for one of the same reasons.
     """
 
     objective: str
@@ -99,7 +99,7 @@ class Probe:
 class SearchResult:
     """The result of a search.
 
-    `rate` is the highest rate that met every objective, or `None` if the lowest rate missed an
+    `rate` is the highest rate that met every objective, or `None` if no measured rate met every
     objective. The upper bound of `interval` is the lowest rate that certainly misses an objective.
     The lower bound is the highest rate below the upper bound that certainly meets every objective.
     A bound is `None` if no measured rate qualifies. `results` contains the benchmark results for

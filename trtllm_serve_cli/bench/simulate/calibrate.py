@@ -297,7 +297,8 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
         for chosen in combinations(known, number):
             at = np.array(chosen)
             # Scale the columns, because sequence counts and token-pair counts differ by orders of
-            # magnitude. Otherwise, `lstsq` would treat the smaller numbers as 0.
+            # magnitude. Otherwise, the singular values of the smaller columns could fall below
+            # `rcond` times the largest singular value, and `lstsq` would treat them as 0.
             scaled = gram[np.ix_(at, at)] / np.outer(scale[at], scale[at])
             found = np.linalg.lstsq(scaled, moments[at] / scale[at], rcond=1e-12)[0] / scale[at]
             if (found < 0).any():

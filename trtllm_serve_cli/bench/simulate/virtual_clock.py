@@ -25,8 +25,8 @@ class SendSchedule:
 
     In an open loop, `due_s` contains the due times in ascending order, and `concurrency` is an
     optional limit on the requests in flight. In a closed loop, `due_s` is `None`, and `concurrency`
-    is the number of requests in flight. This number increases at a constant rate during `ramp_s`,
-    and no new request starts after `duration_s`.
+    is the number of requests in flight. This number increases at a constant rate during `ramp_s`.
+    After `duration_s`, only the later turns of running conversations are sent.
     """
 
     due_s: Sequence[float] | None = None

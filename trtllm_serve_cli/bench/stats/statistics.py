@@ -219,8 +219,10 @@ def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
 
     A request has a single TTFT, TPOT, latency and queue time, so the objective's statistic is
     ignored for these metrics. For objectives on the ITL, the statistic is computed over the
-    request's gaps. A request with one token meets all objectives on the ITL and TPOT. If the server
-    did not report the queue time, the request misses all objectives on the queue time.
+    request's gaps. A request without a sample meets all objectives on the metric: a request with
+    fewer than two tokens has no ITL and no TPOT, and a request without tokens has no TTFT. However,
+    if the server did not report the queue time, the request misses all objectives on the queue
+    time.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 

@@ -24,7 +24,7 @@ _DONE = DONE.encode()
 # step. Only vLLM (vllm/entrypoints/openai/protocol.py, since 0.10.2) and tllm's gateway accept
 # `return_token_ids`.
 EXTENSIONS = frozenset({"ignore_eos", "min_tokens", "return_token_ids"})
-# Fields that a request can omit if the server rejects them.
+# Fields that a request can omit or replace if the server rejects them.
 OPTIONAL = frozenset({"max_tokens", "stream_options", "temperature"}) | EXTENSIONS
 
 

@@ -140,8 +140,8 @@ def tokenize(
 ) -> Dataset:
     """Convert the entries of a data set to requests with token ids.
 
-    Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry does not specify
-    an output length.
+    Raise `BadInput` if an entry is text and `tokenizer` is `None`, if an entry does not specify an
+    output length, or if every prompt is empty or too long.
     """
 
     def encode(entry: Entry) -> RequestSpec | int:
@@ -164,7 +164,7 @@ def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
     """Convert the entries of a data set to requests with text, for a model with text input.
 
     Prompt lengths are estimated at 1.3 tokens per word. Raise `BadInput` if an entry lacks a prompt
-    or an output length.
+    or an output length, or if every prompt is empty or too long.
     """
 
     def to_spec(entry: Entry) -> RequestSpec:
@@ -235,10 +235,10 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
 
 
 def _count_words(text: str, tokens_per_word: float | None = None) -> int:
-    """Estimate the number of tokens in a text like tensorrtllm_backend's benchmark.
+    """Estimate the number of tokens in a text, as tensorrtllm_backend's benchmark does.
 
-    The estimate is `tokens_per_word` times the number of words, which are separated by single
-    spaces. Return 0 if the text is empty.
+    The estimate is `tokens_per_word` (default: 1.3) times the number of words, which are separated
+    by single spaces. Return 0 if the text is empty.
     """
     num_words = len(text.split(" ")) if text else 0
     return int(num_words * (tokens_per_word or UPSTREAM_TOKENS_PER_WORD))

@@ -73,7 +73,8 @@ class Line:
 def read_objects(file: Path) -> list[Line]:
     """Read the objects in a file that contains a JSON array or JSONL.
 
-    Raise `BadInput` with the file and the line if the content is invalid.
+    Raise `BadInput` with the file if it cannot be read, and with the file and the line if the
+    content is invalid.
     """
     text = _read(file)
     if text.lstrip().startswith("["):
@@ -84,7 +85,8 @@ def read_objects(file: Path) -> list[Line]:
 def read_jsonl(file: Path) -> list[Line]:
     """Read the objects in a JSONL file. Skip empty lines.
 
-    Raise `BadInput` with the file and the line if the content is invalid.
+    Raise `BadInput` with the file if it cannot be read, and with the file and the line if the
+    content is invalid.
     """
     return list(_parse_lines(file, _read(file)))
 

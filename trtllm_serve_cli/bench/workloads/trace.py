@@ -94,7 +94,7 @@ class Trace:
 
 
 def read_trace(file: Path, max_input_tokens: int | None = None, speed: float = 1.0) -> Trace:
-    """Read a trace file. Raise `BadInput` with the file and the line if the content is invalid."""
+    """Read a trace file. Raise `BadInput` if it cannot be read, is empty or has an invalid line."""
     requests = [_parse(line) for line in read_jsonl(file)]
     if not requests:
         raise BadInput(
