@@ -62,7 +62,7 @@ def test_ctrl_c_cancels_the_response_and_shows_the_prompt(
         else:
             wait_until(lambda: triton.requests)
         terminal.type(CTRL_C)
-        terminal.expect("Cancelled on the server, after ")
+        terminal.expect("Cancelled on the server after ")
         assert prompt == "silent" or triton.cancelled.wait(60)
         send_line(terminal, "/quit")
         assert terminal.wait() == 0

@@ -207,10 +207,10 @@ def test_unstreamed_response_over_http_uses_a_stream(triton: FakeTriton, run: Ru
 @pytest.mark.parametrize(
     ("interface", "is_streamed", "message"),
     [
-        ("grpc", True, "Cancelled on the server, now."),
-        ("grpc", False, "Cancelled on the server, now."),
-        ("http", True, "Cancelled on the server, now."),
-        ("http", False, "Disconnected, now. The server still finishes the request."),
+        ("grpc", True, "Cancelled on the server now."),
+        ("grpc", False, "Cancelled on the server now."),
+        ("http", True, "Cancelled on the server now."),
+        ("http", False, "Disconnected now. The server still finishes the request."),
     ],
 )
 def test_description_of_a_cancellation(

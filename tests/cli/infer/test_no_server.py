@@ -57,7 +57,7 @@ def test_script_samples_at_a_temperature(
 
 
 def test_script_requires_a_prompt(tensorrt: OpenRepository) -> None:
-    with pytest.raises(BadInput, match="requires a prompt"):
+    with pytest.raises(BadInput, match="requires a single prompt"):
         run_script(tensorrt, None, InferOptions(), {})
 
 

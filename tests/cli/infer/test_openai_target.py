@@ -137,7 +137,7 @@ def test_conversation_sends_messages(server: FakeOpenAI) -> None:
         _send_line(terminal, "forever")
         terminal.expect("on3 ")
         terminal.type("\x03")
-        terminal.expect("Disconnected, after ")
+        terminal.expect("Disconnected after ")
         assert server.cancelled.wait(60)
         _send_line(terminal, "/quit")
         assert terminal.wait() == 0

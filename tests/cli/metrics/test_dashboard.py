@@ -99,7 +99,9 @@ def test_failed_scrape_is_shown_and_values_stay() -> None:
 def test_scrape_slower_than_the_interval_is_shown() -> None:
     shown = feed(OURS)
     shown.add_scrape(parse_metrics(OURS, 7.0))
-    assert shown.problem == "The server is slow: a scrape takes 7.0 s instead of 2 s."
+    assert shown.problem == (
+        "The server is slow: the last two scrapes were 7.0 s apart instead of 2 s."
+    )
 
 
 def test_several_servers_have_a_line_each() -> None:

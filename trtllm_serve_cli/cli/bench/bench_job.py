@@ -127,8 +127,8 @@ def open_points(
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
     """Check that text models answer the same prompt identically, and print the result.
 
-    OpenAI-compatible servers are skipped, because they offer only one interface per model. Raise
-    `CheckFailed` if a model's answers to the same prompt differ.
+    OpenAI-compatible servers are skipped, because they do not serve a model as several text models.
+    Raise `CheckFailed` if the answers differ, or `NoServer` or `RequestFailed` if a request fails.
     """
     if not job.checks_answers or job.common.simulate is not None:
         return
@@ -153,7 +153,8 @@ def addresses_of(benchmark: Benchmark) -> list[str]:
 def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> BenchmarkSettings:
     """Return the benchmark settings from the job's options.
 
-    Raise `BadParameter` if two options contradict each other.
+    Raise `BadParameter` if options cannot be combined or require another option, or `BadInput` if
+    an objective is invalid.
     """
     from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
     from trtllm_serve_cli.bench.model.arrivals import AllAtOnce

@@ -87,7 +87,7 @@ class SharedOptions:
     warmup: Annotated[
         int,
         Within(0),
-        Option("Number of requests to send before the measurement.", panel=_AMOUNT),
+        Option("Number of requests to send to each target before the measurement.", panel=_AMOUNT),
     ] = 1
     seed: Annotated[
         int,
@@ -98,8 +98,8 @@ class SharedOptions:
         ArrivalProcess | None,
         Option(
             (
-                "Distribution of the intervals between requests for --request-rate. Default: "
-                "poisson."
+                "Arrival process of the requests with --request-rate, which determines the "
+                "intervals between them. Default: poisson."
             ),
             panel=_LOAD,
         ),
@@ -163,8 +163,9 @@ class SharedOptions:
         tuple[str, ...],
         Option(
             (
-                "Service-level objective (SLO), such as 'ttft:p95<500ms'. Repeatable. The result "
-                "then contains the goodput, which is the rate of requests that meet all objectives."
+                "Service-level objective (SLO), such as 'ttft:p95<500ms'. Repeatable. With this "
+                "option, the result contains the goodput: the rate of requests that meet all "
+                "objectives."
             ),
             flags=("--slo",),
             metavar="OBJECTIVE",
@@ -264,8 +265,9 @@ class SharedOptions:
     output_folder: Annotated[
         Path | None,
         Option(
-            "Folder to write the result files to: summary.json, requests.jsonl, "
-            "server_samples.jsonl and report.html.",
+            "New or empty folder for the result files: summary.json, requests.jsonl, "
+            "server_samples.jsonl, report.html and trace.json. A sweep or a search writes the "
+            "results of each load to a subfolder.",
             flags=("--output",),
             metavar="DIR",
             panel=_RESULT,
@@ -296,8 +298,8 @@ class CommonOptions(SharedOptions):
         int | None,
         Within(1),
         Option(
-            "Number of requests to keep in flight (closed loop). With --request-rate, the maximum "
-            "number of requests in flight.",
+            "Number of requests to keep in flight (closed loop). With --request-rate or a trace, "
+            "the maximum number of requests in flight.",
             panel=_LOAD,
         ),
     ] = None
@@ -314,7 +316,7 @@ class CommonOptions(SharedOptions):
         Path | None,
         Option(
             "File with reference results, in the format of NVIDIA's benchmark_core_model.py. The "
-            "exit code is 3 if the results differ from the reference.",
+            "exit code is 3 if a result differs from the reference by more than the tolerances.",
             flags=("--check-perf-json",),
             metavar="FILE",
             panel=_RESULT,
@@ -362,8 +364,8 @@ class SweepOptions(SharedOptions):
         str | None,
         Option(
             "Comma-separated numbers of requests to keep in flight (closed loop). Each number is "
-            "one point of the sweep. With --request-rate, each rate is measured with each of these "
-            "numbers as the maximum number of requests in flight.",
+            "one point of the sweep. With --request-rate or a trace, each number is a maximum "
+            "number of requests in flight, and each rate is measured with each maximum.",
             flags=("--concurrency",),
             metavar="C,C,…",
             panel=_LOAD,
@@ -398,7 +400,12 @@ class SearchOptions(SharedOptions):
     precision: Annotated[
         float,
         Within(0.1, 100),
-        Option("Relative precision of the resulting rate.", metavar="PERCENT", panel=_SEARCH),
+        Option(
+            "Relative precision of the result. The search ends when the lowest rate that missed an "
+            "objective is at most this percentage above the highest rate that met every objective.",
+            metavar="PERCENT",
+            panel=_SEARCH,
+        ),
     ] = 5.0
     max_runs: Annotated[
         int,

@@ -105,7 +105,8 @@ def compare(
         bool,
         typer.Option(
             "--allow-different",
-            help="Compare the results even if their workloads or loads differ.",
+            help="Compare the results even if their workloads, loads, streaming or objectives "
+            "differ.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -140,10 +141,7 @@ def _read_one(folder: Path) -> StoredResult:
     if len(results) > 1:
         raise BadInput(
             f"{folder} contains {len(results)} results.",
-            why=(
-                "the folder is from a sweep, but `tllm bench compare` requires one result per "
-                "folder"
-            ),
+            why="`tllm bench compare` requires one result per folder",
             next_step="compare two of these results: tllm bench compare "
             + shlex.join(str(folder / each.name) for each in results[:2]),
         )

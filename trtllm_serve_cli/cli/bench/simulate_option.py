@@ -37,8 +37,10 @@ def open_simulation(
 ) -> Benchmark:
     """Return a benchmark that simulates an imported model, or the engine in a timing file.
 
-    Raise `UnknownModel` if neither the model nor the file exists, or `BadInput` if the timing of
-    the simulated engine cannot be used.
+    Raise `UnknownModel` if neither the model nor the file exists, `BadParameter` if `options`
+    contains server options, or `BadInput` if the timing is unknown or invalid or if the workload
+    cannot be simulated. Raise another `TllmError` if the engine or the repository of the model is
+    invalid.
     """
     from trtllm_serve_cli.bench.simulate.simulate import open_simulated
 
@@ -58,7 +60,9 @@ def _refuse_server_options(options: SharedOptions) -> None:
 def find_simulation(name_or_file: str) -> Simulation:
     """Return the timing and limits of the simulated engine from a model or a timing file.
 
-    Raise `UnknownModel` if `name_or_file` is neither an imported model nor a file.
+    Raise `UnknownModel` if `name_or_file` is neither an imported model nor a file, or `BadInput` if
+    the timing is unknown or invalid. Raise another `TllmError` if the engine or the repository of
+    the model is invalid.
     """
     from trtllm_serve_cli.bench.simulate.imported_simulation import read_imported_simulation
     from trtllm_serve_cli.engine_kinds.sim.build_plan import read_simulation

@@ -96,7 +96,7 @@ def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **fil
 def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
     """Return a point for each combination of model and load.
 
-    Raise `BadParameter` if there is only one point.
+    Raise `BadParameter` if there is only one point, or if a list of loads is invalid.
     """
     rates = _parse_list(options.request_rates, "--request-rate", float)
     caps = _parse_list(options.concurrencies, "--concurrency", int)

@@ -25,8 +25,8 @@ OutputTokens = Annotated[
     typer.Option(
         "--output-tokens",
         min=1,
-        help="Length of each response, in tokens. Default: the output length in the data set, or "
-        "20 for random words.",
+        help="Requested length of each response, in tokens. Without --ignore-eos, responses may be "
+        "shorter. Default: the output length in the data set, or 20 for random words.",
     ),
 ]
 TokensPerWord = Annotated[
@@ -35,8 +35,8 @@ TokensPerWord = Annotated[
         "--op-tokens-per-word",
         min=0.01,
         help=(
-            "Number of tokens per word. The length of a response is this number times the "
-            "number of words in the expected output from the data set. Default: `dataset` "
+            "Number of tokens per word. The requested length of a response is this number times "
+            "the number of words in the expected output from the data set. Default: `dataset` "
             "counts the tokens with the tokenizer, and `end-to-end` assumes 1.3 tokens per "
             "word."
         ),
@@ -49,7 +49,7 @@ MaxInputLen = Annotated[
         min=1,
         help=(
             "Maximum length of a prompt, in tokens. Entries of the data set with longer "
-            "prompts are skipped. Default: no limit."
+            "prompts are skipped. `end-to-end` assumes 1.3 tokens per word. Default: no limit."
         ),
     ),
 ]
@@ -69,8 +69,8 @@ TokenizerDir = Annotated[
         "--tokenizer",
         "--tokenizer-dir",
         metavar="DIR",
-        help="Folder of the model's tokenizer. Default: `dataset` uses the tokenizer in the "
-        "server's model repository, and `end-to-end` does not use a tokenizer.",
+        help="Folder of the model's tokenizer. Default: `dataset` uses the tokenizer of the "
+        "server's `preprocessing` model, and `end-to-end` does not use a tokenizer.",
     ),
 ]
 
@@ -110,10 +110,10 @@ def dataset(
 
 
 def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -> Path:
-    """Return the tokenizer folder from the targets' model repositories.
+    """Return the tokenizer folder that the targets' `preprocessing` models specify.
 
     Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because the folder
-    is unknown in these cases.
+    is unknown in these cases. See `find_tokenizer_folder` for the other errors.
     """
     interface = common.interface
     if targets is None or interface == "openai":
@@ -161,8 +161,9 @@ def end_to_end(
             help=(
                 "Before the measurement, check that the text models give the same answer. One "
                 "prompt is sent with greedy sampling, twice to the selected text model and "
-                "once to each of `ensemble` and `tensorrt_llm_bls`. The exit code is 3 if the "
-                "answers differ."
+                "once to each other model among `ensemble` and `tensorrt_llm_bls` that the "
+                "server has. The exit code is 3 if the answers differ. The option has no effect "
+                "with -i openai."
             ),
         ),
     ] = True,
@@ -170,9 +171,9 @@ def end_to_end(
     """Send text prompts to `ensemble` or another text model.
 
     With -i http --stream, requests use Triton's generate_stream endpoint. With -i openai, each
-    prompt is sent as the user message of a chat completion. If the server does not report the
-    number of tokens in a response, the client counts the tokens with the tokenizer from
-    --tokenizer.
+    prompt is sent as the user message of a chat completion, or as a completion with --api
+    completions. If the server does not report the number of tokens in a response, the client counts
+    the tokens with the tokenizer from --tokenizer.
 
     Example:  tllm bench end-to-end -i http --stream --concurrency 8
     """

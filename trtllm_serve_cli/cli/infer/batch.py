@@ -65,7 +65,9 @@ def infer_batch(
                 num_failed += isinstance(answer, TllmError)
                 _print_line(index, names[index], answer)
         except KeyboardInterrupt:
-            output.notify(render_answer.describe_cancel(target, defaults, "requests in flight"))
+            output.notify(
+                render_answer.describe_cancel(target, defaults, "while requests were in flight")
+            )
             raise typer.Exit(INTERRUPTED) from None
     if num_failed:
         output.notify(f'{num_failed} of {index + 1} lines failed: see "error" in the output.')
@@ -123,7 +125,9 @@ def infer_rows(
         with closing(arriving):
             pieces = list(arriving)
     except KeyboardInterrupt:
-        output.notify(render_answer.describe_cancel(target, request, "request in flight"))
+        output.notify(
+            render_answer.describe_cancel(target, request, "while the request was in flight")
+        )
         raise typer.Exit(INTERRUPTED) from None
     for index, completion in enumerate(summarize_rows(pieces, len(requests), started_s)):
         _print_line(index, request.request_id, completion)

@@ -26,7 +26,8 @@ ModelOption = Annotated[
         "--model",
         metavar="NAME",
         help="Name of the model, as shown by `tllm list`, or of a Triton model on the running "
-        "server, such as ensemble. With -i openai, the default is the server's only model.",
+        "server, such as ensemble. Default: the server's only model, or tensorrt_llm_bls with -u "
+        "HOST:PORT.",
     ),
 ]
 

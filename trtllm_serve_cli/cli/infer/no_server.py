@@ -71,7 +71,7 @@ def run_script(
 
     if prompt is None:
         raise BadInput(
-            "Without a server, a TensorRT engine requires a prompt on the command line.",
+            "Without a server, a TensorRT engine requires a single prompt.",
             why="TensorRT-LLM's run.py script accepts one prompt, not a conversation or a batch",
             next_step='pass a prompt, for example `tllm infer --no-server "What is ML?"`',
         )

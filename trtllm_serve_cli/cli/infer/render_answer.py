@@ -70,16 +70,19 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """Return a sentence that explains the effect of Ctrl-C on the request, for this interface."""
+    """Return a sentence that explains the effect of Ctrl-C on the request, for this interface.
+
+    `what` is the time of the interrupt, such as "after 3 pieces of the response".
+    """
     if target.interface == "http" and not request.stream:
-        return f"Disconnected, {what}. The server still finishes the request. Only gRPC cancels it."
+        return f"Disconnected {what}. The server still finishes the request. Only gRPC cancels it."
     if target.interface == "openai":
-        return f"Disconnected, {what}. Most servers then cancel the request."
-    return f"Cancelled on the server, {what}."
+        return f"Disconnected {what}. Most servers then cancel the request."
+    return f"Cancelled on the server {what}."
 
 
 def show_texts(completion: Completion) -> None:
-    """Print the text of each sequence of a response, unless the text was printed as it arrived."""
+    """Print the text of each sequence of a response."""
     if len(completion.texts) == 1:
         print(printable(completion.text))
         return

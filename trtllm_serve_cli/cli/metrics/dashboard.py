@@ -43,7 +43,7 @@ class Feed:
     """The latest scrapes of one server's metrics, and the trends of the metrics.
 
     The scrapes cover the last `_WINDOW_S` seconds, and `summary` is computed from them. `problem`
-    describes why the last scrape failed or was slow.
+    describes why the last scrape failed, or reports that it was late.
     """
 
     def __init__(self, address: str, interval_s: float) -> None:
@@ -69,7 +69,8 @@ class Feed:
         last = self._snapshots[-1] if self._snapshots else None
         took_s = scraped.taken_at_s - last.taken_at_s if last and not self.problem else 0.0
         self.problem = (
-            f"The server is slow: a scrape takes {took_s:.1f} s instead of {self._interval_s:g} s."
+            f"The server is slow: the last two scrapes were {took_s:.1f} s apart instead of "
+            f"{self._interval_s:g} s."
             if took_s > 1.8 * self._interval_s
             else ""
         )

@@ -72,8 +72,8 @@ def metrics(
 ) -> None:
     """Show the request, engine and host metrics of running servers.
 
-    Counters start at 0 when the server starts. If stdout is not a terminal, --watch prints one line
-    per interval until you press Ctrl-C.
+    Counters start at 0 when the server starts. With --json, or if stdin or stdout is not a
+    terminal, --watch prints one line per interval until you press Ctrl-C.
 
     Example:  tllm metrics --watch --interval 5
     """

@@ -15,7 +15,7 @@ from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import known_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, parse_pairs, takes_options
-from trtllm_serve_cli.cli.shared.options import DryRunOption, ForceOption, JsonOption
+from trtllm_serve_cli.cli.shared.options import DryRunOption, JsonOption
 from trtllm_serve_cli.cli.shared.progress_ui import show_work
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
 from trtllm_serve_cli.option_fields import option_fields
@@ -47,6 +47,15 @@ BuildOptionsOption = Annotated[
         ),
     ),
 ]
+_REBUILD = "Build the engine again even if it already exists"
+RebuildOption = Annotated[bool, typer.Option("--force", help=f"{_REBUILD}.")]
+ReplaceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help=f"{_REBUILD}, and replace a model of the same name that has a different source.",
+    ),
+]
 DraftOption = Annotated[
     str | None,
     typer.Option(
@@ -75,7 +84,7 @@ def import_model(
     build_option: BuildOptionsOption = None,
     repository: OptionValues,
     draft: DraftOption = None,
-    force: ForceOption = False,
+    force: ReplaceOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -157,7 +166,7 @@ def build_model(
     engine: OptionValues,
     build: OptionValues,
     build_option: BuildOptionsOption = None,
-    force: ForceOption = False,
+    force: RebuildOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:

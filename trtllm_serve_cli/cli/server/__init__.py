@@ -1,1 +1,4 @@
-"""Commands for servers: start, stop, restart, status, logs, load, unload, deploy, doctor."""
+"""Commands for servers.
+
+They are start, stop, restart, status, logs, gateway, keys, load, unload, deploy and doctor.
+"""

@@ -97,7 +97,9 @@ def add(
     else:
         print(key)
     if is_first:
-        output.notify("The OpenAI-compatible API now requires an API key.")
+        output.notify(
+            "The OpenAI-compatible API now requires an API key, unless its authentication is off."
+        )
     output.notify("Store the key now: it cannot be shown again.")
 
 

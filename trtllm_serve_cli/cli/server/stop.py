@@ -105,7 +105,7 @@ def _stop(server: RunningServer, timeout_s: float | None) -> _Stopped:
 def stop_and_notify(
     server: RunningServer, timeout_s: float | None, *, is_restart: bool = False
 ) -> tuple[str, ...]:
-    """Stop `server`, and print and return the number of cancelled requests.
+    """Stop `server`, and print and return the messages about cancelled requests.
 
     `is_restart` is set if the caller starts the server again. After Ctrl-C, print how to continue,
     and exit.

@@ -107,7 +107,8 @@ def find_target(
     determines the interface. If the port does not respond, `interface` applies. If `url` is None,
     `model` is the name of an imported model, or of a Triton model on a running server. `tls_ca` is
     the CA of a server with TLS. Raise `NoServer` if no server or several servers match, or
-    `BadInput` if the server has several models and `model` is None.
+    `BadInput` if `url` or `tls_ca` cannot be used, or if the server has several models and `model`
+    is None.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
@@ -163,7 +164,8 @@ def find_bench_target(
     `model` is the name of a Triton model or of an imported model. For an imported model,
     `text_model` selects the Triton model: the name of a model in upstream's templates, `own` for
     the text model named after the imported model, or None for `tensorrt_llm`. `tls_ca` is the CA of
-    a server with TLS. Raise `NoServer` if no server matches. Raise `BadInput` if the model computes
+    a server with TLS. Raise `NoServer` if no server or several servers match. Raise `BadInput` if
+    `url` or `tls_ca` cannot be used, if the port does not serve `interface`, if the model computes
     embeddings, or if the server has several models and `model` is None.
     """
     from trtllm_serve_cli.launch.servers.running import (
