@@ -37,7 +37,9 @@ def run_search_job(
 ) -> None:
     """Find the highest rate that meets the objectives, then print and write the result.
 
-    Raise `CheckFailed` if the lowest rate already misses an objective.
+    Raise `BadParameter` if --slo is missing or if --max-rate is below --min-rate, `CheckFailed` if
+    the lowest rate already misses an objective, or the exceptions of `raise_failure` if the search
+    ended early.
     """
     if not options.slo:
         raise typer.BadParameter(
