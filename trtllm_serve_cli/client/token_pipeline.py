@@ -41,8 +41,8 @@ from trtllm_serve_cli.runtime.text.preprocessor import (
 from trtllm_serve_cli.runtime.triton.core_inputs import CORE_NAMES, EXCLUDE_INPUT
 
 _ROLES = ("preprocessing", CORE_MODEL, "postprocessing")
-# Maps optional inputs of `postprocessing` to the outputs of `tensorrt_llm` that are passed to them.
-# In TensorRT-LLM 0.8 and earlier, upstream's `postprocessing` model requires these inputs.
+# Maps inputs of `postprocessing` to the outputs of `tensorrt_llm` that are passed to them.
+# Upstream's model requires these inputs in TensorRT-LLM 0.6 to 0.8, and accepts them up to 0.13.
 _PASSED_ON = {"CUM_LOG_PROBS": "cum_log_probs", "OUTPUT_LOG_PROBS": "output_log_probs"}
 # Input of `postprocessing` that the gpt layout and TensorRT-LLM 0.5 lack.
 _LENGTHS = "SEQUENCE_LENGTH"
