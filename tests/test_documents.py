@@ -1,9 +1,10 @@
-"""The commands in the documents exist, with the options that they name."""
+"""The documents name existing commands, options, models, scripts and pages."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import dropwhile, groupby
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 import pytest
 import typer
 
+from trtllm_serve_cli.catalog.entries import load_catalog
 from trtllm_serve_cli.cli.main import app
 
 APP = typer.main.get_command(app)
@@ -23,6 +25,21 @@ BLOCK = re.compile(r"^```(sh|console|text)\n(.*?)^```", re.M | re.S)
 INLINE = re.compile(r"`(tllm [a-z][^`\n]*)`")
 # What stands for something that a reader fills in, or that is left out.
 PLACEHOLDERS = re.compile(r"…|\.\.\.|NAME\|FILE|WORKLOAD")
+FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.M)
+MAKE = re.compile(r"^(?:\$ )?make ([a-z][a-z0-9-]*)", re.M)
+SCRIPT = re.compile(r"\b(benchmarks/\w+\.py)([^`\n]*)")
+# What a guide needs, and whether it was run: a paragraph in italics before the first section.
+NEEDS = re.compile(r"^\*[^*]+\*$", re.M)
+GUIDES = {
+    each.stem: each
+    for each in PAGES
+    if each.parent.name == "guides" and not each.stem.startswith(("from-", "index", "extending"))
+}
+# Options that select the checkpoint of an import, so that the model may have any name.
+SOURCES = ("-s", "--source", "-f", "--file")
+MAX_LINES = {"README.md": 150, "docs/architecture.md": 120}
 
 
 def find_commands(text: str) -> Iterator[str]:
@@ -122,3 +139,66 @@ def test_security_page_names_existing_tests() -> None:
         if f"def {name}(" not in (CHECKOUT / file).read_text()
     ]
     assert missing == []
+
+
+def find_model(command: str) -> str | None:
+    """Return the model that a command imports from the catalog, or None."""
+    words = shlex.split(command)[1:]
+    if words[0] not in ("import", "plan", "run") or set(words) & set(SOURCES):
+        return None
+    if "-m" in words:
+        return words[words.index("-m") + 1]
+    return words[1] if len(words) > 1 and not words[1].startswith("-") else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_models_of_a_page_are_in_the_catalog(page: Path) -> None:
+    models = {find_model(each) for each in find_commands(page.read_text("utf-8"))} - {None}
+    assert models - set(load_catalog()) == set()
+
+
+def find_anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as MkDocs and GitHub make them."""
+    anchors = set()
+    for heading in HEADING.findall(FENCE.sub("", page.read_text("utf-8"))):
+        text = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+        anchors.add(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower()))
+    return anchors
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_links_of_a_page_exist(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in find_anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_scripts_and_targets_of_a_page_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    code = "\n".join((*re.findall(r"`([^`\n]+)`", FENCE.sub("", text)), *FENCE.findall(text)))
+    makefile = (CHECKOUT / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.M))
+    assert set(MAKE.findall(code)) - targets == set()
+    for script, arguments in SCRIPT.findall(code):
+        source = (CHECKOUT / script).read_text("utf-8")
+        options = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", arguments))
+        assert {each for each in options if f'"{each}"' not in source} == set(), script
+
+
+@pytest.mark.parametrize("page", GUIDES.values(), ids=GUIDES)
+def test_guide_states_its_needs_and_leads_on(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert NEEDS.search(text.partition("\n## ")[0])
+    assert LINK.search(text)
+
+
+@pytest.mark.parametrize("name", MAX_LINES)
+def test_page_is_short(name: str) -> None:
+    assert len((CHECKOUT / name).read_text("utf-8").splitlines()) <= MAX_LINES[name]

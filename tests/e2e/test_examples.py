@@ -1,9 +1,11 @@
-"""The examples run and print the documented output."""
+"""The examples and the commands of README run, and print the documented output."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,9 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 pytestmark = pytest.mark.e2e
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+README = Path(__file__).parents[2] / "README.md"
+# The test of demo.sh runs these commands of README, except those that download from the hub.
+RUN_ELSEWHERE = re.compile(r"(python3|pip|tllm (import|start|stop))\b")
 
 
 def expected(name: str) -> str:
@@ -81,3 +86,34 @@ def test_declaration(fresh_home: Any) -> None:
     assert tllm("start", *ports, "--no-openai").returncode == 0
     answer = tllm("infer", "What is ML?", "--max-tokens", "8")
     assert (answer.returncode, answer.stdout.strip() != "") == (0, True), answer.stderr
+
+
+def list_readme_commands() -> list[str]:
+    """Return the commands in README's section on laptops that need a running server, or none."""
+    section = README.read_text("utf-8").split("## Five minutes on a laptop\n")[1].split("\n## ")[0]
+    blocks = "".join(re.findall(r"^```sh\n(.*?)^```", section, re.M | re.S))
+    commands = blocks.replace("\\\n", " ").splitlines()
+    return [each for each in commands if not RUN_ELSEWHERE.match(each)]
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_readme_commands_run(served: Tllm, tmp_path: Path) -> None:
+    commands = list_readme_commands()
+    assert {each.split()[0] for each in commands} == {"tllm", "curl"}
+    status = served.status()
+    path = f"{Path(TLLM).parent}{os.pathsep}{os.environ['PATH']}"
+    for command in commands:
+        here = command.replace("localhost:9000", status["openai"])
+        here = here.replace("localhost:8000", status["http"]).replace("curl ", "curl --fail ")
+        result = subprocess.run(
+            ("bash", "-c", here),
+            env={**served.environ, "PATH": path},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert result.returncode == 0, command + result.stdout + result.stderr
+        assert result.stdout.strip(), command
+    assert (tmp_path / "results" / "report.html").exists()
