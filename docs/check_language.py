@@ -24,7 +24,14 @@ PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
     *("Makefile", "pyproject.toml", "mkdocs.yml", ".ci/run"),
 )
-GENERATED = ("docs/commands.md", "docs/reference")
+# Pages of docs/reference that are generated as a whole.
+GENERATED = tuple(
+    f"docs/reference/{name}"
+    for name in (
+        *("capabilities.md", "commands.md", "modules.md", "openai-parameters.md"),
+        *("parameters.md", "tensors.md", "tllm.schema.json"),
+    )
+)
 MOST_WORDS = 35
 
 
