@@ -21,7 +21,7 @@ from trtllm_serve_cli.runtime.engine import (
     PerfMetrics,
     SequenceUpdate,
 )
-from trtllm_serve_cli.runtime.engines.openvino import grammar_check
+from trtllm_serve_cli.runtime.engines.openvino import grammar_check, step_guard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("time_to_compile")]
 
@@ -93,6 +93,11 @@ def test_sampling_works_with_a_draft_model(engine_dir: Path) -> None:
         assert [len(tokens(each)) for each in run(drafting, *requests)] == [24] * 3
 
 
+# In a text that this grammar can split in many ways, each token costs more than the previous one.
+AMBIGUOUS = "root ::= x x\nx ::= [a-z]* | x x | x x x"
+
+ENDLESS = {"max_new_tokens": 400, "min_tokens": 400, "temperature": 2.0, "top_p": 1.0, "seed": 1}
+
 GUIDES = {
     "regex": ("regex", "[0-9]{3}-[a-c]{4}", "[0-9]{3}-[a-c]{4}"),
     "grammar": ("ebnf_grammar", 'root ::= "yes" | "no" [0-9]', "yes|no[0-9]"),
@@ -137,13 +142,14 @@ def test_json_follows_its_schema(engine: Any, engine_dir: Path) -> None:
         ("ebnf_grammar", "root ::= missing", "missing"),
         ("structural_tag", "{}", "must have a format field"),
         ("regex", "([a-z]{1,1000}){1,1000}", "takes more than 2 s"),
+        ("ebnf_grammar", AMBIGUOUS, "takes more than 1 s of CPU time to generate 32 tokens"),
     ],
 )
 def test_invalid_guide_does_not_affect_other_requests(
     engine: Any, kind: str, guide: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "2 s" in why:
-        monkeypatch.setattr(grammar_check, "COMPILE_LIMIT_S", 2.0)
+        monkeypatch.setattr(grammar_check, "CHECK_LIMIT_S", 2.0)
     plain = [request(number, prompt) for number, prompt in enumerate((PROMPT, *OTHERS), 2)]
     alone = run(engine, *plain)
     refused, *answers = run(engine, request(1, guide_type=kind, guide=guide), *plain)
@@ -152,12 +158,29 @@ def test_invalid_guide_does_not_affect_other_requests(
     assert [tokens(each) for each in answers] == [tokens(each) for each in alone]
 
 
+def test_guide_that_becomes_slow_does_not_stall_other_requests(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_guard, "LIMIT_S", 0.2)
+    prefix = " ".join(str(number) for number in range(20))
+    slow = AMBIGUOUS.replace("x x", f'"{prefix}" x x', 1)
+    guided = request(2, OTHERS[0], end_id=2, guide_type="regex", guide="[a-z ]+", min_tokens=24)
+    plain = request(3, OTHERS[1], max_new_tokens=150, end_id=None)
+    alone = [run(engine, each)[0] for each in (guided, plain)]
+    attack = request(1, end_id=2, guide_type="ebnf_grammar", guide=slow, **ENDLESS)
+    refused, *answers = run(engine, attack, guided, plain)
+    assert len(tokens(refused)) > 32, "the check of the guide ends before it becomes slow"
+    assert refused[-1].error is not None and refused[-1].rejected
+    assert "guided_decoding_guide has become too slow" in refused[-1].error
+    assert [tokens(each) for each in answers] == [tokens(each) for each in alone]
+
+
 def test_check_of_a_wrong_guide_logs_no_error(
     engine_dir: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     check = grammar_check.GrammarCheck(engine_dir, 49152)
-    assert check.find_problem("regex", "(") is not None
-    assert check.find_problem("regex", "[a-z]+") is None
+    assert check.check("regex", "(").problem
+    assert not check.check("regex", "[a-z]+").problem
     check.close()
     assert "[ERROR]" not in "".join(capfd.readouterr())
 
@@ -169,16 +192,19 @@ def test_the_guide_of_a_cancelled_request_is_not_checked(
     may_continue, is_cancelled = threading.Event(), threading.Event()
     cancel = Future.cancel
 
-    def find_problem(check: grammar_check.GrammarCheck, kind: str, guide: str) -> None:
+    def check(
+        self: grammar_check.GrammarCheck, kind: str, guide: str
+    ) -> grammar_check.CheckedGuide:
         checked.append(guide)
         assert may_continue.wait(60)
+        return grammar_check.CheckedGuide()
 
     def record_cancel(future: Future[Any]) -> bool:
         has_ended = cancel(future)
         is_cancelled.set()
         return has_ended
 
-    monkeypatch.setattr(grammar_check.GrammarCheck, "find_problem", find_problem)
+    monkeypatch.setattr(grammar_check.GrammarCheck, "check", check)
     engine = load(engine_dir)
     requests = [request(number, guide_type="regex", guide=str(number)) for number in range(1, 6)]
     for each in requests[:2]:

@@ -169,8 +169,8 @@ class SequenceUpdate:
 
     `log_probs` contains one value per token in `token_ids`. `cum_log_prob` is the sum of the
     sequence's log probabilities so far, and `perf` contains the metrics of the whole request. An
-    update that sets `error` is the last update for its request. If `rejected` is set, the engine
-    never ran the request.
+    update that sets `error` is the last update for its request. If `rejected` is set, the request
+    is the cause of the error, not the engine.
 
     If the request sets `num_top_log_probs`, `top_log_probs` contains the most likely tokens at the
     position of each token in `token_ids`. `prompt` is set in only one update, which belongs to the

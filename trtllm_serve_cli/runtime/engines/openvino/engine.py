@@ -27,15 +27,15 @@ from ...engine import (
     last_line,
 )
 from ...lora.adapter import Adapter
-from ...triton.word_lists import find_word_end
 from ..prefix_blocks import PrefixBlocks
 from .admission import AdmissionQueue
-from .grammar_check import GrammarCheck, structured_output
+from .grammar_check import CheckedGuide, GrammarCheck, structured_output
 from .kv_blocks import TOKENS_PER_BLOCK, count_blocks, count_needed_blocks, count_sequences
 from .loading import load_pipeline, reuses_blocks
 from .request import Drafts, Guide, find_guide, make_config
-from .running_request import RunningRequest
+from .running_request import NewTokens, RunningRequest, find_guided, find_slowest_guide
 from .scoring import Scorer
+from .step_guard import StepClock, StepGuard
 
 # How long a step waits for guide checks and scores while no request is running, in seconds.
 _IDLE_S = 0.02
@@ -45,15 +45,11 @@ _FINISH = openvino_genai.GenerationFinishReason
 
 @dataclass(frozen=True, slots=True)
 class _Unchecked:
-    """A request whose guide is being checked.
-
-    `problem` is a future whose result is the reason why the guide cannot be used, or None if the
-    guide is valid.
-    """
+    """A request whose guide is being checked. `checked` is the result of the check."""
 
     request: GenerationRequest
     config: Any
-    problem: Future[str | None]
+    checked: Future[CheckedGuide]
 
 
 class OpenVinoEngine:
@@ -80,7 +76,9 @@ class OpenVinoEngine:
         self._prefix_blocks = PrefixBlocks(
             TOKENS_PER_BLOCK, self._num_blocks if reuses_blocks(config) else 0
         )
-        self._queue = AdmissionQueue[tuple[GenerationRequest, Any]](int(config["max_batch_size"]))
+        self._queue = AdmissionQueue[tuple[GenerationRequest, Any, CheckedGuide | None]](
+            int(config["max_batch_size"])
+        )
         self._running: dict[int, RunningRequest] = {}
         # The ids of cancelled requests, which the pipeline keeps until its next step.
         self._cancelled: list[int] = []
@@ -90,6 +88,7 @@ class OpenVinoEngine:
         self._scorer = Scorer(
             engine_dir, int(config["num_threads"]), has_adapter=adapter is not None
         )
+        self._step_guard = StepGuard()
         self._iteration = 0
         self._num_preemptions = self._num_blocks_reused = self._num_blocks_missed = 0
         self.limits = EngineLimits(
@@ -116,17 +115,17 @@ class OpenVinoEngine:
         config = make_config(request, self._tokenizer, self._drafts)
         guide = find_guide(request, self._tokenizer)
         if guide is None:
-            self._queue.add(request.id, num_sequences, (request, config))
+            self._queue.add(request.id, num_sequences, (request, config, None))
             return
         config.structured_output_config = structured_output(guide.type, guide.text)
-        problem = self._checker.submit(self._find_problem, guide)
-        self._unchecked[request.id] = _Unchecked(request, config, problem)
+        checked = self._checker.submit(self._check, guide)
+        self._unchecked[request.id] = _Unchecked(request, config, checked)
 
     def cancel(self, request_id: int) -> None:
         self._scorer.cancel(request_id)
         if (unchecked := self._unchecked.pop(request_id, None)) is not None:
             # If the check has not started, cancel it so that it does not delay other checks.
-            unchecked.problem.cancel()
+            unchecked.checked.cancel()
         self._queue.drop(request_id)
         if (running := self._running.pop(request_id, None)) is not None:
             self._stop(running)
@@ -139,11 +138,11 @@ class OpenVinoEngine:
     def step(self) -> list[SequenceUpdate]:
         updates = self._queue_checked() + self._admit() + self._scorer.take()
         if not self._pipeline.has_non_finished_requests():
-            futures: list[Future[Any]] = [each.problem for each in self._unchecked.values()]
+            futures: list[Future[Any]] = [each.checked for each in self._unchecked.values()]
             wait([*futures, *self._scorer.pending.values()], _IDLE_S, FIRST_COMPLETED)
             return updates
         started_ns = time.monotonic_ns()
-        self._pipeline.step()
+        is_slow = self._run_pipeline()
         self._release_cancelled()
         self._iteration += 1
         self._record_scheduled(started_ns)
@@ -157,7 +156,7 @@ class OpenVinoEngine:
                     self._stop(running)
                 else:
                     self._queue.release(running.request.id)
-        return updates
+        return updates + self._end_slowest_guide() if is_slow else updates
 
     def stats(self) -> EngineStats:
         metrics = self._pipeline.get_metrics()
@@ -194,14 +193,13 @@ class OpenVinoEngine:
         """
         updates = []
         for each in list(self._unchecked.values()):
-            if not each.problem.done():
+            if not each.checked.done():
                 continue
             request = each.request
             del self._unchecked[request.id]
             try:
-                if problem := each.problem.result():
-                    raise InvalidRequest(problem)
-                self._queue.add(request.id, count_sequences(request), (request, each.config))
+                item = (request, each.config, each.checked.result())
+                self._queue.add(request.id, count_sequences(request), item)
             except (InvalidRequest, OSError, RuntimeError) as error:
                 is_invalid = isinstance(error, InvalidRequest)
                 updates.append(SequenceUpdate(request.id, error=str(error), rejected=is_invalid))
@@ -215,13 +213,35 @@ class OpenVinoEngine:
         if not self._pipeline.has_non_finished_requests():
             self._release_cancelled()
         updates = []
-        for request, config in self._queue.admit():
+        for request, config, guide in self._queue.admit():
             try:
-                self._add(request, config)
+                self._add(request, config, guide)
             except InvalidRequest as error:
                 self._queue.release(request.id)
                 updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
         return updates
+
+    def _run_pipeline(self) -> bool:
+        """Run one step of the pipeline. Return whether guides have slowed it down."""
+        clock, guided = StepClock(), find_guided(self._running.values())
+        compiled = [guide.compile_s for running, guide in guided if not running.num_tokens]
+        self._pipeline.step()
+        times = clock.stop()
+        if guided:
+            return self._step_guard.is_slow(times, max(compiled, default=0.0))
+        self._step_guard.learn(times)
+        return False
+
+    def _end_slowest_guide(self) -> list[SequenceUpdate]:
+        """End the guided request that probably slows down the steps."""
+        slowest = find_slowest_guide(self._running.values())
+        if slowest is None:
+            return []
+        del self._running[slowest.request.id]
+        self._stop(slowest)
+        tensor = "guided_decoding_guide" if slowest.request.guide_type else "bad_words_list"
+        why = f"{tensor} has become too slow and delays other requests; simplify it"
+        return [SequenceUpdate(slowest.request.id, error=why, rejected=True)]
 
     def _stop(self, running: RunningRequest) -> None:
         running.handle.cancel()
@@ -232,11 +252,14 @@ class OpenVinoEngine:
             self._queue.release(request_id)
         self._cancelled.clear()
 
-    def _find_problem(self, guide: Guide) -> str | None:
-        problem = self._grammar_check.find_problem(guide.type, guide.text)
-        return problem and f"{guide.tensor} {problem}"
+    def _check(self, guide: Guide) -> CheckedGuide:
+        """Check a guide. Raise `InvalidRequest` if it cannot be used."""
+        checked = self._grammar_check.check(guide.type, guide.text)
+        if checked.problem:
+            raise InvalidRequest(f"{guide.tensor} {checked.problem}")
+        return checked
 
-    def _add(self, request: GenerationRequest, config: Any) -> None:
+    def _add(self, request: GenerationRequest, config: Any, guide: CheckedGuide | None) -> None:
         input_ids = openvino.Tensor(np.array([request.input_ids], dtype=np.int64))
         try:
             handle = self._pipeline.add_request(request.id, input_ids, config)
@@ -245,7 +268,7 @@ class OpenVinoEngine:
         num_reused = self._prefix_blocks.add(request.input_ids)
         self._num_blocks_reused += num_reused
         self._num_blocks_missed += -(-len(request.input_ids) // TOKENS_PER_BLOCK) - num_reused
-        self._running[request.id] = RunningRequest(request, handle, num_reused)
+        self._running[request.id] = RunningRequest(request, handle, num_reused, guide)
 
     def _record_scheduled(self, started_ns: int) -> None:
         """Record when requests were first scheduled.
@@ -270,29 +293,19 @@ class OpenVinoEngine:
                 "fewer tokens"
             )
             return [SequenceUpdate(running.request.id, error=why)]
-        outputs: dict[int, Any] = {}
-        while running.handle.can_read():
-            for sequence, output in running.handle.read().items():
-                if collected := outputs.get(sequence):
-                    collected[0].extend(output.generated_ids)
-                    collected[1].extend(output.generated_log_probs)
-                    collected[2] = output
-                else:
-                    outputs[sequence] = [
-                        list(output.generated_ids),
-                        list(output.generated_log_probs),
-                        output,
-                    ]
+        outputs = running.read()
         num_requested = running.request.num_return_sequences
         if not outputs and status != _STATUS.FINISHED:
             return []
         if running.request.beam_width > 1:
-            best = sorted(outputs, key=lambda sequence: -outputs[sequence][2].score)[:num_requested]
+            best = sorted(outputs, key=lambda sequence: -outputs[sequence].output.score)[
+                :num_requested
+            ]
         else:
             best = sorted(outputs)[:num_requested]
         if outputs:
-            self._record_tokens(running, sum(len(outputs[key][0]) for key in best))
-        updates = [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
+            running.record_tokens(sum(len(outputs[key].ids) for key in best))
+        updates = [self._update(running, index, outputs[key]) for index, key in enumerate(best)]
         if status == _STATUS.FINISHED:
             # OpenVINO GenAI merges identical beams, so it may return fewer sequences than
             # requested. End each missing sequence with an empty update.
@@ -305,13 +318,6 @@ class OpenVinoEngine:
                 SequenceUpdate(running.request.id, index, finish_reason="stop") for index in missing
             ]
         return updates
-
-    def _record_tokens(self, running: RunningRequest, num_tokens: int) -> None:
-        now_ns = time.monotonic_ns()
-        running.first_token_ns = running.first_token_ns or now_ns
-        running.last_token_ns = now_ns
-        running.num_tokens += num_tokens
-        running.num_steps += 1
 
     def _record_pause(self, running: RunningRequest, *, has_tokens: bool) -> None:
         """Record whether a request is preempted.
@@ -349,22 +355,16 @@ class OpenVinoEngine:
             total_draft_tokens=num_drafts * running.num_steps,
         )
 
-    def _update(
-        self,
-        running: RunningRequest,
-        index: int,
-        ids: list[int],
-        log_probs: list[float],
-        output: Any,
-    ) -> SequenceUpdate:
+    def _update(self, running: RunningRequest, index: int, new: NewTokens) -> SequenceUpdate:
+        ids, log_probs = new.ids, new.log_probs
         request = running.request
         # Like TensorRT-LLM, remove the end token.
-        if output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
+        if new.output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
             ids, log_probs = ids[:-1], log_probs[:-1]
-        finish_reason = _finish_reason(output.finish_reason)
+        finish_reason = _finish_reason(new.output.finish_reason)
         # Search the tokens for stop words, too: OpenVINO GenAI searches only the text, and misses
         # some stop words that consist of whitespace.
-        if (end := self._find_stop(running, index, ids)) is not None:
+        if (end := running.find_stop(index, ids)) is not None:
             ids, log_probs, finish_reason = ids[:end], log_probs[:end], "stop"
         cum = running.cum_log_prob.get(index, 0.0) + sum(log_probs)
         running.cum_log_prob[index] = cum
@@ -377,20 +377,6 @@ class OpenVinoEngine:
             cum if request.return_log_probs else None,
             perf=self._perf(running),
         )
-
-    def _find_stop(self, running: RunningRequest, index: int, ids: list[int]) -> int | None:
-        """Return the position in the new tokens `ids` where the first stop word ends.
-
-        Return None if no stop word ends in these tokens, or if the request uses beam search.
-        """
-        request = running.request
-        if not request.stop_words or request.beam_width > 1:
-            return None
-        collected = running.tokens.setdefault(index, [])
-        start = len(collected)
-        collected += ids
-        end = find_word_end(collected, start, request.stop_words)
-        return None if end is None else end - start
 
 
 def _finish_reason(reason: Any) -> FinishReason | None:

@@ -4,13 +4,14 @@
 
 OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
 fails, this step and all later steps raise an error, so all requests fail. Compiling nested
-repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. To protect the
-engine, `GrammarCheck` first compiles each guide in a process that it can kill. The process uses a
-one-layer model and the engine's tokenizer.
+repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Other guides
+compile fast, but need seconds for each token, because their grammar is ambiguous. To protect the
+engine, `GrammarCheck` first compiles each guide in a process that it can kill, and samples random
+tokens with it. The process uses a one-layer model and the engine's tokenizer.
 
 The process first writes the line "ready". It then reads one JSON object per line:
-{"type": ..., "guide": ...}. It responds to each object with a JSON string on one line: the reason
-why the guide cannot be used, or an empty string if the guide is valid.
+{"type": ..., "guide": ...}. It responds to each object with the fields of a `CheckedGuide` on one
+line.
 """
 
 from __future__ import annotations
@@ -25,20 +26,40 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-COMPILE_LIMIT_S = 2.0
+# The limit for the whole check of a guide, in seconds.
+CHECK_LIMIT_S = 2.0
+# How much CPU time the process may need to sample tokens after the first one. Common guides need up
+# to 0.05 s, and regular expressions such as `(\w+ ?)+` up to 0.7 s.
+_SAMPLING_LIMIT_S = 1.0
+_NUM_SAMPLED = 32
 _START_LIMIT_S = 60.0
 _LIMIT_BYTES = 4 * 1024**3
 _NUM_REMEMBERED = 256
 _WIDTH = 16
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedGuide:
+    """The result of a check.
+
+    `problem` is the reason why the guide cannot be used, or an empty string if the guide is valid.
+    `compile_s` and `sampling_s` are the CPU times of the first token and of the other tokens.
+    """
+
+    problem: str = ""
+    compile_s: float = 0.0
+    sampling_s: float = 0.0
+
+
 class GrammarCheck:
-    """A checker that compiles guides in a separate process.
+    """A checker that compiles and samples guides in a separate process.
 
     The process starts when the first guide is checked. This class is not thread-safe.
     """
@@ -46,49 +67,46 @@ class GrammarCheck:
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
-        # Cache the results by guide, so that each guide is compiled only once.
-        self._problems: OrderedDict[tuple[str, str], str] = OrderedDict()
+        # Cache the results by guide, so that each guide is checked only once.
+        self._results: OrderedDict[tuple[str, str], CheckedGuide] = OrderedDict()
 
-    def find_problem(self, guide_type: str, guide: str) -> str | None:
-        """Return why `guide` cannot be used, or None if it is valid.
-
-        The process has `COMPILE_LIMIT_S` seconds to compile the guide.
-        """
+    def check(self, guide_type: str, guide: str) -> CheckedGuide:
+        """Check a guide. The process has `CHECK_LIMIT_S` seconds to compile and sample it."""
         key = (guide_type, guide)
-        if key not in self._problems:
-            problem = self._query({"type": guide_type, "guide": guide})
-            if problem is None:
+        if key not in self._results:
+            result = self._query({"type": guide_type, "guide": guide})
+            if result is None:
                 # Do not cache a timeout: the same guide may compile when the machine is less busy.
-                limit = f"{COMPILE_LIMIT_S:g} s"
-                return f"takes more than {limit} or too much memory to compile; simplify it"
-            self._problems[key] = problem
-        self._problems.move_to_end(key)
-        if len(self._problems) > _NUM_REMEMBERED:
-            self._problems.popitem(last=False)
-        return self._problems[key] or None
+                limit = f"{CHECK_LIMIT_S:g} s or too much memory"
+                return CheckedGuide(
+                    f"takes more than {limit} to compile and to generate {_NUM_SAMPLED} tokens; "
+                    "simplify it"
+                )
+            self._results[key] = result
+        self._results.move_to_end(key)
+        if len(self._results) > _NUM_REMEMBERED:
+            self._results.popitem(last=False)
+        return self._results[key]
 
     def close(self) -> None:
         """Stop the process if it is running. The next guide starts a new process."""
         if self._process is not None:
             self._stop()
 
-    def _query(self, request: dict[str, str]) -> str | None:
-        """Return why the guide cannot be used, or an empty string if it is valid.
-
-        Return None if the process times out or exits.
-        """
+    def _query(self, request: dict[str, str]) -> CheckedGuide | None:
+        """Return the result of the process, or None if the process times out or exits."""
         process = self._start_if_needed()
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
-            response = self._read_line(COMPILE_LIMIT_S)
+            response = self._read_line(CHECK_LIMIT_S)
         except BrokenPipeError:
             response = None
         if response is None:
             self._stop()
             return None
-        return str(json.loads(response))
+        return CheckedGuide(**json.loads(response))
 
     def _start_if_needed(self) -> subprocess.Popen[str]:
         if self._process is None:
@@ -204,13 +222,11 @@ def main() -> None:
             request = json.loads(line)
             # Normally, the parent process kills this process at the time limit. Set an alarm in
             # case the parent has died.
-            signal.alarm(int(COMPILE_LIMIT_S) + 3)
-            problem = _find_compile_error(
-                pipeline, structured_output(request["type"], request["guide"])
-            )
+            signal.alarm(int(CHECK_LIMIT_S) + 3)
+            result = _check(pipeline, structured_output(request["type"], request["guide"]))
             signal.alarm(0)
-            responses.write(json.dumps(problem) + "\n")
-            if problem:
+            responses.write(json.dumps(asdict(result)) + "\n")
+            if result.problem:
                 # Create a new pipeline, because a pipeline cannot recover from a failed step.
                 # Suppress the error about the request's blocks that the old pipeline logs when it
                 # is deleted.
@@ -243,27 +259,46 @@ def _load(folder: str) -> Any:
     return openvino_genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", {})
 
 
-def _find_compile_error(pipeline: Any, config: Any) -> str:
-    """Return why sampling with this guide fails, or an empty string if it succeeds."""
+def _check(pipeline: Any, config: Any) -> CheckedGuide:
+    """Sample tokens with a guide and measure the CPU time."""
     import numpy as np
     import openvino
-    import openvino_genai
 
     from ...engine import last_line
 
-    generation = openvino_genai.GenerationConfig()
-    generation.max_new_tokens, generation.ignore_eos = 1, True
-    generation.structured_output_config = config
     prompt = openvino.Tensor(np.array([[1]], dtype=np.int64))
+    started_s = time.process_time()
+    compile_s = sampling_s = 0.0
     try:
         # Keep the handle, because the pipeline drops a request when its handle is deleted.
-        handle = pipeline.add_request(0, prompt, generation)
+        handle = pipeline.add_request(0, prompt, _sample(config))
         while pipeline.has_non_finished_requests():
             pipeline.step()
+            compile_s = compile_s or time.process_time() - started_s
+            sampling_s = time.process_time() - started_s - compile_s
+            if sampling_s > _SAMPLING_LIMIT_S:
+                limit = f"{_SAMPLING_LIMIT_S:g} s of CPU time"
+                return CheckedGuide(
+                    f"takes more than {limit} to generate {_NUM_SAMPLED} tokens; simplify it"
+                )
         del handle
     except Exception as error:  # the grammar compiler may raise any type of exception
-        return f"cannot be used: {_strip_location(last_line(error))}"
-    return ""
+        return CheckedGuide(f"cannot be used: {_strip_location(last_line(error))}")
+    return CheckedGuide("", compile_s, sampling_s)
+
+
+def _sample(config: Any) -> Any:
+    """Return the generation config for random tokens that follow the guide.
+
+    The tokens after the guide's end are not constrained.
+    """
+    import openvino_genai
+
+    generation = openvino_genai.GenerationConfig()
+    generation.structured_output_config = config
+    generation.max_new_tokens = generation.min_new_tokens = _NUM_SAMPLED
+    generation.do_sample, generation.rng_seed, generation.ignore_eos = True, 0, True
+    return generation
 
 
 def _strip_location(message: str) -> str:

@@ -44,7 +44,9 @@ _CAPABILITIES = caps.Capabilities(
             "matched in the text, regardless of tokenization; bad words are not supported with "
             "guided decoding"
         ),
-        caps.GUIDED_DECODING: "a guide that takes more than 2 s to compile is rejected",
+        caps.GUIDED_DECODING: (
+            "a guide that takes more than 2 s to compile, or slows down other requests, is rejected"
+        ),
         caps.PERFORMANCE_METRICS: "the number of reused blocks is estimated from earlier prompts",
         caps.LORA: (
             "adapters can also be selected by `lora_name`; each loaded adapter (max_loras) needs a "
