@@ -158,7 +158,7 @@ def find_part(server: RunningServer, part: str) -> psutil.Process | None:
 
 def list_shared_memory(server: RunningServer) -> list[Path]:
     """Return the server's files in shared memory."""
-    return sorted(SHARED_MEMORY.glob(f"tllm-{server.plan.ports['HTTP']}-*"))
+    return sorted(SHARED_MEMORY.glob(f"{server.plan.region_prefix}*"))
 
 
 def take_samples(server: RunningServer, at_s: float) -> Iterator[Sample]:

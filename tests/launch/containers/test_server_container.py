@@ -129,7 +129,7 @@ def test_docker_with_gpus_compared_whole() -> None:
             "--allow-gpu-metrics=true",
             "--log-verbose=0",
             "--disable-auto-complete-config",
-            "--backend-config=python,shm-region-prefix-name=tllm-8000-",
+            "--backend-config=python,shm-region-prefix-name=tllm-8000-2bb80d53-",
         ),
         environ={},
         directory=Path("/servers/8000"),

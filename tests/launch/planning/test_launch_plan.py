@@ -61,7 +61,7 @@ def test_embedded_triton_compared_whole() -> None:
             "--pinned-memory-pool-byte-size=0",
             "--backend-directory=/servers/8000/backends",
             "--disable-auto-complete-config",
-            "--backend-config=python,shm-region-prefix-name=tllm-8000-",
+            "--backend-config=python,shm-region-prefix-name=tllm-8000-2bb80d53-",
         ),
         environ={"PATH": f"{VENV_BIN}:/usr/bin", "LD_LIBRARY_PATH": "/py/lib"},
         directory=Path("/servers/8000"),
@@ -195,7 +195,7 @@ def test_description_is_ready_to_paste() -> None:
         "  /wheel/bin/tritonserver \\",
         "  '--model-repository=/my models/mine' \\",
     ]
-    assert lines[-1] == "  --backend-config=python,shm-region-prefix-name=tllm-8000-"
+    assert lines[-1] == "  --backend-config=python,shm-region-prefix-name=tllm-8000-2bb80d53-"
 
 
 def test_description_without_changes_to_the_environment() -> None:

@@ -74,6 +74,18 @@ def test_launch_and_stop(home: Home) -> None:
     assert (list_servers(home), read_server(server.directory).phase) == ([], "stopped")
 
 
+def test_start_removes_the_shared_memory_of_a_killed_server_on_the_same_port(home: Home) -> None:
+    plan = fake_plan(home.servers)
+    endpoint = dataclasses.replace(plan.endpoint, restricted_token="earlier")
+    earlier = dataclasses.replace(plan, endpoint=endpoint)
+    plan.directory.mkdir(parents=True)
+    (plan.directory / PLAN_FILE).write_text(earlier.to_json())
+    region = Path(f"/dev/shm/{earlier.region_prefix}left")
+    region.touch()
+    stop_server(start(plan))
+    assert not region.exists()
+
+
 def test_folder_with_the_token_is_private(home: Home) -> None:
     server = start(fake_plan(home.servers))
     stop_server(server)

@@ -11,6 +11,7 @@ import psutil
 
 from trtllm_serve_cli.launch.supervisor import reaper
 from trtllm_serve_cli.launch.supervisor.reaper import Reaper, kill_session, list_session
+from trtllm_serve_cli.launch.triton.triton_command import region_prefix
 
 # A process that starts a child process, which outlives it, and prints the child's id.
 SERVER = """
@@ -62,6 +63,23 @@ def test_kills_the_server_and_removes_its_memory_after_the_supervisor_is_killed(
         supervisor.kill()
     assert psutil.wait_procs([server, child, watcher], timeout=60)[1] == []
     assert not region.exists()
+
+
+def test_reaper_of_an_earlier_server_keeps_the_regions_of_a_new_one_on_the_same_port() -> None:
+    earlier, new = (
+        Path(reaper.SHARED_MEMORY, f"{region_prefix(8000, token)}test") for token in ("a", "b")
+    )
+    for region in (earlier, new):
+        region.touch()
+    subprocess.run(
+        (sys.executable, "-I", "-S", reaper.__file__, region_prefix(8000, "a")),
+        input="1000000000\n",
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (earlier.exists(), new.exists()) == (False, True)
+    new.unlink()
 
 
 def test_keeps_the_server_if_the_supervisor_ends_the_reaper() -> None:

@@ -355,8 +355,10 @@ def test_server_dies_with_its_supervisor(tmp_path: Path, number: signal.Signals)
 
 def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path)
-    port = plan.ports["HTTP"]
-    regions = [Path(f"/dev/shm/tllm-{port}-left"), Path(f"/dev/shm/tllm-{port}0-other")]
+    other = dataclasses.replace(
+        plan, endpoint=dataclasses.replace(plan.endpoint, restricted_token="other")
+    )
+    regions = [Path(f"/dev/shm/{each.region_prefix}left") for each in (plan, other)]
     for region in regions:
         region.touch()
     try:

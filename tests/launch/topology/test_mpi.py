@@ -17,6 +17,7 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, Ports, check_mpirun, list_ports
 from trtllm_serve_cli.launch.topology.ranks import Ranks
+from trtllm_serve_cli.launch.triton.triton_command import region_prefix
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.instances import EngineInstances
 
@@ -97,7 +98,7 @@ def test_leader_mode_has_upstreams_options() -> None:
                 # Servers on one machine must not share memory regions.
                 {f"--backend-config=python,shm-region-prefix-name=prefix{rank}_"},
                 own
-                | {f"--backend-config=python,shm-region-prefix-name=tllm-8000-{rank}-"}
+                | {f"--backend-config=python,shm-region-prefix-name=tllm-8000-2bb80d53-{rank}-"}
                 # Only the first rank opens ports. --model-control-mode=none is the default.
                 | (no_port if rank else {"--model-control-mode=none"}),
             )
@@ -130,7 +131,10 @@ def test_two_instances_on_four_gpus_in_leader_mode() -> None:
     ):
         arguments = split(made.argv)[1 + rank]
         assert f"--http-port={http}" in arguments
-        assert f"--backend-config=python,shm-region-prefix-name=tllm-{http}-{rank}-" in arguments
+        assert (
+            f"--backend-config=python,shm-region-prefix-name={region_prefix(http, 'secret')}{rank}-"
+            in arguments
+        )
 
 
 def test_two_instances_on_four_gpus_in_orchestrator_mode() -> None:
@@ -204,7 +208,7 @@ def test_python_engines_run_as_separate_servers() -> None:
         "--http-port=8003",
         "--grpc-port=8004",
         "--metrics-port=8005",
-        "--backend-config=python,shm-region-prefix-name=tllm-8000-1-",
+        "--backend-config=python,shm-region-prefix-name=tllm-8000-2bb80d53-1-",
         "CUDA_VISIBLE_DEVICES=1",
     }
     assert len(first - other) == len(other - first)

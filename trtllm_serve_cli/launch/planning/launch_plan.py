@@ -40,6 +40,7 @@ from trtllm_serve_cli.launch.triton.triton_command import (
     backend_links,
     check_backend,
     chosen_flags,
+    region_prefix,
     stub_environ,
     triton_command,
     triton_flags,
@@ -121,6 +122,11 @@ class LaunchPlan:
     def runs_mpirun(self) -> bool:
         """True if `mpirun` starts Triton, in a container or on this machine."""
         return "mpirun" in self.argv
+
+    @property
+    def region_prefix(self) -> str:
+        """The prefix of the names of the server's shared memory regions."""
+        return region_prefix(self.ports["HTTP"], self.endpoint.restricted_token or "")
 
     @property
     def log(self) -> Path:
@@ -330,9 +336,9 @@ def plan_launch(
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
         **chosen_flags(triton, options, loading),
         "disable-auto-complete-config": None,
-        # Include the port in the prefix, so that servers on one host do not share memory regions.
-        # The supervisor also uses the prefix to remove the regions of a server that was killed.
-        "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
+        # The prefix is also used to remove the regions of a server that was killed.
+        "backend-config": "python,shm-region-prefix-name="
+        f"{region_prefix(options.http_port, token)}",
     }
     if setup is not None:
         # Clear the GPU selection, because the container exposes only the selected GPUs. Use the

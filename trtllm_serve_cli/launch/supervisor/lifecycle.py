@@ -25,6 +25,7 @@ from trtllm_serve_cli.launch.server_state import (
 from trtllm_serve_cli.launch.servers.running import RunningServer, read_plan, read_server
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 from trtllm_serve_cli.launch.supervisor.ports import check_ports
+from trtllm_serve_cli.launch.supervisor.shared_memory import remove_regions
 from trtllm_serve_cli.launch.supervisor.stopping import remove_stale_container
 from trtllm_serve_cli.paths import make_folder, try_lock
 from trtllm_serve_cli.processes import die_with_parent, last_lines
@@ -176,6 +177,8 @@ def _already_exists(plan: LaunchPlan, why: str) -> LaunchFailed:
 
 
 def _write_folder(plan: LaunchPlan) -> None:
+    if (earlier := read_plan(plan.directory)) is not None:
+        remove_regions(earlier.region_prefix)
     reset_state_files(plan.directory)
     plan.log.write_bytes(b"")
     plan.gateway_log.write_bytes(b"")

@@ -5,14 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-
 _FOLDER = Path("/dev/shm")
-
-
-def region_prefix(plan: LaunchPlan) -> str:
-    """Return the name prefix of the server's regions."""
-    return f"tllm-{plan.ports['HTTP']}-"
 
 
 def protect_regions(prefix: str) -> None:

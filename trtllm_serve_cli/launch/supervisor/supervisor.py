@@ -79,7 +79,6 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
 )
 from trtllm_serve_cli.launch.supervisor.shared_memory import (
     protect_regions,
-    region_prefix,
     remove_regions,
 )
 from trtllm_serve_cli.launch.supervisor.spawn import spawn_server
@@ -141,7 +140,7 @@ class Supervisor:
         self._token_hiding = TokenHiding(plan, 0, self._log)
         self._parts: Parts = {}
         self._gateway = GatewayProcess(plan) if plan.gateway is not None else None
-        self._reaper = Reaper(region_prefix(plan))
+        self._reaper = Reaper(plan.region_prefix)
         self._state = describe_supervisor("starting")
 
     def stop(self) -> None:
@@ -183,7 +182,7 @@ class Supervisor:
             self._end_server()
             if self._gateway is not None:
                 self._gateway.end()
-            remove_regions(region_prefix(self._plan))
+            remove_regions(self._plan.region_prefix)
             remove_scratch(self._plan.directory)
             remove_environments()
             self._reaper.end()
@@ -213,7 +212,7 @@ class Supervisor:
 
     def _spawn(self) -> None:
         self._remove_container()
-        remove_regions(region_prefix(self._plan))
+        remove_regions(self._plan.region_prefix)
         clear_drains(self._plan.directory)
         prepare_scratch(self._plan.directory)
         remove_environments()
@@ -249,7 +248,7 @@ class Supervisor:
                     return why
                 self._restart_gateway()
             self._token_hiding.hide(self._process.pid)
-            protect_regions(region_prefix(self._plan))
+            protect_regions(self._plan.region_prefix)
             if probe.is_ready.is_set():
                 self._record_start(spawned_at, probe)
                 self._parts = find_parts(self._plan, self._find_first_pid())
@@ -298,7 +297,7 @@ class Supervisor:
                 return (f"the server {describe_exit(code)}", *self._explain())
             self._rotate_logs()
             self._token_hiding.hide(self._process.pid)
-            protect_regions(region_prefix(self._plan))
+            protect_regions(self._plan.region_prefix)
             self._restart_gateway()
             if may_unload:
                 now = find_parts(self._plan, self._find_first_pid())

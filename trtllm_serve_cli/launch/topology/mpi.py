@@ -91,9 +91,7 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
 
     `flags` are the flags for the first process.
     """
-    changes: Flags = {
-        "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-{rank}-"
-    }
+    changes: Flags = {"backend-config": f"{flags['backend-config']}{rank}-"}
     if rank and ranks.mode == "servers":
         ports = list_ports(ranks, options)[rank]
         changes["http-port"] = str(ports.http)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 # without a value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
+# How many hexadecimal digits in the names of shared memory regions differ between starts.
+_NUM_DIGITS = 8
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
 
 
@@ -67,6 +70,16 @@ def flag_words(flags: Flags) -> tuple[str, ...]:
             case tuple():
                 words += [f"--{name}={each}" for each in value]
     return tuple(words)
+
+
+def region_prefix(http_port: int, token: str) -> str:
+    """Return the prefix of the names of the shared memory regions of a server's Python models.
+
+    Each start has another token and thus another prefix. The processes that clean up after an
+    earlier server with the same port therefore do not remove this server's regions.
+    """
+    start = hashlib.sha256(token.encode()).hexdigest()[:_NUM_DIGITS]
+    return f"tllm-{http_port}-{start}-"
 
 
 def triton_flags(
