@@ -34,11 +34,12 @@ class Engine:
         return TokenProbe(
             Endpoint(),
             "m",
+            ("m",),
             idle_s=30.0,
             timeout_s=60.0,
             clock=lambda: self.now_s,
             send=self.send,
-            count=lambda endpoint: self.num_steps,
+            count=lambda endpoint, parts: self.num_steps,
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Protocol
 
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -36,35 +36,41 @@ def request_token(endpoint: Endpoint, model: str, timeout_s: float) -> None:
     probe_model(endpoint, model, timeout_s, "http")
 
 
-def count_steps(endpoint: Endpoint) -> int:
-    """Return the total number of steps that the engines have completed, or 0 if unknown."""
+def count_steps(endpoint: Endpoint, parts: Container[str]) -> int:
+    """Return the number of steps that the engines among the Triton models `parts` have completed.
+
+    Return 0 if the number is unknown.
+    """
     with contextlib.suppress(TllmError):
         page = fetch_metrics(endpoint.metrics, _METRICS_TIMEOUT_S)
         engines = summarize(parse_metrics(page, 0.0)).engines
-        return sum(each.iteration or 0 for each in engines)
+        return sum(each.iteration or 0 for each in engines if each.model in parts)
     return 0
 
 
 class TokenProbe:
     """Requests tokens from one model. Each request runs in a thread.
 
-    If the engine completes no step for `idle_s` seconds, the probe requests a token with a timeout
-    of `timeout_s` seconds. `clock` returns the time in seconds.
+    `parts` are the Triton models of the model, including its engine. If the engine completes no
+    step for `idle_s` seconds, the probe requests a token with a timeout of `timeout_s` seconds.
+    `clock` returns the time in seconds.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
         model: str,
+        parts: Container[str],
         *,
         idle_s: float,
         timeout_s: float,
         clock: Callable[[], float],
         send: SendProbe = request_token,
-        count: Callable[[Endpoint], int] = count_steps,
+        count: Callable[[Endpoint, Container[str]], int] = count_steps,
     ) -> None:
         self.model = model
         self._endpoint = endpoint
+        self._parts = parts
         self._idle_s = idle_s
         self._timeout_s = timeout_s
         self._clock = clock
@@ -86,11 +92,11 @@ class TokenProbe:
         if is_waiting:
             if now_s >= self._read_due_s:
                 self._read_due_s = now_s + _READ_PERIOD_S
-                self._num_steps = self._count(self._endpoint)
+                self._num_steps = self._count(self._endpoint, self._parts)
             return self._num_steps, self._num_responses
         if now_s >= self._probe_due_s:
             self._probe_due_s = now_s + self._idle_s
-            num_steps = self._count(self._endpoint)
+            num_steps = self._count(self._endpoint, self._parts)
             if num_steps in (0, self._num_steps):
                 self._thread = threading.Thread(target=self._probe, daemon=True)
                 self._thread.start()

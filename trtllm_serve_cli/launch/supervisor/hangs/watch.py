@@ -74,26 +74,30 @@ class HangWatch:
         self._observed_s = self._clock()
         has_workers = any(pulse.role == "worker" for pulse in read_pulses(self._folder))
         self._token_probes = (
-            [] if has_workers else [self._plan_probe(each) for each in self._models]
+            [] if has_workers else [self._plan_probe(*each) for each in self._list_models()]
         )
 
-    def _plan_probe(self, model: str) -> TokenProbe:
+    def _plan_probe(self, model: str, parts: tuple[str, ...]) -> TokenProbe:
         # The timeout must be longer than the time after which the engine counts as hung.
         timeout_s = 2 * (self._limits.hang_timeout_s or self._limits.load_timeout_s)
         return TokenProbe(
             self._plan.endpoint,
             model,
+            parts,
             idle_s=self._limits.token_period_s,
             timeout_s=timeout_s,
             clock=self._clock,
         )
 
-    @property
-    def _models(self) -> tuple[str, ...]:
-        """The text models that are always loaded."""
+    def _list_models(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Return each text model that is always loaded, and all Triton models of its repository."""
         if self._plan.model_control_mode == "explicit":
-            return ()
-        return tuple(each for each in self._plan.text_models if each in self._plan.loading)
+            return []
+        return [
+            (text_model, self._plan.parts_of(model))
+            for text_model, model in zip(self._plan.text_models, self._plan.models, strict=True)
+            if text_model in self._plan.loading
+        ]
 
     def observe(self, triton_pid: int) -> list[Silence]:
         """Return the parts that are silent."""
