@@ -10,6 +10,7 @@ from trtllm_serve_cli.metrics.catalog import (
     CATALOG,
     ENGINE_FAMILIES,
     REQUEST_FAMILIES,
+    SERVER_FAMILIES,
     TRITON_FAMILIES,
     find_families,
 )
@@ -34,6 +35,7 @@ def render_families() -> str:
     parts = {
         "requests": REQUEST_FAMILIES,
         "engine": ENGINE_FAMILIES,
+        "server": SERVER_FAMILIES,
         "others": (*BACKEND_FAMILIES, *TRITON_FAMILIES),
     }
     tables = {}

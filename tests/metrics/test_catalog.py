@@ -17,6 +17,7 @@ from trtllm_serve_cli.runtime.telemetry.families import (
     ENGINE_FAMILIES,
     REQUEST_FAMILIES,
     REQUESTS,
+    SERVER_FAMILIES,
     TTFT,
 )
 
@@ -82,6 +83,8 @@ def test_docs_name_only_catalog_families(page: str) -> None:
 def test_every_tllm_family_is_documented() -> None:
     page = (DOCS / "reference" / "server-metrics.md").read_text(encoding="utf-8")
     undocumented = [
-        each.name for each in (*REQUEST_FAMILIES, *ENGINE_FAMILIES) if f"`{each.name}`" not in page
+        each.name
+        for each in (*REQUEST_FAMILIES, *ENGINE_FAMILIES, *SERVER_FAMILIES)
+        if f"`{each.name}`" not in page
     ]
     assert undocumented == []

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import re
 
-from trtllm_serve_cli.runtime.telemetry.families import ENGINE_FAMILIES, REQUEST_FAMILIES, Family
+from trtllm_serve_cli.runtime.telemetry.families import (
+    ENGINE_FAMILIES,
+    REQUEST_FAMILIES,
+    SERVER_FAMILIES,
+    Family,
+)
 
 # Only Triton's TensorRT-LLM backend publishes these families.
 BACKEND_FAMILIES = (
@@ -135,7 +140,13 @@ TRITON_FAMILIES = (
         origin="triton",
     ),
 )
-CATALOG = (*REQUEST_FAMILIES, *ENGINE_FAMILIES, *BACKEND_FAMILIES, *TRITON_FAMILIES)
+CATALOG = (
+    *REQUEST_FAMILIES,
+    *ENGINE_FAMILIES,
+    *SERVER_FAMILIES,
+    *BACKEND_FAMILIES,
+    *TRITON_FAMILIES,
+)
 
 _BY_SAMPLE = {name: family for family in CATALOG for name in family.sample_names}
 _NAME = re.compile(r"\b(?:nv|tllm)_\w+")

@@ -61,7 +61,7 @@ def test_promtool_accepts_the_files(tmp_path: Path, hold: str) -> None:
         check=False,
     )
     assert checked.returncode == 0, checked.stderr
-    assert "18 rules found" in checked.stdout
+    assert "21 rules found" in checked.stdout
 
 
 def test_panels_do_not_overlap_and_have_unique_ids() -> None:

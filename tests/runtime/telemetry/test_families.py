@@ -8,6 +8,7 @@ from trtllm_serve_cli.runtime.telemetry.families import (
     ENGINE_FAMILIES,
     REQUEST_FAMILIES,
     REQUESTS,
+    SERVER_FAMILIES,
     TTFT,
     Family,
 )
@@ -15,7 +16,8 @@ from trtllm_serve_cli.runtime.telemetry.families import (
 
 def test_names_types_and_labels_are_stable() -> None:
     declared = {
-        each.name: (each.type, each.label) for each in (*REQUEST_FAMILIES, *ENGINE_FAMILIES)
+        each.name: (each.type, each.label)
+        for each in (*REQUEST_FAMILIES, *ENGINE_FAMILIES, *SERVER_FAMILIES)
     }
     assert declared == {
         "tllm_requests_total": ("counter", "outcome"),
@@ -36,10 +38,15 @@ def test_names_types_and_labels_are_stable() -> None:
         "tllm_prefix_cache_queries_total": ("counter", ""),
         "tllm_prefix_cache_hits_total": ("counter", ""),
         "tllm_engine_worker_restarts_total": ("counter", ""),
+        "tllm_server_ready": ("gauge", ""),
+        "tllm_server_hangs_total": ("counter", ""),
+        "tllm_server_restarts_total": ("counter", ""),
     }
 
 
-@pytest.mark.parametrize("family", [*REQUEST_FAMILIES, *ENGINE_FAMILIES], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "family", [*REQUEST_FAMILIES, *ENGINE_FAMILIES, *SERVER_FAMILIES], ids=lambda f: f.name
+)
 def test_declaration_is_complete(family: Family) -> None:
     assert family.help
     assert bool(family.label) == bool(family.values)

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.gateway.errors import unavailable
 from trtllm_serve_cli.gateway.http import json_response
-from trtllm_serve_cli.gateway.server_status import read_server_status
 from trtllm_serve_cli.gateway.telemetry.metrics import CONTENT_TYPE
+from trtllm_serve_cli.runtime.telemetry.server_status import read_server_status
 
 
 async def metrics(request: Request) -> Response:

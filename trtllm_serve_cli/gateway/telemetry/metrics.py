@@ -25,7 +25,12 @@ from prometheus_client.registry import Collector
 
 from trtllm_serve_cli.gateway.access.call import Call
 from trtllm_serve_cli.gateway.access.limits import Limits
-from trtllm_serve_cli.gateway.server_status import read_server_status
+from trtllm_serve_cli.runtime.telemetry.families import (
+    SERVER_HANGS,
+    SERVER_READY,
+    SERVER_RESTARTS,
+)
+from trtllm_serve_cli.runtime.telemetry.server_status import read_server_status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -50,9 +55,6 @@ _PER_TOKEN_BUCKETS = (
 _FIRST_TOKEN_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
-SERVER_READY = "1 if the server is ready, 0 if it is starting, restarting or unresponsive."
-SERVER_HANGS = "Server processes that were killed because they did not respond."
-SERVER_RESTARTS = "Server restarts."
 _LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "key")
 
 
@@ -65,12 +67,12 @@ class _ServerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         if (status := read_server_status(self._directory)) is None:
             return
-        for family, name, description, value in (
-            (GaugeMetricFamily, "tllm_server_ready", SERVER_READY, status.is_ready),
-            (CounterMetricFamily, "tllm_server_hangs", SERVER_HANGS, status.num_hangs),
-            (CounterMetricFamily, "tllm_server_restarts", SERVER_RESTARTS, status.num_restarts),
+        for collected, family, value in (
+            (GaugeMetricFamily, SERVER_READY, status.is_ready),
+            (CounterMetricFamily, SERVER_HANGS, status.num_hangs),
+            (CounterMetricFamily, SERVER_RESTARTS, status.num_restarts),
         ):
-            yield family(name, description, value=value)
+            yield collected(family.name, family.help, value=value)
 
 
 class Metrics:

@@ -14,6 +14,7 @@ from trtllm_serve_cli.launch.supervisor.hangs.watch import pulse_environ
 from trtllm_serve_cli.launch.supervisor.leftovers import scratch_environ
 from trtllm_serve_cli.launch.triton.drain import drain_environ
 from trtllm_serve_cli.processes import die_with_parent
+from trtllm_serve_cli.runtime.telemetry.server_metrics import STATE_FOLDER, STATE_PUBLISHER
 from trtllm_serve_cli.runtime.worker import stack_limit
 
 # Stack size of Triton's threads. The memory is allocated only when it is used.
@@ -39,12 +40,21 @@ def spawn_server(plan: LaunchPlan) -> tuple[subprocess.Popen[bytes], int]:
                 **drain_environ(plan.directory),
                 **pulse_environ(plan.directory),
                 **scratch_environ(plan.directory),
+                **state_environ(plan),
                 stack_limit.VARIABLE: str(resource.getrlimit(resource.RLIMIT_STACK)[0]),
             },
             start_new_session=True,
             preexec_fn=functools.partial(_prepare_server, _parent_death_signal(plan)),
         )
     return process, start
+
+
+def state_environ(plan: LaunchPlan) -> dict[str, str]:
+    """Return the environment variables for the model that publishes the server's state."""
+    loaded = [each for each in plan.text_models if each in plan.loading]
+    if not loaded:
+        return {}
+    return {STATE_FOLDER: str(plan.directory), STATE_PUBLISHER: loaded[0]}
 
 
 def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:

@@ -69,7 +69,12 @@ class TritonPythonModel:
         self._is_decoupled = parameters.is_decoupled
         self._num_slots = parameters.number("max_num_seqs")
         self._has_queue_policy = parameters.has_queue_policy
-        self._ledger = RequestLedger(pb_utils, parameters.model_name, parameters.model_version)
+        self._ledger = RequestLedger(
+            pb_utils,
+            parameters.model_name,
+            parameters.model_version,
+            instance=parameters.instance,
+        )
         self._metrics = _create_metrics(parameters) if parameters.has_engine else None
         self._worker_pulse: PulseFile | None = None
         try:

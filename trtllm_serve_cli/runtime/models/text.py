@@ -114,7 +114,11 @@ class TritonPythonModel:
             is_decoupled=self._is_decoupled,
         )
         self._ledger = RequestLedger(
-            pb_utils, parameters.model_name, parameters.model_version, is_text_model=True
+            pb_utils,
+            parameters.model_name,
+            parameters.model_version,
+            instance=parameters.instance,
+            is_text_model=True,
         )
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)

@@ -25,6 +25,7 @@ from ..telemetry.families import (
     TTFT,
     Outcome,
 )
+from ..telemetry.server_metrics import open_server_metrics
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
 from ..triton.tensors import Array
 
@@ -165,8 +166,8 @@ class RequestLedger:
 
     If the environment variable TLLM_LOG_REQUESTS is `yes`, requests are logged. If it is `prompts`,
     requests are logged with their prompts. If TLLM_OTLP_TRACES is set, spans are sent to the
-    collector at this URL. A thread publishes the counters until `close` is called. `now_ns` returns
-    the current time.
+    collector at this URL. A thread publishes the counters until `close` is called. `instance` is
+    the index of the model's instance. `now_ns` returns the current time.
     """
 
     def __init__(
@@ -175,6 +176,7 @@ class RequestLedger:
         model: str,
         version: str,
         *,
+        instance: int = 0,
         is_text_model: bool = False,
         environ: Mapping[str, str] = os.environ,
         now_ns: Callable[[], int] = time.monotonic_ns,
@@ -189,6 +191,7 @@ class RequestLedger:
         self._model = model
         self.now_ns = now_ns
         self._metrics = CounterMetrics(pb_utils, {"model": model, "version": version})
+        self._server = open_server_metrics(pb_utils, model, instance, environ)
         self._closing = threading.Event()
         self._publisher = threading.Thread(target=self._keep_publishing, daemon=True)
         self._publisher.start()
@@ -229,12 +232,16 @@ class RequestLedger:
         self._publisher.join()
         self._metrics.publish(self.counters.read())
         self._metrics.close()
+        if self._server is not None:
+            self._server.close()
         if self._exporter is not None:
             self._exporter.close()
 
     def _keep_publishing(self) -> None:
         while not self._closing.wait(_PERIOD_S):
             self._metrics.publish(self.counters.read())
+            if self._server is not None:
+                self._server.publish()
 
     def _log_fields(
         self, record: RequestRecord, outcome: Outcome, why: str, duration_s: float

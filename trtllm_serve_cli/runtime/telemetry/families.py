@@ -194,3 +194,21 @@ ENGINE_FAMILIES = (
         "Restarts of the engine worker after it died. Should be zero",
     ),
 )
+# The metric families that show what the supervisor has recorded about the server.
+SERVER_FAMILIES = (
+    SERVER_READY := Family(
+        "tllm_server_ready",
+        "gauge",
+        "1 if the server is ready, 0 if it is starting, restarting, unresponsive or stopping",
+    ),
+    SERVER_HANGS := Family(
+        "tllm_server_hangs_total",
+        "counter",
+        "Processes of the server that were killed because they did not respond. Should be zero",
+    ),
+    SERVER_RESTARTS := Family(
+        "tllm_server_restarts_total",
+        "counter",
+        "Restarts of the server by its supervisor. Should be zero",
+    ),
+)

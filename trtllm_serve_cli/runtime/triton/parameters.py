@@ -56,10 +56,10 @@ class Parameters:
     @property
     def has_engine(self) -> bool:
         """Return whether this instance starts an engine worker."""
-        return not self.shares_engine or self._index == 0
+        return not self.shares_engine or self.instance == 0
 
     @property
-    def _index(self) -> int:
+    def instance(self) -> int:
         """The index of this instance among the model's instances."""
         last = re.search("[0-9]+$", self.instance_name)
         return int(last[0]) if last else 0
@@ -79,7 +79,7 @@ class Parameters:
         The list is empty if `gpu_device_ids` is not set.
         """
         groups = self.text("gpu_device_ids", "").split(";")
-        index = self._index if len(groups) > 1 else 0
+        index = self.instance if len(groups) > 1 else 0
         if index >= len(groups):
             raise ValueError(
                 f"gpu_device_ids in the config.pbtxt of {self.model_name} lists GPUs for only "
