@@ -63,6 +63,7 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self._server = server
 
     def ServerLive(self, request: Any, context: Any) -> Any:
+        self._fake.calls.append(("ServerLive", {}))
         return service_pb2.ServerLiveResponse(live=True)
 
     def ServerReady(self, request: Any, context: Any) -> Any:

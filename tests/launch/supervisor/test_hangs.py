@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -106,6 +107,15 @@ def test_stopped_triton_is_reported_and_restarted(tmp_path: Path) -> None:
     assert f"== Hang\n{report.splitlines()[1]}" in report and what in report.splitlines()[1]
     assert f"{pid} stopped" in report
     assert f"E supervisor] {what}; restarting it" in plan.log.read_text()
+
+
+def test_server_whose_grpc_port_alone_hangs_is_restarted(tmp_path: Path) -> None:
+    plan = quick_plan(tmp_path)
+    with socket.create_server(("127.0.0.1", plan.ports["gRPC"])), supervised(plan):
+        wait_until(lambda: state_of(plan).phase == "unresponsive")
+        what = f"Triton has not responded on {plan.endpoint.grpc} for 0.5 s"
+        assert state_of(plan).why == (what,)
+        wait_until(lambda: state_of(plan).restarts > 0)
 
 
 def test_server_that_responds_again_is_ready_again(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import http.client
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import is_stopped
+from trtllm_serve_cli.launch.supervisor.hangs.grpc_liveness import responds_on_grpc
 from trtllm_serve_cli.launch.supervisor.hangs.liveness import (
     HangLimits,
     Sign,
@@ -67,9 +68,16 @@ class HangWatch:
     def begin(self) -> None:
         """Start monitoring a server that has become ready."""
         self._silences = {}
-        endpoints = (self._plan.endpoint, *self._plan.replicas)
         self._probes = [
-            _LivenessProbe(each, self._limits.probe_period_s, self._clock) for each in endpoints
+            _LivenessProbe(address, responds, self._limits.probe_period_s, self._clock)
+            for endpoint in (self._plan.endpoint, *self._plan.replicas)
+            for address, responds in (
+                (endpoint.http, partial(_responds_on_http, endpoint.http)),
+                (
+                    endpoint.grpc,
+                    partial(responds_on_grpc, endpoint.grpc, endpoint.tls, _LIVE_TIMEOUT_S),
+                ),
+            )
         ]
         self._observed_s = self._clock()
         has_workers = any(pulse.role == "worker" for pulse in read_pulses(self._folder))
@@ -118,11 +126,10 @@ class HangWatch:
             if sign is not None:
                 yield sign
         for probe in self._probes:
-            address = probe.endpoint.http
             yield Sign(
-                f"triton {address}",
+                f"triton {probe.address}",
                 probe.count_responses(),
-                f"Triton has not responded on {address} for {self._limits.idle[0]:g} s",
+                f"Triton has not responded on {probe.address} for {self._limits.idle[0]:g} s",
                 *self._limits.idle,
                 "triton",
                 triton_pid,
@@ -140,10 +147,20 @@ class HangWatch:
 
 
 class _LivenessProbe:
-    """Sends health requests to one Triton server, one at a time, each from its own thread."""
+    """Sends health requests to one port of Triton, one at a time, each from its own thread.
 
-    def __init__(self, endpoint: Endpoint, period_s: float, clock: Callable[[], float]) -> None:
-        self.endpoint = endpoint
+    `responds` sends a request and returns whether Triton has responded.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        responds: Callable[[], bool],
+        period_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.address = address
+        self._responds = responds
         self._period_s = period_s
         self._clock = clock
         self._num_responses = 0
@@ -160,10 +177,16 @@ class _LivenessProbe:
         return self._num_responses
 
     def _send(self) -> None:
-        # Any response shows that Triton is alive, even one with an error status.
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            connection = http.client.HTTPConnection(self.endpoint.http, timeout=_LIVE_TIMEOUT_S)
-            with contextlib.closing(connection):
-                connection.request("GET", _LIVE_PATH)
-                connection.getresponse().read()
-                self._num_responses += 1
+        self._num_responses += self._responds()
+
+
+def _responds_on_http(address: str) -> bool:
+    # Any response shows that Triton is alive, even one with an error status.
+    try:
+        connection = http.client.HTTPConnection(address, timeout=_LIVE_TIMEOUT_S)
+        with contextlib.closing(connection):
+            connection.request("GET", _LIVE_PATH)
+            connection.getresponse().read()
+            return True
+    except (OSError, http.client.HTTPException):
+        return False
