@@ -1,10 +1,11 @@
 """Measure how fast a server detects processes that hang, and recovers.
 
-    python benchmarks/hangs.py -m MODEL [--hang-timeout 120] [--json]
+    python benchmarks/hangs.py -m MODEL [--hang-timeout 120] [--only VICTIM] [--json]
 
-Serves an imported model, and stops its processes one after another with SIGSTOP, each while a
-request is in flight. Prints the seconds until `tllm status` and `/health` report the hang, until
-the request in flight has ended, and until the server is ready again and generates a token.
+Serves a copy of an imported model, and stops its processes one after another with SIGSTOP, each
+while a request is in flight. For the last row, a step of the engine does not return. Prints the
+seconds until `tllm status` and `/health` report the hang, until the request in flight has ended,
+and until the server is ready again and generates a token.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import signal
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -42,6 +46,14 @@ VICTIMS = {
     "process of the text model": "/ensemble/1/model.py",
     "gateway": "trtllm_serve_cli.gateway",
 }
+STEP = "none; a step does not return"
+# Makes the engine's steps wait while this file exists in the model's repository.
+MARKER = "steps-wait"
+SIGNATURE = "    def step(self) -> list[SequenceUpdate]:\n"
+WAIT = """        import time
+        while Path("{marker}").exists():
+            time.sleep(0.05)
+"""
 LIMIT_S = 400.0
 POLL_S = 0.1
 NUM_TOKENS = 500
@@ -52,15 +64,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("--hang-timeout", type=float, default=120.0)
+    parser.add_argument("--only", choices=(*VICTIMS, STEP))
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    names = (arguments.only,) if arguments.only else (*VICTIMS, STEP)
     options = {**PORTS, "hang_timeout_s": arguments.hang_timeout, "openai_processes": 1}
-    plan = plan_for_this_machine(find_home(), (arguments.model,), options)
-    server = launch(plan, on_progress=lambda loading: None)
-    try:
-        rows = {name: measure(server, words) for name, words in VICTIMS.items()}
-    finally:
-        stop_server(server, 0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        repository = copy_model(arguments.model, Path(folder))
+        plan = plan_for_this_machine(find_home(), (), options, repositories=[repository])
+        server = launch(plan, on_progress=lambda loading: None)
+        try:
+            rows = {name: measure(server, name) for name in names}
+        finally:
+            stop_server(server, 0.0)
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return
@@ -70,20 +86,37 @@ def main() -> None:
         print(f"| {name} | {' | '.join(f'{row[each]:.1f}' for each in columns)} |")
 
 
-def measure(server: RunningServer, words: str) -> dict[str, float]:
-    """Stop a process while a request is in flight, and return the seconds until each event."""
-    victim = find_process(server, words)
+def copy_model(model: str, folder: Path) -> Path:
+    """Copy a model's repository, and make the engine's steps wait while the marker exists."""
+    repository = folder / model
+    shutil.copytree(find_home().models / model, repository, symlinks=True)
+    (engine,) = repository.glob("tensorrt_llm/1/tllm_runtime/engines/openvino/engine.py")
+    text = engine.read_text()
+    assert SIGNATURE in text
+    engine.write_text(text.replace(SIGNATURE, SIGNATURE + WAIT.format(marker=repository / MARKER)))
+    return repository
+
+
+def measure(server: RunningServer, name: str) -> dict[str, float]:
+    """Make a process hang while a request is in flight; return the seconds until each event."""
+    victim = find_process(server, VICTIMS.get(name, VICTIMS["engine worker"]))
     ended_s: list[float] = []
     request = threading.Thread(target=send, args=(server, ended_s), daemon=True)
     request.start()
     time.sleep(1.0)
     started_s = time.monotonic()
-    victim.send_signal(signal.SIGSTOP)
+    marker = server.plan.repository / MARKER
+    if name == STEP:
+        marker.touch()
+    else:
+        victim.send_signal(signal.SIGSTOP)
     row = {
         "status": wait(started_s, lambda: phase_of(server) == "unresponsive"),
         "health": wait(started_s, lambda: not is_healthy(server)),
-        "ready again": wait(started_s, lambda: is_ready(server, victim)),
+        "killed": wait(started_s, lambda: not victim.is_running()),
     }
+    marker.unlink(missing_ok=True)
+    row["ready again"] = wait(started_s, lambda: is_ready(server, victim))
     request.join(LIMIT_S)
     return {**row, "request ended": ended_s[0] - started_s if ended_s else float("nan")}
 

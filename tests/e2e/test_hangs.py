@@ -25,6 +25,9 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
+from trtllm_serve_cli.launch.supervisor.hangs import grpc_liveness
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.runtime.engine import GenerationRequest
 from trtllm_serve_cli.runtime.worker.protocol import encode_frame
 
@@ -85,6 +88,12 @@ def health_of(tllm: Tllm) -> tuple[int, str]:
         return 0, ""
 
 
+def published_state(endpoint: Endpoint) -> tuple[float | None, float | None]:
+    """Return whether the server is ready, and its hangs, from Triton's metrics page."""
+    page = parse_metrics(fetch_metrics(endpoint.metrics, 60.0), 0.0)
+    return page.value("tllm_server_ready"), page.value("tllm_server_hangs_total")
+
+
 @contextmanager
 def loaded(endpoint: Endpoint) -> Iterator[None]:
     """Send requests from four threads. Assert that each request ends."""
@@ -115,10 +124,12 @@ def loaded(endpoint: Endpoint) -> Iterator[None]:
         ("tllm_runtime.worker", "the engine worker of tensorrt_llm (process {}) has", 0),
         ("--model-repository", "Triton has not responded", 1),
         ("/tensorrt_llm/1/model.py", "the process of model tensorrt_llm (process {}) has", 1),
+        ("/preprocessing/1/model.py", "the process of model preprocessing (process {}) has", 1),
+        ("/postprocessing/1/model.py", "the process of model postprocessing (process {}) has", 1),
         ("/demo/1/model.py", "the process of model demo (process {}) has not", 1),
         ("trtllm_serve_cli.gateway", "the OpenAI-compatible gateway (process {}) has", 0),
     ],
-    ids=["worker", "Triton", "tensorrt_llm", "text model", "gateway"],
+    ids=["worker", "Triton", "tensorrt_llm", "preprocessing", "postprocessing", "text", "gateway"],
 )
 def test_stopped_process_is_reported_and_restarted(
     tllm: Tllm, hanging_endpoint: Endpoint, words: str, what: str, restarts: int
@@ -136,6 +147,13 @@ def test_stopped_process_is_reported_and_restarted(
         wait_until(lambda: health_of(tllm)[0] == 200, 60)
     assert answers(hanging_endpoint)
     assert tllm.state().hangs > before.hangs
+    wait_until(lambda: published_state(hanging_endpoint) == (1, tllm.state().hangs), 60)
+
+
+def test_grpc_port_responds_to_the_supervisors_request(hanging_endpoint: Endpoint) -> None:
+    with socket.create_connection(hanging_endpoint.grpc.split(":"), 60) as connection:
+        connection.sendall(grpc_liveness.make_request(hanging_endpoint.grpc, "http"))
+        assert grpc_liveness.read_response(connection)
 
 
 def test_step_that_never_returns_is_reported_and_the_worker_restarted(
