@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from trtllm_serve_cli.runtime.worker import abstract_socket
+from tests.fakes import another_user
 from trtllm_serve_cli.runtime.worker.abstract_socket import connect
 
 
@@ -29,11 +28,12 @@ def test_connects_to_a_process_of_the_same_user(name: str, timeout_s: float) -> 
         assert sock.gettimeout() == timeout_s
 
 
-def test_refuses_a_listener_of_another_user(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    uid = os.getuid()
-    monkeypatch.setattr(abstract_socket.os, "getuid", lambda: uid + 1)
-    with pytest.raises(PermissionError, match="another user"):
-        connect(name, 5.0)
+@another_user.needs_root
+def test_refuses_a_listener_of_another_user() -> None:
+    name = f"tllm-test-{uuid.uuid4()}"
+    refused = pytest.raises(PermissionError, match="another user")
+    with another_user.listening(name, b""), refused:
+        connect(name, 60.0)
 
 
 def test_does_not_wait_for_a_listener_that_accepts_nothing(name: str) -> None:

@@ -6,12 +6,14 @@ import contextlib
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fakes import another_user
 from tests.fakes.scripted_worker import (
     COUNT,
     COUNT_CANCELLED,
@@ -22,6 +24,7 @@ from tests.fakes.scripted_worker import (
     REJECT,
     ScriptedEngine,
 )
+from tests.fakes.worker_thread import WorkerThread
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.engine import (
     OPTIONAL_FIELDS,
@@ -37,6 +40,7 @@ from trtllm_serve_cli.runtime.pulse import (
     PulseWriter,
     read_pulses,
 )
+from trtllm_serve_cli.runtime.worker.abstract_socket import connect
 from trtllm_serve_cli.runtime.worker.protocol import ProtocolError, encode_frame, read_frame
 from trtllm_serve_cli.runtime.worker.worker import Worker
 from trtllm_serve_cli.runtime.worker.worker_main import load_engine
@@ -104,6 +108,20 @@ def test_first_frame_contains_the_limits_and_the_stages() -> None:
         "stages_s": {"load_engine": 1.5},
         "number": 0,
     }
+
+
+@another_user.needs_root
+def test_refuses_a_client_of_another_user() -> None:
+    name = f"tllm-test-{uuid.uuid4()}"
+    request = GenerationRequest(1, (HANG,), 2)
+    submit = encode_frame({"do": "submit", "request": request.to_message()})
+    worker = WorkerThread(name)
+    assert another_user.connect(name, submit) in another_user.REFUSED
+    with connect(name, _TIMEOUT_S) as sock:
+        first = read_frame(sock)
+        assert first is not None and first["is"] == "ready"
+    assert worker.engine.stats().active_requests == 0
+    worker.close()
 
 
 def test_sends_tokens_step_by_step(model: Model) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fakes import another_user
 from tests.fakes.scripted_worker import COUNT, COUNT_CANCELLED, HANG, LIMITS
 from tests.fakes.worker_thread import WorkerThread
 from tests.waiting import wait_until
@@ -48,6 +49,15 @@ def listening(name: str) -> Iterator[socket.socket]:
         listener.bind(f"\0{name}")
         listener.listen()
         yield listener
+
+
+@another_user.needs_root
+def test_sends_nothing_to_a_worker_of_another_user(name: str) -> None:
+    with another_user.listening(name, READY) as process:
+        client = SharedWorkerClient(name)
+        assert another_user.read(process) in another_user.REFUSED
+        assert not client.is_open
+        client.close()
 
 
 def _connect(name: str) -> SharedWorkerClient:
