@@ -1,4 +1,4 @@
-"""A proxy between a client and an engine worker that injects one fault into one frame."""
+"""Links between a client and an engine worker that inject one fault into one frame."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from dataclasses import dataclass
 
 from trtllm_serve_cli.runtime.worker.abstract_socket import connect
 
+# `late` delays the frame within all limits, and `overdue` beyond the worker's limit for pings.
 # `swapped` sends the frame after the next one, and `torn` closes the connection inside the frame.
-FAULTS = ("lost", "cut", "torn", "late", "swapped", "doubled")
+FAULTS = ("lost", "cut", "torn", "late", "overdue", "swapped", "doubled")
 _LATE_S = 0.02
 
 
@@ -31,43 +31,41 @@ class Fault:
         return f"{self.name} {self.kind} {self.at}"
 
 
-class FrameProxy:
-    """Listen on `name`, and forward each connection to the socket `target` in threads."""
+class FaultyLink:
+    """Forward frames between sockets in threads, and inject the fault once.
 
-    def __init__(self, name: str, target: str, fault: Fault) -> None:
-        self._target = target
+    `overdue_s` is the delay of the fault `overdue`, and `is_over` is set after the delay.
+    """
+
+    def __init__(self, fault: Fault, overdue_s: float) -> None:
         self._fault = fault
+        self._overdue_s = overdue_s
         self._num_seen = 0
+        self._is_closing = threading.Event()
         self.has_injected = threading.Event()
+        self.is_over = threading.Event()
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(f"\0{name}")
-        self._listener.listen()
-        self._start(self._accept)
+
+    def join(self, one: socket.socket, other: socket.socket) -> None:
+        """Forward the frames between two sockets, and close them with the link."""
+        self._sockets += (one, other)
+        self._start(self._forward, one, other)
+        self._start(self._forward, other, one)
 
     def close(self) -> None:
-        for sock in (self._listener, *self._sockets):
+        self._is_closing.set()
+        for sock in self._sockets:
             _end(sock)
         for thread in self._threads:
             thread.join(60)
-        for sock in (self._listener, *self._sockets):
+        for sock in self._sockets:
             sock.close()
 
     def _start(self, target: object, *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
         self._threads.append(thread)
         thread.start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self._sockets.append(client)
-                worker = connect(self._target, None)
-                self._sockets.append(worker)
-                self._start(self._forward, client, worker)
-                self._start(self._forward, worker, client)
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         held = b""
@@ -104,11 +102,32 @@ class FrameProxy:
             case "torn":
                 sink.sendall(half)
                 _end(sink)
-            case "late":
-                time.sleep(_LATE_S)
+            case "late" | "overdue":
+                self._is_closing.wait(_LATE_S if self._fault.name == "late" else self._overdue_s)
+                self.is_over.set()
                 sink.sendall(frame)
             case "doubled":
                 sink.sendall(frame + frame)
+
+
+class FrameProxy(FaultyLink):
+    """Listen on `name`, and join each connection to the socket `target`."""
+
+    def __init__(self, name: str, target: str, fault: Fault, overdue_s: float) -> None:
+        super().__init__(fault, overdue_s)
+        self._target = target
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._sockets.append(self._listener)
+        self._listener.bind(f"\0{name}")
+        self._listener.listen()
+        self._start(self._accept)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._sockets.append(client)
+                self.join(client, connect(self._target, None))
 
 
 def _end(sock: socket.socket) -> None:

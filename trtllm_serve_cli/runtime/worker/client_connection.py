@@ -7,10 +7,6 @@ from typing import Any
 
 from .protocol import FrameNumbers
 
-# Disconnect a client after this number of unanswered pings, because the client hangs or a frame
-# between the client and the worker is incomplete. Count pings instead of seconds, because the
-# worker sends no pings during a long engine step.
-_MAX_UNANSWERED_PINGS = 60
 # The low 40 bits of an engine id are the client's request id, and the high bits are the client's
 # number.
 CLIENT_SHIFT = 40
@@ -22,10 +18,15 @@ class ClientConnection:
 
     Request ids are unique only within one client, so the engine's id for a request also contains
     the client's number.
+
+    A client with more than `max_unanswered_pings` unanswered pings is disconnected, because it
+    hangs or a frame between the client and the worker is incomplete. Pings are counted instead of
+    seconds, because the worker sends no pings during a long engine step.
     """
 
-    def __init__(self, number: int, sock: socket.socket) -> None:
+    def __init__(self, number: int, sock: socket.socket, max_unanswered_pings: int) -> None:
         self.number = number
+        self._max_unanswered_pings = max_unanswered_pings
         self.sock = sock
         # Maps the engine id of each request to the number of its sequences that have not ended.
         self.open: dict[int, int] = {}
@@ -46,6 +47,6 @@ class ClientConnection:
         """Send a ping. Raise `BlockingIOError` if too many pings are unanswered."""
         if self.num_unanswered is not None:
             self.num_unanswered += 1
-            if self.num_unanswered > _MAX_UNANSWERED_PINGS:
+            if self.num_unanswered > self._max_unanswered_pings:
                 raise BlockingIOError("a model does not answer pings")
         self.send({"is": "ping"})

@@ -38,6 +38,8 @@ from .protocol import ProtocolError, read_frame
 _IDLE_STATS_PERIOD_S = 0.5
 # The interval in seconds at which the worker sends a ping to each client.
 _PING_PERIOD_S = 0.5
+# A client with more unanswered pings is disconnected.
+_MAX_UNANSWERED_PINGS = 60
 # A client that does not read for this number of seconds is disconnected.
 _SEND_TIMEOUT_S = 5.0
 # If the engine has been idle for this number of seconds, the worker submits a self-test request for
@@ -69,6 +71,7 @@ class Worker:
         send_timeout_s: float = _SEND_TIMEOUT_S,
         self_test_period_s: float = _SELF_TEST_PERIOD_S,
         ping_period_s: float = _PING_PERIOD_S,
+        max_unanswered_pings: int = _MAX_UNANSWERED_PINGS,
         pulse: PulseWriter | None = None,
         stages_s: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
@@ -80,7 +83,8 @@ class Worker:
         self._ping_period_s = ping_period_s
         self._ping_due_s = time.monotonic() + ping_period_s
         self._idle_wait_s = min(_IDLE_STATS_PERIOD_S, ping_period_s)
-        self._owner = ClientConnection(0, sock)
+        self._max_unanswered_pings = max_unanswered_pings
+        self._owner = ClientConnection(0, sock, max_unanswered_pings)
         self._limit_sending(sock)
         self._clients = {0: self._owner}
         self._listener = listener
@@ -167,7 +171,8 @@ class Worker:
                 sock.close()
                 continue
             self._limit_sending(sock)
-            self._commands.put((ClientConnection(number, sock), {"do": "join"}))
+            client = ClientConnection(number, sock, self._max_unanswered_pings)
+            self._commands.put((client, {"do": "join"}))
 
     def _limit_sending(self, sock: socket.socket) -> None:
         """Set a send timeout, so that a client that does not read cannot block other clients."""
