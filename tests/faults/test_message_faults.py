@@ -142,7 +142,9 @@ FAILED = [Fault(name, "failed") for name in FAULTS]
 
 
 @pytest.mark.parametrize("fault", FAILED, ids=str)
-def test_owner_of_a_worker_that_cannot_start_survives_each_fault(name: str, fault: Fault) -> None:
+def test_owner_of_a_worker_that_cannot_start_survives_each_fault(
+    name: str, fault: Fault, note_faults: Callable[[str, int], None]
+) -> None:
     link = FaultyLink(fault, OVERDUE_S)
     workers = OwnedWorkers(f"{name} {fault} owner", link, WHY, **PINGS)
     owner = WorkerProcess("scripted", {}, command=workers.command)
@@ -152,12 +154,13 @@ def test_owner_of_a_worker_that_cannot_start_survives_each_fault(name: str, faul
     assert submit_when_open(owner, COUNT).take() == TOKENS
     owner.close()
     workers.close()
+    note_faults(f"{fault.name} {fault.kind} of the owner", 1)
 
 
 @pytest.mark.parametrize("kind", ["gateway", "model"])
 @pytest.mark.parametrize("fault", FAILED, ids=str)
 def test_client_of_a_worker_that_cannot_start_survives_each_fault(
-    name: str, kind: str, fault: Fault
+    name: str, kind: str, fault: Fault, note_faults: Callable[[str, int], None]
 ) -> None:
     target, through = f"{name} {kind} {fault} target", f"{name} {kind} {fault}"
     proxy = FrameProxy(through, target, fault, OVERDUE_S)
@@ -175,3 +178,4 @@ def test_client_of_a_worker_that_cannot_start_survives_each_fault(
             assert submit_when_open(client, COUNT).take() == TOKENS
     worker.close()
     proxy.close()
+    note_faults(f"{fault.name} {fault.kind}", 1)
