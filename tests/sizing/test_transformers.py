@@ -68,7 +68,7 @@ def test_counts_match_transformers(name: str, transformers_counts: dict[str, int
 def transformers_counts() -> dict[str, int]:
     """Return the parameter counts of Transformers' models by name.
 
-    A process of its own counts them, because tests of tokenizers in this process import
+    A child process counts them, because tests of tokenizers in this process import
     Transformers without PyTorch, and Transformers remembers that.
     """
     configs_by_name = {name: _with_few_layers(_MODELS[name]) for name in _COMPARED}
