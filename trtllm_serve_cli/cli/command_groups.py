@@ -15,6 +15,7 @@ from typer.completion import install_callback, show_callback
 from typer.core import TyperGroup
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, SYNONYMS, Command
+from trtllm_serve_cli.cli.shared.metavars import set_metavars
 
 # Newer versions of Typer bundle a copy of Click. Use the base class of one of Typer's exceptions,
 # so that `except UsageError` matches the class that Typer raises.
@@ -41,7 +42,10 @@ def _make_click_command(command: Command) -> Any:
         app.add_typer(target, name=command.name, short_help=command.summary)
     else:
         app.command(command.name, short_help=command.summary)(target)
-    return typer.main.get_group(app).commands[command.name]
+    made = typer.main.get_group(app)
+    for _, each in walk_commands(made):
+        set_metavars(each)
+    return made.commands[command.name]
 
 
 class _LazyCommands(Mapping[str, Any]):

@@ -39,7 +39,12 @@ UrlsOption = Annotated[
 _INTERVAL_S = 2.0
 _HOLD = "5m"
 
-metrics_app = typer.Typer(cls=FullSummaryGroup, invoke_without_command=True, no_args_is_help=False)
+metrics_app = typer.Typer(
+    cls=FullSummaryGroup,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    subcommand_metavar="[COMMAND] [ARGS]...",
+)
 
 
 @metrics_app.callback()
@@ -116,7 +121,10 @@ def metrics(
 @metrics_app.command("export")
 def export(
     what: Annotated[
-        MetricsExport, typer.Argument(help="Program for which to write the configuration.")
+        MetricsExport,
+        typer.Argument(
+            metavar="{prometheus|grafana}", help="Program for which to write the configuration."
+        ),
     ],
     output_dir: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write the files to.")
