@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -508,3 +509,38 @@ def test_vllm_worker_runs_in_the_requested_python(
     assert (model.engine_kind, model.layout) == ("vllm", "inflight")
     config = (model.path / "tensorrt_llm" / "config.pbtxt").read_text()
     assert 'string_value: "/vllm/bin/python3"' in config
+
+
+@pytest.mark.parametrize(
+    ("section", "folder", "next_step"),
+    [
+        (
+            "repository",
+            RepositorySection(dir=Path("/srv/with space")),
+            "set TLLM_HOME or --repo to a folder with another path",
+        ),
+        (
+            "engine",
+            EngineSection(dir=Path("/srv/schön")),
+            "import the model with --engine-dir set to a folder in ASCII",
+        ),
+    ],
+)
+def test_folder_that_start_refuses_is_reported_before_the_build(
+    home: Home, gguf: str, section: str, folder: Any, next_step: str
+) -> None:
+    def build(*_: object, **__: object) -> Engine:
+        raise BuildFailed("No build.")
+
+    declaration = Declaration(ModelSection("mine", gguf), **{section: folder})
+    messages: list[str] = []
+    with pytest.raises(BuildFailed):
+        import_model(declaration, home, display=Display(messages.append), build=build)
+    assert messages[0] == (
+        "Warning: without a container, `tllm start` cannot serve the model. Triton cannot use the "
+        f"folder {folder.dir}. Triton's Python backend supports only ASCII paths without spaces "
+        f"and without characters that are special in a shell. To fix it, {next_step}."
+    )
+    plan = plan_import(declaration, home)
+    assert messages[0] in plan.describe()
+    assert plan.as_dict()["path_problem"] == f"Triton cannot use the folder {folder.dir}."

@@ -33,6 +33,7 @@ from trtllm_serve_cli.engine_kinds.selection import (
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration, override
+from trtllm_serve_cli.launch.triton.stub_paths import check_paths
 from trtllm_serve_cli.paths import Home, check_model_name, expand_user
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
 from trtllm_serve_cli.repository.model.store import find_model, read_manifest
@@ -60,8 +61,8 @@ class ImportPlan:
     """The plan for importing a model.
 
     `build` is `None` if the source is an engine, or if the checkpoint cannot be inspected before it
-    is downloaded.
-    `repository` is the folder of the model repository.
+    is downloaded. `repository` is the folder of the model repository. `path_problem` is the error
+    for a folder that the local Triton cannot use, or `None`.
     """
 
     declaration: Declaration
@@ -71,6 +72,7 @@ class ImportPlan:
     build: BuildPlan | None
     repository: Path
     preserved: PreservedSettings
+    path_problem: BadInput | None = None
 
     @property
     def is_built(self) -> bool:
@@ -102,6 +104,7 @@ class ImportPlan:
             "engine_kind": self.choice.kind,
             "engine_reason": self.choice.reason,
             "missing": missing and missing.what,
+            "path_problem": self.path_problem and self.path_problem.what,
             "layout": self.declaration.repository.layout,
             "fetch": {
                 "description": self.fetch.description,
@@ -127,6 +130,8 @@ class ImportPlan:
         lines.append(self.choice.reason)
         if missing := self.missing:
             lines.append(f"Missing on this machine: {missing.what} To fix it, {missing.next_step}.")
+        if self.path_problem:
+            lines.append(describe_path_problem(self.path_problem))
         if isinstance(self.source, EngineSource):
             lines.append("Nothing to build: the source is an engine.")
         elif sentence := find_kind(self.choice.kind).building.no_build_reason:
@@ -189,7 +194,29 @@ def plan_import(
         build = plan_engine(
             request_build(declaration, choice, checkpoint, home, preserved.kept), declaration, home
         )
-    return ImportPlan(declaration, source, fetch, choice, build, repository, preserved)
+    problem = find_path_problem(declaration, home)
+    return ImportPlan(declaration, source, fetch, choice, build, repository, preserved, problem)
+
+
+def find_path_problem(declaration: Declaration, home: Home) -> BadInput | None:
+    """Return the error with which `tllm start` refuses the folders of the import, or `None`.
+
+    A container or `tllm infer --no-server` may still be able to use the model.
+    """
+    repository = declaration.repository.dir or home.models
+    try:
+        check_paths(home.servers, [repository], [declaration.engine.dir or home.engines])
+    except BadInput as error:
+        return error
+    return None
+
+
+def describe_path_problem(problem: BadInput) -> str:
+    """Return a warning about a folder that the local Triton cannot use, as one line."""
+    return (
+        "Warning: without a container, `tllm start` cannot serve the model. "
+        f"{problem.what} {problem.why}. To fix it, {problem.next_step}."
+    )
 
 
 def find_source(name: str, home: Home) -> Source:

@@ -26,6 +26,7 @@ from trtllm_serve_cli.importing.import_plan import (
     ImportPlan,
     choose_engine_dir,
     describe_engine_source,
+    describe_path_problem,
     fetch_options,
     find_build_tools,
     find_preserved_settings,
@@ -132,6 +133,8 @@ def import_model(
     stages_s: dict[str, float] = {}
     display = display.collect_stages(stages_s)
     plan = plan_import(declaration, home)
+    if plan.path_problem:
+        display.notify(describe_path_problem(plan.path_problem))
     with hold_import_lock(home, declaration.model.name, display.notify):
         _check_replaceable(plan.repository)
         if not force:

@@ -46,3 +46,13 @@ def test_unknown_model_is_refused_before_any_step(tllm: Tllm) -> None:
 def test_wrong_usage(tllm: Tllm, words: tuple[str, ...], message: str) -> None:
     code, out, err = tllm("run", *words)
     assert (code, out, message in err) == (2, "", True)
+
+
+def test_folder_that_triton_cannot_use_is_refused_before_the_import(
+    tllm: Tllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TLLM_HOME", str(tmp_path / "with space"))
+    code, out, err = tllm("run", "demo", "Hi")
+    assert (code, out) == (3, "")
+    assert f"Triton cannot use the folder {tmp_path}/with space/servers." in err
+    assert not (tmp_path / "with space" / "models").exists()

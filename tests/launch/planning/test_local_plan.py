@@ -61,6 +61,13 @@ def test_every_plan_has_a_new_token(home: Home) -> None:
     assert len({plan.endpoint.restricted_token for plan in plans}) == 2
 
 
+def test_folder_that_triton_cannot_use_is_refused(tmp_path: Path) -> None:
+    home = Home(tmp_path / "with space", tmp_path / "engines")
+    add_model(home, "m")
+    with pytest.raises(BadInput, match=r"Triton cannot use the folder .*/with space/servers"):
+        plan_for_this_machine(home, [], {})
+
+
 def test_engine_of_two_ranks_is_planned_as_two_processes(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

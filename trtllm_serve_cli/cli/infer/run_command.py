@@ -162,8 +162,12 @@ def _is_imported(home: Home, name: str, model: OptionValues) -> bool:
 
 def _import(home: Home, sections: dict[str, OptionValues]) -> None:
     from trtllm_serve_cli.cli.models.import_command import declare, import_and_notify
+    from trtllm_serve_cli.importing.import_plan import find_path_problem
 
-    import_and_notify(declare(None, [], sections), home)
+    declaration = declare(None, [], sections)
+    if problem := find_path_problem(declaration, home):
+        raise problem
+    import_and_notify(declaration, home)
 
 
 def _start(home: Home, name: str, launch: OptionValues, *, suggests_prompt: bool) -> None:

@@ -44,5 +44,5 @@ def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[P
             raise BadInput(
                 f"Triton cannot use the folder {path}.",
                 why="Triton's Python backend supports only ASCII paths",
-                next_step="move the engine, and import the model again with --engine-dir",
+                next_step="import the model with --engine-dir set to a folder with an ASCII path",
             )
