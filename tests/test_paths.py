@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import (
     Home,
+    check_can_create,
     check_model_name,
     expand_user,
     find_home,
@@ -184,9 +185,18 @@ def test_home_of_an_unknown_user_is_refused() -> None:
     assert expand_user(Path("~/x")) == Path.home() / "x"
 
 
+def test_check_of_a_folder_creates_nothing(tmp_path: Path) -> None:
+    check_can_create(tmp_path / "deep" / "folder")
+    assert names_in(tmp_path) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        check_can_create(tmp_path / "file" / "folder")
+
+
 def test_folder_in_a_file_system_without_files_is_refused() -> None:
-    with pytest.raises(BadInput, match="The folder /proc/none/x cannot be created"):
-        make_folder(Path("/proc/none/x"))
+    for create in (make_folder, check_can_create):
+        with pytest.raises(BadInput, match="The folder /proc/none/x cannot be created"):
+            create(Path("/proc/none/x"))
     with (
         pytest.raises(BadInput, match="The folder /proc/none cannot be created"),
         write_aside(Path("/proc/none")),

@@ -106,6 +106,16 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
+def check_can_create(folder: Path) -> None:
+    """Raise `BadInput` or `OSError` if the folder cannot be created or replaced.
+
+    Create a temporary file, without a name if possible, in the folder's nearest existing parent.
+    """
+    parent = next(each for each in folder.absolute().parents if each.exists())
+    with _creating(folder), tempfile.TemporaryFile(dir=parent):
+        pass
+
+
 def check_model_name(name: str) -> str:
     """Return `name`. Raise `BadInput` if it is not a valid name for a folder and a Triton model."""
     if not _MODEL_NAME.fullmatch(name):

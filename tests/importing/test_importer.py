@@ -334,6 +334,36 @@ def test_folder_with_other_files_is_never_replaced(
     assert ([path.name for path in photos.iterdir()], builder.num_built) == (["cat.png"], 0)
 
 
+@pytest.mark.parametrize(
+    ("section", "folder"),
+    [
+        ("repository", RepositorySection(dir=Path("/proc/x"))),
+        ("engine", EngineSection(dir=Path("/proc/x"))),
+    ],
+)
+def test_folder_that_cannot_be_created_is_refused_before_the_download(
+    home: Home, builder: Builder, gguf: str, section: str, folder: Any
+) -> None:
+    stages: list[str] = []
+    display = Display(on_stage=lambda name, duration_s: stages.append(name))
+    declaration = Declaration(ModelSection("mine", gguf), **{section: folder})
+    with pytest.raises(BadInput, match="The folder /proc/x cannot be created"):
+        import_model(declaration, home, display=display, build=builder)
+    assert (stages, builder.num_built) == ([], 0)
+
+
+def test_engine_folder_with_other_files_is_refused_before_the_download(
+    home: Home, builder: Builder, gguf: str, tmp_path: Path
+) -> None:
+    photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
+    stages: list[str] = []
+    display = Display(on_stage=lambda name, duration_s: stages.append(name))
+    declaration = Declaration(ModelSection("mine", gguf), engine=EngineSection(dir=photos))
+    with pytest.raises(BadInput, match="photos contains files that are not part of an engine"):
+        build_model(declaration, home, display=display, build=builder)
+    assert stages == []
+
+
 def test_repository_and_engine_are_written_to_the_requested_folders(
     home: Home, builder: Builder, gguf: str, tmp_path: Path
 ) -> None:

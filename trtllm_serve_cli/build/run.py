@@ -77,7 +77,7 @@ def build_engine(
     for step in plan.steps:
         if plan.container is None or step.is_local:
             _check_program(step)
-    _check_replaceable(plan.engine_dir, plan.model_name)
+    check_engine_dir(plan.engine_dir, plan.model_name)
     if plan.container is not None:
         prepare_container(plan.container, notify, on_line)
         # If an earlier build was killed, its container may still be running.
@@ -172,7 +172,7 @@ def _check_program(step: BuildStep) -> None:
         )
 
 
-def _check_replaceable(engine_dir: Path, name: str) -> None:
+def check_engine_dir(engine_dir: Path, name: str) -> None:
     """Raise `BadInput` if the build would delete files that are not part of an engine."""
     if not engine_dir.exists() or (engine_dir / ENGINE_FILE).exists():
         return

@@ -13,7 +13,7 @@ from typing import Protocol
 from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.container import prepare_container
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.build.run import build_engine
+from trtllm_serve_cli.build.run import build_engine, check_engine_dir
 from trtllm_serve_cli.build.store import lock_of
 from trtllm_serve_cli.engine_kinds.dispatch import (
     complete_engine,
@@ -36,7 +36,7 @@ from trtllm_serve_cli.importing.import_plan import (
     serving_options,
 )
 from trtllm_serve_cli.importing.import_record import ImportRecord, record_import
-from trtllm_serve_cli.paths import Home, hold_lock
+from trtllm_serve_cli.paths import Home, check_can_create, hold_lock
 from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
 from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.model.store import read_manifest
@@ -137,6 +137,7 @@ def import_model(
         display.notify(describe_path_problem(plan.path_problem))
     with hold_import_lock(home, declaration.model.name, display.notify):
         _check_replaceable(plan.repository)
+        check_can_create(plan.repository)
         if not force:
             _check_name_is_free(declaration.model.name, plan)
         with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
@@ -179,6 +180,7 @@ def _obtain_engine(
         yield describe_engine_source(declaration, source)
         return
     assert isinstance(source, CheckpointSource)
+    _check_can_store_engine(plan, home)
     if plan.build and plan.build.container and (force or not plan.is_built):
         # Pull the image before downloading the weights, so that no download time is wasted if the
         # pull fails.
@@ -216,6 +218,17 @@ def _check_replaceable(repository: Path) -> None:
             why="the import would delete all files in this folder",
             next_step="move the files elsewhere, or choose another folder with --repo DIR",
         )
+
+
+def _check_can_store_engine(plan: ImportPlan, home: Home) -> None:
+    """Raise `BadInput` or `OSError` if a new engine cannot be stored after its build."""
+    name = plan.declaration.model.name
+    if plan.is_built or find_kind(plan.choice.kind).serves_checkpoints:
+        return
+    engine_dir = plan.declaration.engine.dir or home.engines / name
+    check_engine_dir(engine_dir, name)
+    if not engine_dir.exists():
+        check_can_create(engine_dir)
 
 
 def _check_name_is_free(name: str, plan: ImportPlan) -> None:
