@@ -189,7 +189,7 @@ def test_finding_a_server_needs_nothing_that_windows_lacks(home_folder: Path) ->
     )
     ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (
-        3, "Error: No server is running.\n Next: run `tllm start`\n",
+        3, "Error: No server is running.\n Next: run `tllm import -m demo`\n",
     )  # fmt: skip
 
 

@@ -108,14 +108,14 @@ def test_stop_removes_an_ended_job_from_the_list(tllm: Tllm, home: Home, tmp_pat
     code, _, err = tllm("infer", "Hello")
     assert (code, "then run `tllm deploy slurm -m m --submit`" in err) == (3, True)
     assert tllm("stop") == (0, "", "Slurm job 42 had already ended.\n")
-    assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
+    assert tllm("status") == (0, "", "No server is running. Next: run `tllm start`\n")
 
 
 def test_submit_requires_sbatch(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     (tmp_path / "bin" / "sbatch").unlink()
     code, _, err = tllm("deploy", "slurm", "--submit")
     assert (code, "Error: sbatch is not installed." in err) == (3, True)
-    assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
+    assert tllm("status") == (0, "", "No server is running. Next: run `tllm start`\n")
 
 
 def test_manifests_as_yaml_and_as_json(tllm: Tllm, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_server_from_start_to_stop(tllm: Tllm, ports: list[str]) -> None:
     code, out, err = tllm("stop")
     assert (code, out) == (0, "")
     assert err == f"Stopping m on 127.0.0.1:{ports[1]} …\nStopped.\n"
-    assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
+    assert tllm("status") == (0, "", "No server is running. Next: run `tllm start`\n")
 
 
 def test_start_as_json_is_alone_on_stdout(tllm: Tllm, ports: list[str]) -> None:

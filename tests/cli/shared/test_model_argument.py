@@ -65,6 +65,12 @@ def test_load_requires_a_name(tllm: Tllm) -> None:
     assert (code, "No model was specified. Pass NAME." in err) == (2, True)
 
 
-def test_status_of_one_model(tllm: Tllm) -> None:
-    message = "No server is running for a. Next: tllm start -m a\n"
-    assert tllm("status", "a") == (0, "", message)
+def test_status_of_one_model(tllm: Tllm, home: Home) -> None:
+    add_model(home, "mine")
+    for name, next_step in {
+        "mine": "run `tllm start -m mine`",
+        "min": "run the command with mine, or list the imported models with `tllm list`",
+        "dem": "run `tllm import -m demo`, or list the imported models with `tllm list`",
+    }.items():
+        message = f"No server is running for {name}. Next: {next_step}\n"
+        assert tllm("status", name) == (0, "", message)

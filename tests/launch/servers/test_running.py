@@ -111,7 +111,10 @@ def test_no_server_was_ever_started(home: Home) -> None:
     assert list_servers(home) == []
     with pytest.raises(NoServer) as raised:
         find_running(home, None)
-    assert str(raised.value) == "No server is running.\nNext: run `tllm start`"
+    assert str(raised.value) == "No server is running.\nNext: run `tllm import -m demo`"
+    add_model(home, "b")
+    with pytest.raises(NoServer, match="Next: run `tllm start`"):
+        find_running(home, None)
 
 
 def test_only_running_server_is_found(home: Home) -> None:
@@ -173,7 +176,8 @@ def test_model_without_a_server(home: Home) -> None:
     assert str(raised.value) == (
         "No server is running for b.\n"
         "Why: neither an imported model nor a model on a running server has this name\n"
-        "Next: list the imported models with `tllm list`, and the servers with `tllm status`"
+        "Next: list the imported models with `tllm list`, or the models in the catalog with `tllm "
+        "list --catalog`; import others with `tllm import -m NAME -s SOURCE`"
     )
     with pytest.raises(NoServer) as raised:
         find_to_stop(home, "b")

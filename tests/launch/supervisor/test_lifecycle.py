@@ -22,7 +22,7 @@ from tests.ports import free_ports
 from tests.samples.launch_plans import fake_container_plan, fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.errors import BadInput, LaunchFailed
-from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
@@ -157,6 +157,42 @@ def test_incompatible_engine_is_explained(home: Home) -> None:
     assert raised.value.next_step == (
         "build the engine with --force on the same kind of GPU and in the same container as the "
         f"server; the full log is {plan.log}"
+    )
+
+
+def test_start_that_takes_too_long_suggests_a_longer_time_limit(home: Home) -> None:
+    plan = fake_plan(home.servers, "closed", timeout_s=0.5)
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert raised.value.why.startswith("the server was not ready after 0.5 s")
+    assert raised.value.next_step == (
+        f"allow more time, for example --timeout 1; the full log is {plan.log}"
+    )
+
+
+def test_gateway_that_ends_suggests_its_log(home: Home) -> None:
+    plan = fake_plan(home.servers, "silent")
+    # The address is reserved for documentation, so no machine can bind it.
+    config = GatewayConfig(
+        (ServedModel("m", "m", plan.endpoint),), host="192.0.2.1", port=free_ports(1)[0]
+    )
+    with pytest.raises(LaunchFailed) as raised:
+        start(dataclasses.replace(plan, gateway=config))
+    assert raised.value.why.startswith("the OpenAI-compatible gateway ended with exit code ")
+    assert raised.value.next_step == (
+        f"read the gateway's log, {plan.gateway_log}, or start without the gateway: --no-openai; "
+        f"the full log is {plan.log}"
+    )
+
+
+def test_unknown_failure_suggests_the_log_and_the_machine(home: Home) -> None:
+    plan = dataclasses.replace(fake_plan(home.servers), argv=("sh", "-c", "exit 3"))
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert raised.value.why == "the server ended with exit code 3"
+    assert raised.value.next_step == (
+        "search the log for the first error, and check this machine with `tllm doctor`; the full "
+        f"log is {plan.log}"
     )
 
 

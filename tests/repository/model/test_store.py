@@ -108,15 +108,34 @@ def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "command"),
-    [("mine", "tllm import -m mine -s SOURCE"), ("demo", "tllm import -m demo")],
+    ("name", "lines"),
+    [
+        (
+            "dem",
+            [
+                "Why: did you mean demo?",
+                "Next: run `tllm import -m demo`, or list the imported models with `tllm list`",
+            ],
+        ),
+        (
+            "demo",
+            ["Next: run `tllm import -m demo`, or list the imported models with `tllm list`"],
+        ),
+        (
+            "m",
+            [
+                "Next: list the imported models with `tllm list`, or the models in the catalog "
+                "with `tllm list --catalog`; import others with `tllm import -m NAME -s SOURCE`"
+            ],
+        ),
+    ],
 )
-def test_unknown_model_error_suggests_an_import(home: Home, name: str, command: str) -> None:
+def test_unknown_model_error_suggests_only_imports_that_work(
+    home: Home, name: str, lines: list[str]
+) -> None:
     with pytest.raises(UnknownModel) as raised:
         load_model(home, name)
-    assert raised.value.next_step == (
-        f"run `{command}`, or list the imported models with `tllm list`"
-    )
+    assert str(raised.value).splitlines()[1:] == lines
 
 
 @pytest.mark.parametrize("name", ["../elsewhere/mine", "", ".", "mine/"])

@@ -36,17 +36,18 @@ def status(
 
     Example:  tllm status
     """
-    from trtllm_serve_cli.launch.servers.running import find_servers
+    from trtllm_serve_cli.launch.servers.running import find_servers, suggest_start
     from trtllm_serve_cli.paths import find_home
 
     describe, show = (describe_starts, show_starts) if startup else (describe_server, _show_server)
-    servers = [describe(server) for server in find_servers(find_home(), model)]
+    home = find_home()
+    servers = [describe(server) for server in find_servers(home, model)]
     if as_json:
         output.show_json({"servers": servers})
         return
     if not servers:
-        of_model, option = ("", "") if model is None else (f" for {model}", f" -m {model}")
-        output.notify(f"No server is running{of_model}. Next: tllm start{option}")
+        of_model = "" if model is None else f" for {model}"
+        output.notify(f"No server is running{of_model}. Next: {suggest_start(home, model)}")
     for server in servers:
         show(server)
 

@@ -20,7 +20,7 @@ from trtllm_serve_cli.launch.server_state import (
 )
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import last_lines
-from trtllm_serve_cli.repository.model.store import list_names
+from trtllm_serve_cli.repository.model.store import list_names, unknown_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,17 +226,24 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
             next_step="run `tllm status` to list the running servers",
         )
     if model is None:
-        raise NoServer("No server is running.", next_step="run `tllm start`")
-    is_imported = model in list_names(home)
+        raise NoServer("No server is running.", next_step=suggest_start(home, None))
     raise NoServer(
         f"No server is running for {model}.",
         why=""
-        if is_imported
+        if model in list_names(home)
         else "neither an imported model nor a model on a running server has this name",
-        next_step=f"run `tllm start -m {model}`"
-        if is_imported
-        else "list the imported models with `tllm list`, and the servers with `tllm status`",
+        next_step=suggest_start(home, model),
     )
+
+
+def suggest_start(home: Home, model: str | None) -> str:
+    """Return the next step if no server is running for `model`, or for any model if it is None."""
+    names = list_names(home)
+    if model is None:
+        return "run `tllm start`" if names else "run `tllm import -m demo`"
+    if model in names:
+        return f"run `tllm start -m {model}`"
+    return unknown_model(home, model).next_step
 
 
 def find_by_triton_model(home: Home, name: str, address: str | None = None) -> RunningServer | None:

@@ -219,7 +219,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
         _check_ports(plan, {})
     why = state.why or tuple(last_lines(plan.log, 5))
     known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
-    next_step = _suggest_checks(plan, why)
+    next_step = _suggest_checks(plan, state, why)
     if known_failure is not None:
         why = (*why, f"this means that {known_failure.why}")
         next_step = known_failure.next_step
@@ -230,7 +230,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     )
 
 
-def _suggest_checks(plan: LaunchPlan, why: Sequence[str]) -> str:
+def _suggest_checks(plan: LaunchPlan, state: ServerState, why: Sequence[str]) -> str:
     """Return the next step after a failure that is not in `_ENGINE_FAILURES`.
 
     `why` contains the causes from the server's log.
@@ -238,7 +238,7 @@ def _suggest_checks(plan: LaunchPlan, why: Sequence[str]) -> str:
     if is_option_rejected(last_lines(plan.log, 400)):
         return "fix the options after --; Triton's documentation lists its options"
     if not any(line.startswith(f"{model}: ") for line in why for model in plan.loading):
-        return "run `tllm doctor` to check this machine"
+        return _suggest_checks_of_machine(plan, state)
     served = list(zip(plan.repositories, plan.models, strict=False))
     checks = " and ".join(f"`tllm validate {target_of(*each)}`" for each in served)
     imports = " and ".join(f"`{command_to_import_again(*each)} --force`" for each in served)
@@ -246,6 +246,16 @@ def _suggest_checks(plan: LaunchPlan, why: Sequence[str]) -> str:
         f"run {checks} to check the model repository, {imports} to build its engine again, or "
         "`tllm doctor` to check this machine"
     )
+
+
+def _suggest_checks_of_machine(plan: LaunchPlan, state: ServerState) -> str:
+    """Return what to check after a failure whose cause is not in a model."""
+    if state.exit_code is not None:
+        return "search the log for the first error, and check this machine with `tllm doctor`"
+    # Triton was still running, so the gateway ended or the time limit was reached.
+    if any(line.startswith("the server was not ready after") for line in state.why):
+        return f"allow more time, for example --timeout {2 * plan.timeout_s:g}"
+    return f"read the gateway's log, {plan.gateway_log}, or start without the gateway: --no-openai"
 
 
 def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subprocess.Popen[bytes]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.catalog.entries import find_alias
+from trtllm_serve_cli.catalog.entries import find_alias, find_near_aliases
 from trtllm_serve_cli.errors import RepositoryError, UnknownModel
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.model.file_changes import complete_changes
@@ -142,16 +142,33 @@ def find_name(home: Home, name: str | None) -> str:
         )
     if name in known:
         return name
-    near = difflib.get_close_matches(name, known, n=3)
+    raise unknown_model(home, name)
+
+
+def unknown_model(home: Home, name: str) -> UnknownModel:
+    """Return the error for a name that no imported model has.
+
+    The next step names a similar model or alias of the catalog.
+    """
     is_alias = find_alias(name) is not None
+    near = difflib.get_close_matches(name, list_names(home), n=3)
+    aliases = [name] if is_alias else find_near_aliases(name, limit=3)
     if near and not is_alias:
-        fix = f"run the command with {near[0]}"
+        next_step = f"run the command with {near[0]}, or list the imported models with `tllm list`"
+    elif aliases:
+        next_step = (
+            f"run `tllm import -m {aliases[0]}`, or list the imported models with `tllm list`"
+        )
     else:
-        fix = f"run `tllm import -m {shlex.quote(name)}{'' if is_alias else ' -s SOURCE'}`"
-    raise UnknownModel(
+        next_step = (
+            "list the imported models with `tllm list`, or the models in the catalog with `tllm "
+            "list --catalog`; import others with `tllm import -m NAME -s SOURCE`"
+        )
+    similar = near or [each for each in aliases if not is_alias]
+    return UnknownModel(
         f"No model named {name!r} has been imported.",
-        why=f"did you mean {', '.join(near)}?" if near else "",
-        next_step=f"{fix}, or list the imported models with `tllm list`",
+        why=f"did you mean {', '.join(similar)}?" if similar else "",
+        next_step=next_step,
     )
 
 
