@@ -7,8 +7,9 @@ import contextlib
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from trtllm_serve_cli.bench.generator.bench_worker import (
@@ -18,6 +19,7 @@ from trtllm_serve_cli.bench.generator.bench_worker import (
     run_share,
     start_now,
 )
+from trtllm_serve_cli.bench.generator.interruption import Interruption, interrupts_blocked
 from trtllm_serve_cli.bench.generator.worker_plan import Share
 from trtllm_serve_cli.processes import die_with_parent
 
@@ -27,66 +29,65 @@ _START_DELAY_S = 0.2
 _PERIOD_S = 0.5
 
 
-def run_workers(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[WorkerResult]:
+def run_workers(
+    shares: Sequence[Share], watch: Callable[[Counts], None], interruption: Interruption
+) -> list[WorkerResult]:
     """Run all shares in parallel, and return the result of each worker.
 
-    All workers start at the same time on the machine's monotonic clock. The first Ctrl-C ends the
-    run early. The second Ctrl-C raises `KeyboardInterrupt`.
+    All workers start at the same time on the machine's monotonic clock. The interruption ends the
+    run early.
     """
     if len(shares) == 1:
-        return [_run_in_process(shares[0], watch)]
-    return _run_in_subprocesses(shares, watch)
+        return [_run_in_process(shares[0], watch, interruption)]
+    return _run_in_subprocesses(shares, watch, interruption)
 
 
-def _run_in_process(share: Share, watch: Callable[[Counts], None]) -> WorkerResult:
-    with contextlib.closing(make_loop(share)) as loop, _interruptible() as interruption:
+def _run_in_process(
+    share: Share, watch: Callable[[Counts], None], interruption: Interruption
+) -> WorkerResult:
+    with contextlib.closing(make_loop(share)) as loop:
 
         def register_cancel(cancel: Callable[[], object]) -> None:
-            interruption.append(lambda: loop.call_soon_threadsafe(cancel))
+            def cancel_soon() -> None:
+                with contextlib.suppress(RuntimeError):  # The loop is closed after the run.
+                    loop.call_soon_threadsafe(cancel)
+
+            interruption.actions.append(cancel_soon)
+            if interruption.has_occurred:
+                cancel()
 
         return loop.run_until_complete(run_share(share, start_now, watch, register_cancel))
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[list[Callable[[], object]]]:
-    """Yield a list to which the caller adds the functions to call on the first SIGINT.
-
-    A second SIGINT calls the previously installed handler.
-    """
-    actions: list[Callable[[], object]] = []
-
-    def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGINT, before)
-        for act in actions:
-            act()
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield actions
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _run_in_subprocesses(
-    shares: Sequence[Share], watch: Callable[[Counts], None]
+    shares: Sequence[Share], watch: Callable[[Counts], None], interruption: Interruption
 ) -> list[WorkerResult]:
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
+    pipes: list[Connection] = []
+    processes: list[BaseProcess] = []
+    interruption.actions.append(lambda: _send_all(pipes, "stop"))
     try:
-        for share in shares:
-            parent_end, child_end = context.Pipe()
-            process = context.Process(target=_worker_main, args=(child_end, share), daemon=True)
-            process.start()
-            child_end.close()
-            pipes.append(parent_end)
-            processes.append(process)
-        with _interruptible() as interruption:
-            interruption.append(lambda: _send_all(pipes, "stop"))
-            return _collect(pipes, watch)
+        with interrupts_blocked():
+            for share in shares:
+                pipe, process = _spawn(share)
+                pipes.append(pipe)
+                processes.append(process)
+        if interruption.has_occurred:
+            # Some workers may have been spawned after the interrupt.
+            _send_all(pipes, "stop")
+        return _collect(pipes, watch)
     finally:
         for process in processes:
             process.join(timeout=1.0)
             process.kill()
+
+
+def _spawn(share: Share) -> tuple[Connection, BaseProcess]:
+    context = multiprocessing.get_context("spawn")
+    parent_end, child_end = context.Pipe()
+    process = context.Process(target=_worker_main, args=(child_end, share), daemon=True)
+    process.start()
+    child_end.close()
+    return parent_end, process
 
 
 def _collect(pipes: Sequence[Connection], watch: Callable[[Counts], None]) -> list[WorkerResult]:
@@ -148,9 +149,9 @@ async def _run_worker(pipe: Connection, share: Share) -> WorkerResult:
     def receive_message() -> None:
         message = pipe.recv()
         if message == "stop":
-            for cancel in cancels:
-                cancel()
-        else:
+            while cancels:
+                cancels.pop()()
+        elif not start_time.done():
             start_time.set_result(message)
 
     async def wait_for_start() -> float:

@@ -14,6 +14,7 @@ from typing import Literal
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.bench.generator.bench_worker import Counts, WorkerResult
 from trtllm_serve_cli.bench.generator.client_health import ClientReport, WorkerLoad, judge_client
+from trtllm_serve_cli.bench.generator.interruption import Interruption, interruptible
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.generator.worker_plan import Share, find_vocab_size, plan_workers
 from trtllm_serve_cli.bench.generator.worker_pool import run_workers
@@ -192,14 +193,21 @@ def open_benchmark(
     models = tuple(_find_model(target, settings) for target in targets)
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:
-        shares = plan_workers(
-            settings,
-            models,
-            run=number,
-            start=benchmark.num_drawn,
-            keeps_text=tokenizer is not None,
-        )
-        return _run_once(settings, shares, number, watch, metrics or {}, tokenizer)
+        # Until the run is complete, Ctrl-C must not discard it and the runs before it.
+        with interruptible() as interruption:
+            shares = plan_workers(
+                settings,
+                models,
+                run=number,
+                start=benchmark.num_drawn,
+                keeps_text=tokenizer is not None,
+            )
+            run, num_uncounted = _run_once(
+                settings, shares, number, watch, metrics or {}, tokenizer, interruption
+            )
+        return replace(
+            run, ending="interrupted"
+        ) if interruption.has_occurred else run, num_uncounted
 
     benchmark = Benchmark(settings, models, measure, counts_tokens=tokenizer is not None)
     return benchmark
@@ -237,6 +245,7 @@ def _run_once(
     watch: Watch,
     metrics: Mapping[int, str],
     tokenizer: Tokenizer | None,
+    interruption: Interruption,
 ) -> tuple[Run, int]:
     """Perform a run. Return it with the number of responses without a token count."""
     planned = [share.num_planned for share in shares]
@@ -248,7 +257,7 @@ def _run_once(
     started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     samples: list[ServerSample] = []
     with sampling(metrics, settings.sample_interval_s, samples):
-        results = run_workers(shares, report)
+        results = run_workers(shares, report, interruption)
     run = Run(
         started_at=started_at,
         start=results[0].start,
