@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typer.testing import CliRunner
 
 from tests.samples.builds import ENGINE
 from tests.samples.repositories import add_model
+from trtllm_serve_cli.bench.report import result_json
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.cli.bench.workload_commands import bench_app
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
-from trtllm_serve_cli.errors import BadInput, UnknownModel
+from trtllm_serve_cli.errors import BadInput, TllmError, UnknownModel
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
@@ -233,3 +235,37 @@ def test_search_ends_if_every_rate_meets_the_objective(timing: Path) -> None:
     found = bench("search", "token-norm-dist", *words, "--slo", "latency:p90<1000s", "--json")
     result = json.loads(found.stdout)
     assert (result["ending"], result["rate"]) == ("all_met", 1000)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("token-norm-dist", *SMALL),
+        ("sweep", "token-norm-dist", *SMALL, "--concurrency", "1,2"),
+        ("search", "token-norm-dist", *SMALL, "--slo", "latency:p90<60s", "--max-rate", "2"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_disk_that_fills_during_the_benchmark_keeps_the_figures(
+    timing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def write_result(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/data/result")
+
+    monkeypatch.setattr(result_json, "write_result", write_result)
+    options = ("--simulate", str(timing), "--json", "--output", str(tmp_path / "result"))
+    result = bench(*words, *options)
+    assert json.loads(result.stdout)
+    assert str(result.exception) == (
+        "The result files could not be written.\n"
+        "Why: No space left on device (/data/result)\n"
+        "Next: copy the result above; before the next benchmark, free disk space, or choose "
+        "another folder"
+    )
+
+
+def test_full_disk_of_the_csv_file_keeps_the_figures(timing: Path) -> None:
+    result = simulate(timing, "--op-stats-csv", "/dev/full")
+    assert "Requests/Sec" in result.stdout
+    assert isinstance(result.exception, TllmError)
+    assert result.exception.why == "No space left on device"

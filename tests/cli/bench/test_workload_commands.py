@@ -107,7 +107,7 @@ def test_bench_refuses_an_address_without_a_server() -> None:
 def test_bench_without_an_address_needs_a_running_server() -> None:
     result = _bench(*SMALL)
     assert isinstance(result.exception, NoServer)
-    assert "tllm start" in str(result.exception)
+    assert "tllm import -m demo" in str(result.exception)
 
 
 def test_bench_refuses_a_taken_folder_before_any_load(server: FakeTriton, tmp_path: Path) -> None:

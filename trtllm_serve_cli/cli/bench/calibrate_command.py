@@ -63,10 +63,9 @@ def calibrate(
 
     limits = _read_limits(model) if model else None
     found = calibrate([run for each in read_results(folders) for run in runs_of(each)], limits)
-    if target is not None:
-        write_timing(found.simulation, target)
     _show(found, as_json=as_json)
     if target is not None:
+        write_timing(found.simulation, target)
         path = shlex.quote(str(target))
         output.notify(f"Timing: {path}")
         output.notify(f"Next: tllm bench token-norm-dist --simulate {path} --request-rate 10")

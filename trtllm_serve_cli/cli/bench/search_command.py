@@ -10,7 +10,7 @@ import typer
 
 from trtllm_serve_cli.cli.bench.bench_job import Job, check_answers, open_points, plan_settings
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SearchOptions
-from trtllm_serve_cli.cli.bench.show_result import notify_written, raise_failure
+from trtllm_serve_cli.cli.bench.show_result import notify_written, raise_failure, writing_files
 from trtllm_serve_cli.cli.bench.sweep_command import show_run_progress, write_points
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.target import BenchTarget
@@ -77,8 +77,9 @@ def run_search_job(
         open_at,
         show_run_progress,
     )
-    _write(result, options)
     _show(result, as_json=options.as_json)
+    with writing_files():
+        _write(result, options)
     check_rate_found(result)
 
 

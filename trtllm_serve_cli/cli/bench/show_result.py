@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -11,14 +12,14 @@ import typer
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.tables import FittedTable
-from trtllm_serve_cli.errors import RequestFailed
+from trtllm_serve_cli.errors import RequestFailed, TllmError
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 
 
-def show_result(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> None:
-    """Print the result as tables or as JSON, followed by the paths of the result files."""
+def show_result(result: BenchmarkResult, *, as_json: bool) -> None:
+    """Print the result as tables or as JSON, followed by remarks."""
     from trtllm_serve_cli.bench.report import result_json
 
     if as_json:
@@ -28,7 +29,24 @@ def show_result(result: BenchmarkResult, folder: Path | None, *, as_json: bool) 
     notify_remarks(result)
     if result.ending == "interrupted":
         output.notify("The benchmark was interrupted. The results are partial.")
-    notify_written(folder)
+
+
+@contextmanager
+def writing_files() -> Iterator[None]:
+    """Raise `TllmError` if result files cannot be written in the block.
+
+    Print the result before the block, so that a full disk does not discard a long measurement.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise TllmError(
+            "The result files could not be written.",
+            why=f"{error.strerror or error}{where}",
+            next_step="copy the result above; before the next benchmark, free disk space, or "
+            "choose another folder",
+        ) from error
 
 
 def notify_written(folder: Path | None) -> None:

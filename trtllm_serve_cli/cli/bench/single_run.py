@@ -16,11 +16,17 @@ from trtllm_serve_cli.cli.bench.bench_job import (
 )
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions
 from trtllm_serve_cli.cli.bench.bench_progress import show_progress
-from trtllm_serve_cli.cli.bench.show_result import raise_failure, show_result
+from trtllm_serve_cli.cli.bench.show_result import (
+    notify_written,
+    raise_failure,
+    show_result,
+    writing_files,
+)
 from trtllm_serve_cli.cli.shared.target import BenchTarget
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.report.checks import Reference
+    from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
@@ -51,17 +57,24 @@ def run_one(
     check_answers(job, [benchmark])
     with show_progress(settings, addresses_of(benchmark)) as watch:
         result = benchmark.run_all(watch)
-    if common.output_folder is not None:
-        from trtllm_serve_cli.bench.report.report_writer import write_reports
-
-        result_json.write_result(result, common.output_folder)
-        write_reports(common.output_folder)
-    if common.op_stats_csv is not None:
-        result_json.append_csv(result.summary, common.op_stats_csv)
-    show_result(result, common.output_folder, as_json=common.as_json)
+    show_result(result, as_json=common.as_json)
+    with writing_files():
+        _write(result, common)
     raise_failure([result])
     if reference is not None:
         check(result_json.csv_row(result.summary), reference)
+
+
+def _write(result: BenchmarkResult, common: CommonOptions) -> None:
+    from trtllm_serve_cli.bench.report import result_json
+    from trtllm_serve_cli.bench.report.report_writer import write_reports
+
+    if common.op_stats_csv is not None:
+        result_json.append_csv(result.summary, common.op_stats_csv)
+    if common.output_folder is not None:
+        result_json.write_result(result, common.output_folder)
+        write_reports(common.output_folder)
+    notify_written(common.output_folder)
 
 
 def _read_reference(common: CommonOptions) -> Reference | None:

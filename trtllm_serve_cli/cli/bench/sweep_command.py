@@ -20,7 +20,12 @@ from trtllm_serve_cli.cli.bench.bench_job import (
 )
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SweepOptions, check_positive
 from trtllm_serve_cli.cli.bench.bench_progress import show_progress
-from trtllm_serve_cli.cli.bench.show_result import notify_remarks, notify_written, raise_failure
+from trtllm_serve_cli.cli.bench.show_result import (
+    notify_remarks,
+    notify_written,
+    raise_failure,
+    writing_files,
+)
 from trtllm_serve_cli.cli.shared import output
 
 if TYPE_CHECKING:
@@ -58,10 +63,11 @@ def run_sweep_job(
     check_answers(job, opened)
     results = run_in_turns(opened, options.repeat, show_run_progress)
     labels = [point.label for point in points]
-    write_points(dict(zip(labels, results, strict=False)), folder)
     _show(results, as_json=options.as_json)
     for label, result in zip(labels, results, strict=False):
         notify_remarks(result, f"{label}: ")
+    with writing_files():
+        write_points(dict(zip(labels, results, strict=False)), folder)
     notify_written(folder)
     raise_failure(results)
 
