@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.samples.bench_results import make_result, make_run
-from trtllm_serve_cli.bench.model.arrivals import AtRate
+from trtllm_serve_cli.bench.model.arrivals import AtRate, Load
 from trtllm_serve_cli.bench.model.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.model.slo import parse_objective
 from trtllm_serve_cli.bench.report.tables import search_summary
-from trtllm_serve_cli.bench.run.benchmark import Benchmark, Ending, Run, Watch
+from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Ending, Run, Watch
 from trtllm_serve_cli.bench.run.search import (
     Measured,
     Probe,
@@ -184,13 +185,18 @@ def _server(ending: Ending = "finished", busy: float = 0.2) -> Callable[[float],
     return open_at
 
 
-def _search(objective: str, **server: Any) -> SearchResult:
+def _search(
+    objective: str,
+    keep: Callable[[float, BenchmarkResult], None] = lambda rate, result: None,
+    **server: Any,
+) -> SearchResult:
     plan = SearchPlan(2.0, precision=0.1)
-    return run_search(plan, [parse_objective(objective)], _server(**server), _quiet)
+    return run_search(plan, [parse_objective(objective)], _server(**server), _quiet, keep)
 
 
 def test_search_finds_where_the_queue_starts_to_grow() -> None:
-    result = _search("ttft:p95<200ms")
+    loads: dict[float, Load] = {}
+    result = _search("ttft:p95<200ms", lambda rate, each: loads.update({rate: each.settings.load}))
     assert result.ending == "found"
     assert result.rate is not None
     assert 18 < result.rate < 30
@@ -200,9 +206,23 @@ def test_search_finds_where_the_queue_starts_to_grow() -> None:
     assert low <= result.rate <= high
     assert any(probe.num_runs > 1 for probe in result.probes)
     assert result.probes[0].num_runs == 1
-    assert {rate: each.settings.load for rate, each in result.results.items()} == {
-        each.rate: AtRate(each.rate) for each in result.probes
-    }
+    assert loads == {each.rate: AtRate(each.rate) for each in result.probes}
+
+
+def _count_records() -> int:
+    gc.collect()
+    return sum(isinstance(each, RequestRecord) for each in gc.get_objects())
+
+
+def test_search_keeps_the_records_of_one_rate_only() -> None:
+    before = _count_records()
+    spare: list[int] = []
+    _search(
+        "ttft:p95<200ms",
+        lambda rate, result: spare.append(_count_records() - before - len(result.records)),
+    )
+    assert len(spare) > 3
+    assert max(spare) < 10
 
 
 def test_uncertain_rate_runs_again() -> None:
@@ -220,7 +240,8 @@ def test_search_reports_rates_limited_by_the_client() -> None:
 
 def test_interrupted_search_keeps_its_results() -> None:
     result = _search("ttft:p95<200ms", ending="interrupted")
-    assert (result.ending, result.rate, len(result.results)) == ("interrupted", None, 1)
+    assert (result.ending, result.rate) == ("interrupted", None)
+    assert result.last is not None and len(result.last.records) == 300
 
 
 def test_search_result_as_json_has_every_probe() -> None:

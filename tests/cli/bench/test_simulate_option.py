@@ -237,6 +237,24 @@ def test_search_ends_if_every_rate_meets_the_objective(timing: Path) -> None:
     assert (result["ending"], result["rate"]) == ("all_met", 1000)
 
 
+def test_simulated_run_at_a_high_rate_is_short(timing: Path, tmp_path: Path) -> None:
+    words = ("--simulate", str(timing), "--input-mean", "1", "--output-mean", "1")
+    rates = ("--min-rate", "60000", "--max-rate", "60000", "--max-runs", "1")
+    folder = tmp_path / "search"
+    bench(
+        "search",
+        "token-norm-dist",
+        *words,
+        *rates,
+        "--slo",
+        "latency:p90<1000s",
+        "--output",
+        str(folder),
+    )
+    settings = json.loads((folder / "rate-60000" / "summary.json").read_text())["settings"]
+    assert settings["duration_s"] == 0.5
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -15,8 +15,8 @@ count as infinitely slow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Literal
 
@@ -102,15 +102,15 @@ class SearchResult:
     `rate` is the highest rate that met every objective, or `None` if no measured rate met every
     objective. The upper bound of `interval` is the lowest rate that certainly misses an objective.
     The lower bound is the highest rate below the upper bound that certainly meets every objective.
-    A bound is `None` if no measured rate qualifies. `results` contains the benchmark results for
-    all rates, in the order of measurement.
+    A bound is `None` if no measured rate qualifies. `last` is the benchmark result for the last
+    measured rate.
     """
 
     rate: float | None
     interval: tuple[float | None, float | None]
     ending: Ending
     probes: tuple[Probe, ...]
-    results: Mapping[float, BenchmarkResult] = field(default_factory=dict)
+    last: BenchmarkResult | None = None
 
     @property
     def client_bottlenecks(self) -> tuple[float, ...]:
@@ -136,23 +136,27 @@ def run_search(
     objectives: Sequence[Objective],
     open_at: Callable[[float], Benchmark],
     show_progress: ShowProgress,
+    keep: Callable[[float, BenchmarkResult], None] = lambda rate, result: None,
 ) -> SearchResult:
     """Benchmark one rate after another until the highest rate that meets the objectives is found.
 
     `open_at` returns a benchmark for the given rate. A run that does not finish ends the search.
+    `keep` receives the result for each rate. Afterwards, the search keeps only its figures, because
+    the records of all requests need too much memory.
     """
     probes: list[Probe] = []
-    results: dict[float, BenchmarkResult] = {}
+    result: BenchmarkResult | None = None
     rate = next_rate(probes, plan)
     while rate is not None:
+        result = None  # Free the records of the previous rate before the next rate is measured.
         benchmark = open_at(rate)
-        probe, ending = _probe(benchmark, rate, objectives, plan.max_runs, show_progress)
-        results[rate] = benchmark.result()
-        if ending != "finished":
-            return conclude(probes, ending, results)
+        probe, result = _probe(benchmark, rate, objectives, plan.max_runs, show_progress)
+        keep(rate, result)
+        if result.ending != "finished":
+            return conclude(probes, result.ending, result)
         probes.append(probe)
         rate = next_rate(probes, plan)
-    return conclude(probes, None, results)
+    return conclude(probes, None, result)
 
 
 def next_rate(probes: Sequence[Probe], plan: SearchPlan) -> float | None:
@@ -175,9 +179,7 @@ def next_rate(probes: Sequence[Probe], plan: SearchPlan) -> float | None:
 
 
 def conclude(
-    probes: Sequence[Probe],
-    ending: Ending | None,
-    results: Mapping[float, BenchmarkResult] | None = None,
+    probes: Sequence[Probe], ending: Ending | None, last: BenchmarkResult | None = None
 ) -> SearchResult:
     """Return the search result for `probes`, the measurements at all rates.
 
@@ -197,7 +199,7 @@ def conclude(
         ),
         ending=ending or found,
         probes=tuple(probes),
-        results=results or {},
+        last=last,
     )
 
 
@@ -231,15 +233,16 @@ def _probe(
     objectives: Sequence[Objective],
     max_runs: int,
     show_progress: ShowProgress,
-) -> tuple[Probe, Literal["finished", "interrupted", "server_lost"]]:
+) -> tuple[Probe, BenchmarkResult]:
     while True:
         with show_progress(benchmark) as watch:
-            ending = benchmark.run(watch).ending
+            benchmark.run(watch)
+        result = benchmark.result()
         runs = [[record for record in run.records if not record.is_ramp] for run in benchmark.runs]
         measured = tuple(measure(objective, runs) for objective in objectives)
-        probe = Probe(rate, len(runs), measured, benchmark.result().client.was_bottleneck)
-        if ending != "finished" or probe.is_sure or len(runs) >= max_runs:
-            return probe, ending
+        probe = Probe(rate, len(runs), measured, result.client.was_bottleneck)
+        if result.is_partial or probe.is_sure or len(runs) >= max_runs:
+            return probe, result
 
 
 def _interval(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,18 +14,21 @@ import typer
 from trtllm_serve_cli.cli.bench.bench_job import Job, check_answers, open_points, plan_settings
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SearchOptions
 from trtllm_serve_cli.cli.bench.show_result import notify_written, raise_failure, writing_files
-from trtllm_serve_cli.cli.bench.sweep_command import show_run_progress, write_points
+from trtllm_serve_cli.cli.bench.sweep_command import show_run_progress
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.target import BenchTarget
 from trtllm_serve_cli.errors import CheckFailed
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench.run.benchmark import Benchmark
+    from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult
     from trtllm_serve_cli.bench.run.search import SearchResult
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _DURATION_S = 30.0
+# The maximum number of requests in a simulated run, because their records need about 20 KiB per
+# request of 128 tokens.
+_MAX_SIMULATED = 30_000
 # The default of --max-rate, as a multiple of --min-rate. Without a limit, a search whose objective
 # is met at every rate would use more and more time and memory.
 _DEFAULT_RANGE = 1000
@@ -66,6 +72,7 @@ def run_search_job(
 
     if job.checks_answers:
         check_answers(job, open_points([(job, lowest)], targets, tokenizer))
+    files = _ResultFiles(options.output_folder)
     result = run_search(
         SearchPlan(
             options.min_rate,
@@ -76,25 +83,56 @@ def run_search_job(
         [parse_objective(text) for text in options.slo],
         open_at,
         show_run_progress,
+        files.write,
     )
     _show(result, as_json=options.as_json)
-    with writing_files():
-        _write(result, options)
+    files.complete(result)
     check_rate_found(result)
 
 
 def _at(options: SearchOptions, rate: float) -> CommonOptions:
     shared = options.shared_values()
     if options.num_requests is None and options.duration is None:
-        shared["duration"] = _DURATION_S
+        is_simulated = options.simulate is not None
+        shared["duration"] = min(_DURATION_S, _MAX_SIMULATED / rate if is_simulated else math.inf)
     return CommonOptions(**shared, request_rate=rate, concurrency=options.concurrency)
 
 
-def _write(result: SearchResult, options: SearchOptions) -> None:
-    folder = options.output_folder
-    labelled = {f"rate-{rate:g}": each for rate, each in result.results.items()}
-    write_points(labelled, folder, search=json.dumps(result.to_json(), indent=2) + "\n")
-    notify_written(folder)
+@dataclass(slots=True)
+class _ResultFiles:
+    """The files of a search in `folder`, or no files if `folder` is None.
+
+    A disk error does not end the search. It is raised by `complete`.
+    """
+
+    folder: Path | None
+    error: OSError | None = None
+
+    def write(self, rate: float, result: BenchmarkResult) -> None:
+        """Write the result for a rate to a subfolder."""
+        if self.folder is None or self.error is not None:
+            return
+        from trtllm_serve_cli.bench.report.result_json import write_result
+
+        try:
+            write_result(result, self.folder / f"rate-{rate:g}")
+        except OSError as error:
+            self.error = error
+
+    def complete(self, result: SearchResult) -> None:
+        """Write `search.json` and the report. Raise `TllmError` if a file could not be written."""
+        if self.folder is None:
+            return
+        from trtllm_serve_cli.bench.report.report_writer import write_reports
+        from trtllm_serve_cli.paths import write_text
+
+        with writing_files():
+            if self.error is not None:
+                raise self.error
+            text = json.dumps(result.to_json(), indent=2) + "\n"
+            write_text(self.folder / "search.json", text)
+            write_reports(self.folder)
+        notify_written(self.folder)
 
 
 def _show(result: SearchResult, *, as_json: bool) -> None:
@@ -126,7 +164,7 @@ def _describe_measured(measured_ms: float | None) -> str:
 def check_rate_found(result: SearchResult) -> None:
     """Raise an exception that sets the exit code if the search found no rate or ended early."""
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
-        raise_failure(list(result.results.values()))
+        raise_failure([result.last] if result.last else [])
     if result.rate is None:
         lowest = result.probes[0]
         broken = "; ".join(

@@ -67,7 +67,7 @@ def run_sweep_job(
     for label, result in zip(labels, results, strict=False):
         notify_remarks(result, f"{label}: ")
     with writing_files():
-        write_points(dict(zip(labels, results, strict=False)), folder)
+        _write_points(dict(zip(labels, results, strict=False)), folder)
     notify_written(folder)
     raise_failure(results)
 
@@ -80,22 +80,18 @@ def show_run_progress(benchmark: Benchmark) -> Iterator[Watch]:
         yield watch
 
 
-def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
+def _write_points(results: dict[str, BenchmarkResult], folder: Path | None) -> None:
     """Write each result to a subfolder of `folder`, and a report on all results to `folder`.
 
-    Each keyword argument in `files` is the text of an additional file: `search`, for example, is
-    written to `search.json`. Do nothing if `folder` is None or if there are no results.
+    Do nothing if `folder` is None or if there are no results.
     """
     if folder is None or not results:
         return
     from trtllm_serve_cli.bench.report.report_writer import write_reports
     from trtllm_serve_cli.bench.report.result_json import write_result
-    from trtllm_serve_cli.paths import write_text
 
     for label, result in results.items():
         write_result(result, folder / label)
-    for name, text in files.items():
-        write_text(folder / f"{name}.json", text)
     write_reports(folder)
 
 
