@@ -16,10 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fakes.triton.answers import PERF, TEMPLATE
+from tests.fakes.triton.answers import PERF, TEMPLATE, Outputs, Request, follow_prompt
 from tests.fakes.triton.server import FakeTriton
 from tests.samples.lora_adapters import write_converted
 from tests.waiting import wait_until
+from trtllm_serve_cli.cli.infer import render_answer
 from trtllm_serve_cli.cli.infer.render_answer import (
     CollectedStream,
     describe_cancel,
@@ -307,6 +308,27 @@ def test_wrong_usage_exits_with_2(run: Run, arguments: tuple[str, ...]) -> None:
 
 def test_text_before_a_failure_is_printed(triton: FakeTriton, run: Run) -> None:
     assert run("break", "-u", triton.endpoint.grpc)[1] == "on \n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_slow_response_is_announced_on_a_terminal(
+    triton: FakeTriton, run: Run, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(render_answer, "NOTICE_S", 0.01)
+    notice = "No response after 0.01 s. Press Ctrl-C to cancel the request.\n"
+
+    def answer(request: Request) -> Iterator[Outputs]:
+        if is_terminal:
+            wait_until(lambda: notice in screen.getvalue())
+        return follow_prompt(request)
+
+    triton.answer = answer
+    code, out, _ = run("go", "-u", triton.endpoint.grpc)
+    assert (code, out) == (0, "Machine learning é\n")
+    assert (notice in screen.getvalue()) == is_terminal
 
 
 def test_missing_server_error_names_the_address(run: Run) -> None:

@@ -6,9 +6,10 @@ import math
 import shutil
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 # Placeholder for a non-breaking space. NUL cannot occur in the text of a piece, because `repr`
 # escapes it.
 _NO_BREAK = "\0"
+# A request has no time limit by default, so a user may wait for a server that hangs.
+NOTICE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,9 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
     )
     started_s = time.monotonic()
     try:
-        with closing(arriving):
+        with closing(arriving), _notify_if_slow(NOTICE_S) as notice:
             for piece in arriving:
+                notice.cancel()
                 pieces.append(piece)
                 if is_live:
                     print(printable(piece.text), end="", flush=True)
@@ -67,6 +71,20 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
         )
     completion = summarize_pieces(pieces, started_s, time.monotonic())
     return CollectedStream(pieces, completion, was_interrupted)
+
+
+@contextmanager
+def _notify_if_slow(after_s: float) -> Iterator[threading.Timer]:
+    """Yield a timer that prints how to cancel the request, if stderr is a terminal."""
+    text = f"No response after {after_s:g} s. Press Ctrl-C to cancel the request."
+    timer = threading.Timer(after_s, output.notify, (text,))
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
