@@ -8,12 +8,14 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import dropwhile, groupby
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from trtllm_serve_cli.catalog.entries import load_catalog
+from trtllm_serve_cli.cli.command_groups import UsageError
 from trtllm_serve_cli.cli.main import app
 
 APP = typer.main.get_command(app)
@@ -70,25 +72,23 @@ def find_mentions(text: str) -> Iterator[str]:
 
 
 def parse(command: str) -> None:
-    """Parse a command line without running it. Raise `click.UsageError` if it is not valid."""
+    """Parse a command line without running it. Raise `UsageError` if it is not valid."""
     current, args = find_command(shlex.split(command)[1:])
-    if not isinstance(current, click.Group):
-        with click.Context(current) as context:
+    if not isinstance(current, TyperGroup):
+        with current.context_class(current) as context:
             current.parse_args(context, args)
 
 
-def find_command(args: list[str]) -> tuple[click.Command, list[str]]:
+def find_command(args: list[str]) -> tuple[Any, list[str]]:
     """Return the command that the arguments name, and the arguments after its name."""
-    current: click.Command = APP
-    while isinstance(current, click.Group) and args and not args[0].startswith("-"):
-        _, found, args = current.resolve_command(click.Context(current), args)
-        assert found is not None
-        current = found
+    current: Any = APP
+    while isinstance(current, TyperGroup) and args and not args[0].startswith("-"):
+        _, current, args = current.resolve_command(current.context_class(current), args)
     return current, args
 
 
 def check_mention(command: str) -> None:
-    """Raise `click.UsageError` if the command or one of its options does not exist."""
+    """Raise `UsageError` if the command or one of its options does not exist."""
     current, args = find_command(command.split()[1:])
     known = {name for each in current.params for name in (*each.opts, *each.secondary_opts)}
     known |= {"--help", "-h", "--"}
@@ -97,7 +97,7 @@ def check_mention(command: str) -> None:
         if option == "--":
             break
         if re.fullmatch(r"--?[a-z][a-z-]*", option) and option not in known:
-            raise click.NoSuchOption(option)
+            raise UsageError(f"No such option: {option}")
 
 
 def find_mistakes(commands: Iterator[str], check: Callable[[str], None]) -> dict[str, str]:
@@ -105,7 +105,7 @@ def find_mistakes(commands: Iterator[str], check: Callable[[str], None]) -> dict
     for command in commands:
         try:
             check(command)
-        except click.UsageError as error:
+        except UsageError as error:
             if "does not exist" not in error.message:
                 wrong[command] = error.message
     return wrong
@@ -125,7 +125,7 @@ def test_commands_are_found() -> None:
 
 @pytest.mark.parametrize("command", ["tllm startt", "tllm start --mod local", "tllm set"])
 def test_a_wrong_command_is_refused(command: str) -> None:
-    with pytest.raises(click.UsageError):
+    with pytest.raises(UsageError):
         parse(command)
 
 

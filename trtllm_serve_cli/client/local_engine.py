@@ -68,6 +68,7 @@ class LocalEngine:
             {**worker_config(core), "guests": "", "for_guests": {}},
             command=(core.text("engine_python", sys.executable), "-m", f"{RUNTIME_PACKAGE}.worker"),
             python_path=repository.path / _CORE_MODEL / "1",
+            logs_start=False,
         )
         try:
             self._worker.start()

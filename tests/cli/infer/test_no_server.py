@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
+import typer
 
+from tests.cli.running import Tllm
 from tests.samples.repositories import add_model
 from tests.samples.tensorrt_engines import tensorrt_engine
 from trtllm_serve_cli.cli.infer.infer_options import InferOptions
 from trtllm_serve_cli.cli.infer.no_server import check_usage, run_script
+from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
-from trtllm_serve_cli.errors import BadInput, MissingPart
+from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
 from trtllm_serve_cli.repository.model.render import write_repository
@@ -27,6 +32,42 @@ def tensorrt(tmp_path: Path) -> OpenRepository:
     return open_repository(tmp_path / "mine")
 
 
+class FakeEngine:
+    """An engine that repeats the prompt, and refuses an empty prompt."""
+
+    def __init__(self, repository: OpenRepository) -> None:
+        self.info = ModelInfo(repository.name, is_decoupled=True)
+        self.closed_by: list[str] = []
+        ENGINES.append(self)
+
+    def stream(self, request: GenerateRequest, *_: object) -> Iterator[Piece]:
+        if request.text_input == "refuse":
+            raise RequestFailed("The request failed.")
+        yield Piece(request.text_input, at_s=time.monotonic(), num_output_tokens=1)
+
+    def close(self) -> None:
+        self.closed_by.append("tllm")
+
+
+ENGINES: list[FakeEngine] = []
+
+
+@pytest.mark.parametrize(("prompt", "code", "shown"), [("hi", 0, "hi\n"), ("refuse", 3, "")])
+def test_engine_is_closed_after_the_request(
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    prompt: str,
+    code: int,
+    shown: str,
+) -> None:
+    add_model(home, "m")
+    monkeypatch.setattr("trtllm_serve_cli.client.local_engine.LocalEngine", FakeEngine)
+    ran = Tllm(monkeypatch, capsys)("infer", "--no-server", prompt, "--raw")
+    assert ran[:2] == (code, shown)
+    assert ENGINES.pop().closed_by == ["tllm"]
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -36,7 +77,7 @@ def tensorrt(tmp_path: Path) -> OpenRepository:
     ],
 )
 def test_options_for_servers_are_usage_errors(options: InferOptions) -> None:
-    with pytest.raises(click.BadParameter, match="requires a server"):
+    with pytest.raises(typer.BadParameter, match="requires a server"):
         check_usage(options)
 
 

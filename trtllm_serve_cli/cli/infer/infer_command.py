@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import sys
@@ -61,7 +62,12 @@ def infer(
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
-    send_prompt(prompt, model, options, request, as_json=as_json)
+    if prompt and len(prompt) > 1:
+        raise typer.BadParameter(
+            "The prompt has several words. Put it in quotes, and select a model with -m NAME.",
+            param_hint="PROMPT",
+        )
+    send_prompt(prompt[0] if prompt else None, model, options, request, as_json=as_json)
 
 
 def send_prompt(
@@ -73,6 +79,19 @@ def send_prompt(
     as_json: bool = False,
 ) -> None:
     """Send the request that the options of `tllm infer` describe, and print the response."""
+    with contextlib.ExitStack() as resources:
+        _send(prompt, model, options, request, resources, as_json=as_json)
+
+
+def _send(
+    prompt: str | None,
+    model: str | None,
+    options: InferOptions,
+    request: OptionValues,
+    resources: contextlib.ExitStack,
+    *,
+    as_json: bool,
+) -> None:
     _check_usage(prompt, options, request)
     beam_width = request.get("beam_width", 1)
     num_responses = max(request.get("num_return_sequences", 1), beam_width)
@@ -89,7 +108,7 @@ def send_prompt(
     # raise `UnicodeEncodeError`.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    target = _open_target(options, model, prompt, request)
+    target = _open_target(options, model, prompt, request, resources)
     info = target.info
     assert info is not None
     if info.embedding is not None:
@@ -141,9 +160,16 @@ def send_prompt(
 
 
 def _open_target(
-    options: InferOptions, model: str | None, prompt: str | None, request: OptionValues
+    options: InferOptions,
+    model: str | None,
+    prompt: str | None,
+    request: OptionValues,
+    resources: contextlib.ExitStack,
 ) -> Target:
-    """Return the model on the running server or, with `--no-server`, the model's engine."""
+    """Return the model on the running server or, with `--no-server`, the model's engine.
+
+    `resources` closes the engine.
+    """
     if options.no_server:
         from trtllm_serve_cli.cli.infer import no_server
         from trtllm_serve_cli.cli.models.parameters import open_named
@@ -159,7 +185,7 @@ def _open_target(
             )
         if find_kind(repository.kind).runs_in_triton_backend:
             no_server.run_script(repository, prompt, options, request)
-        return no_server.open_engine(options, repository)
+        return no_server.open_engine(options, repository, resources)
     if options.interface == "openai":
         return openai_target.open_target(options, model)
     from trtllm_serve_cli.client.endpoint import Endpoint

@@ -16,7 +16,7 @@ from trtllm_serve_cli.option_fields import Option, Within
 _FILE_OR_TEXT = "FILE|TEXT"
 
 PromptArgument = Annotated[
-    str | None,
+    list[str] | None,
     typer.Argument(metavar="[PROMPT]", help="Prompt to send. `-` reads the prompt from stdin."),
 ]
 ModelOption = Annotated[

@@ -6,10 +6,10 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import typer
 
 from trtllm_serve_cli.cli.infer import prompts
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.repository.model.model_repository import OpenRepository
 
 
-def open_engine(options: InferOptions, repository: OpenRepository) -> Target:
+def open_engine(options: InferOptions, repository: OpenRepository, resources: ExitStack) -> Target:
     """Start the engine of an imported model, and return it as the target for requests.
 
-    The engine stops when the `tllm` command ends.
+    The engine stops when `resources` is closed.
     """
     from trtllm_serve_cli.client.local_engine import LocalEngine
 
     output.notify(f"Loading the engine of {repository.name} …")
     engine = LocalEngine(repository)
-    click.get_current_context().call_on_close(engine.close)
+    resources.callback(engine.close)
     return Target(engine, repository.name, "grpc", options.timeout, engine.info)
 
 

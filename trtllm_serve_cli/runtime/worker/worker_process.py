@@ -39,7 +39,7 @@ class WorkerProcess(WorkerLink):
     Exceptions in `on_stats` and `on_state` are logged. `command` is the command that starts a
     worker, without the worker's options. By default, the interpreter `python` runs this package's
     worker. `python_path` is the folder of the worker's package, by default the folder of this
-    package.
+    package. `logs_start` writes the durations of a worker's startup stages to the log.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class WorkerProcess(WorkerLink):
         command: Sequence[str] = (),
         python_path: Path = Path(__file__).parents[2],
         first_backoff_s: float = _FIRST_BACKOFF_S,
+        logs_start: bool = True,
         on_stats: Callable[[EngineStats], None] = lambda stats: None,
         on_state: Callable[[bool, int], None] = lambda is_up, num_restarts: None,
     ) -> None:
@@ -58,6 +59,7 @@ class WorkerProcess(WorkerLink):
         self._command = tuple(command) or _worker_command(python)
         self._python_path = python_path
         self._first_backoff_s = first_backoff_s
+        self._logs_start = logs_start
         self._engine_kind = engine_kind
         self._config = dict(config)
         self._on_state = on_state
@@ -112,7 +114,8 @@ class WorkerProcess(WorkerLink):
                 if not self._closing.is_set():
                     self.limits = EngineLimits(**ready["limits"])
                     self._numbers, self._sock = numbers, ours
-                    _log_start(started_at, time.monotonic() - started_s, ready)
+                    if self._logs_start:
+                        _log_start(started_at, time.monotonic() - started_s, ready)
                     return
         ours.close()
         exit_code = _wait_for_end(process)
