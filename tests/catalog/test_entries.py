@@ -46,7 +46,8 @@ def test_unknown_alias_lists_near_matches():
         "the catalog does not contain this alias; similar aliases: llama-2-7b, "
     )
     assert caught.value.next_step == (
-        "run `tllm import -m llama-2-7b`, or import any model from the hub with -s hf:ORG/NAME"
+        "run `tllm import -m llama-2-7b`, or import any model from the hub with `-m NAME "
+        "-s hf:ORG/NAME`"
     )
 
 
@@ -56,8 +57,9 @@ def test_lists_aliases_that_contain_the_name():
 
 
 def test_unknown_alias_without_near_matches():
-    with pytest.raises(UnknownModel, match="neither this alias nor a similar one"):
+    with pytest.raises(UnknownModel, match="neither this alias nor a similar one") as caught:
         resolve_alias("@@")
+    assert caught.value.next_step.startswith("run `tllm list --catalog`, or ")
 
 
 @pytest.mark.parametrize(

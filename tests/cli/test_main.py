@@ -83,6 +83,13 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
         (("import", "-m", "x", "--engine", "warp"), "'warp' is not one of"),
         (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),
         (("remove",), "Pass a model name, --all or --engines."),
+        (("infer", "What", "is"), "The prompt has several words. Put it in quotes, and select"),
+        (
+            ("bench", "--concurrency", "4"),
+            "Options follow the name of a command, for example `tllm bench token-norm-dist "
+            "--concurrency 4`.",
+        ),
+        (("metrics", "--nonsense"), "--nonsense"),
         (("remove", "a", "--all"), "A model name and --all cannot be used together."),
     ],
 )

@@ -76,8 +76,8 @@ def resolve_alias(name: str) -> CatalogEntry:
         why=f"the catalog does not contain this alias; similar aliases: {', '.join(near)}"
         if near
         else "the catalog contains neither this alias nor a similar one",
-        next_step=f"run `tllm import -m {near[0] if near else 'NAME'}`, "
-        "or import any model from the hub with -s hf:ORG/NAME",
+        next_step=(f"run `tllm import -m {near[0]}`" if near else "run `tllm list --catalog`")
+        + ", or import any model from the hub with `-m NAME -s hf:ORG/NAME`",
     )
 
 

@@ -6,6 +6,7 @@ were added up front, `tllm --help` would spend most of its time creating options
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
@@ -134,6 +135,18 @@ class FullSummaryGroup(SuggestingGroup):
 
     Click would truncate it.
     """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the group's own options. Name a command if a command's option precedes it."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if self.invoke_without_command or not words[0].startswith("-"):
+                raise
+            example = f"{ctx.command_path} {next(iter(self.commands))} {shlex.join(words)}"
+            what = f"Options follow the name of a command, for example `{example}`."
+            raise UsageError(what, ctx) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the name and the first sentence of each command."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,7 @@ from trtllm_serve_cli.engine_kinds.selection import (
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration, override
+from trtllm_serve_cli.importing.sections import ModelSection
 from trtllm_serve_cli.launch.triton.stub_paths import check_paths
 from trtllm_serve_cli.paths import Home, check_model_name, expand_user
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
@@ -52,7 +55,7 @@ from trtllm_serve_cli.sizing.gpus import parse_gpu_ids
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
 from trtllm_serve_cli.sources.engine_source import EngineSource
 from trtllm_serve_cli.sources.fetch import apply_revision, inspect_source, plan_fetch
-from trtllm_serve_cli.sources.registry import parse_source
+from trtllm_serve_cli.sources.registry import guess_source, parse_source
 from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, Source
 
 
@@ -161,7 +164,7 @@ def plan_import(
     checkpoint is rejected or cannot be inspected, or `MissingPart` if the engine kind is not
     installed. In a dry run with `--engine KIND`, the plan reports the missing part instead.
     """
-    check_model_name(declaration.model.name)
+    _check_name(declaration.model)
     check_name_is_free_in_layout(declaration.model.name)
     source = apply_revision(_find_source(declaration, home), declaration.model.revision)
     machine = machine or _detect_machine(declaration)
@@ -313,6 +316,28 @@ def find_build_tools(declaration: Declaration) -> Toolchain:
         examples = engine.examples and engine.examples.absolute()
         container = ContainerOptions(engine.container_engine, engine.image, examples, gpus)
     return find_tools(engine.trtllm_version, container)
+
+
+def _check_name(model: ModelSection) -> None:
+    """Raise `BadInput` if the name is not valid, with a valid name if it looks like a source."""
+    try:
+        check_model_name(model.name)
+    except BadInput as error:
+        source = model.source or guess_source(model.name)
+        if source is None:
+            raise
+        raise BadInput(
+            error.what,
+            why=error.why,
+            next_step="pass a name and the model's source, for example "
+            f"`-m {_name_after(source)} -s {shlex.quote(source)}`",
+        ) from error
+
+
+def _name_after(source: str) -> str:
+    """Return a valid name for a model, based on the last part of its source."""
+    last = re.split("[:/#]", source.rstrip("/").removesuffix(".gguf"))[-1].partition("@")[0]
+    return re.sub("[^a-z0-9._-]+", "-", last.lower()).strip("-._") or "NAME"
 
 
 def _check_mode(declaration: Declaration, kind: str) -> None:

@@ -30,14 +30,18 @@ def parse_source(text: str) -> Source:
         raise BadInput(
             f"{text!r} is not a valid source.",
             why=f"a source must have the form {', '.join(others)} or {last}",
-            next_step=f"pass `-s {_guess(text)}`",
+            next_step=f"pass `-s {guess_source(text) or 'hf:ORG/NAME'}`",
         )
     module, name, _ = SOURCES[prefix]
     kind: type[Source] = getattr(import_module(module), name)
     return kind.parse(rest)
 
 
-def _guess(text: str) -> str:
+def guess_source(text: str) -> str | None:
+    """Return the source that a user may mean by `text`, or None if `text` is not like a source."""
+    prefix, colon, _ = text.partition(":")
+    if colon and prefix in SOURCES:
+        return text
     if text.endswith(".gguf"):
         return f"gguf:{text}"
-    return f"hf:{text}" if _HUB_NAME.fullmatch(text) else "hf:ORG/NAME"
+    return f"hf:{text}" if _HUB_NAME.fullmatch(text) else None

@@ -47,6 +47,15 @@ def model(tmp_path: Path) -> str:
                 "Error: 'a/b' is not a valid model name.",
                 "  Why: a name starts with a letter or digit, contains only letters, digits, '.', "
                 "'_' and '-', and has at most 128 characters",
+                " Next: pass a name and the model's source, for example `-m b -s hf:a/b`",
+            ],
+        ),
+        (
+            ("import", "my model"),
+            [
+                "Error: 'my model' is not a valid model name.",
+                "  Why: a name starts with a letter or digit, contains only letters, digits, '.', "
+                "'_' and '-', and has at most 128 characters",
                 " Next: pass a valid name with -m NAME, and the model's source with -s SOURCE",
             ],
         ),
@@ -98,6 +107,25 @@ def test_bad_input_is_3_and_changes_nothing(
     code, out, err = tllm(*arguments)
     assert (code, out, err.splitlines()[: len(lines)]) == (3, "", lines)
     assert not home_folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("meta-llama/Llama-3.1-8B", "-m llama-3.1-8b -s hf:meta-llama/Llama-3.1-8B"),
+        ("hf:org/My_Model@v1", "-m my_model -s hf:org/My_Model@v1"),
+        ("./my model.gguf", "-m my-model -s 'gguf:./my model.gguf'"),
+        ("local:/data/llama/", "-m llama -s local:/data/llama/"),
+        ("local:/", "-m NAME -s local:/"),
+    ],
+)
+def test_source_instead_of_a_name_is_named_in_the_next_step(
+    tllm: Tllm, name: str, option: str
+) -> None:
+    code, _, err = tllm("import", name)
+    assert (code, err.splitlines()[-1]) == (
+        3, f" Next: pass a name and the model's source, for example `{option}`",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

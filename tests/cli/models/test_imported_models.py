@@ -137,6 +137,13 @@ def test_remove_names_what_it_deletes_and_asks(
     assert last in err
 
 
+def test_interrupted_question_deletes_nothing(tllm: Tllm, home: Home) -> None:
+    add_model(home, "a")
+    code, _, err = tllm("remove", "a", stdin="", is_terminal=True)
+    assert (code, names(home)) == (130, ["a"])
+    assert err.endswith("\nNothing was deleted.\n") and "Abort" not in err
+
+
 def test_engine_in_use_is_kept_and_reported(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     model = add_model(home, "a")
     add_model(home, "b", model.engine_path)

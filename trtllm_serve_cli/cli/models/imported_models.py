@@ -10,6 +10,7 @@ import typer
 
 from trtllm_serve_cli.cli.models.engines import list_engines, show_user
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption, YesOption
 from trtllm_serve_cli.errors import BadInput, RepositoryError
@@ -168,7 +169,12 @@ def _confirm(paths: list[str], *, yes: bool) -> None:
             why="stdin is not a terminal, so you cannot confirm the deletion",
             next_step="confirm the deletion with --yes",
         )
-    if not typer.confirm("Continue?", err=True):
+    try:
+        is_confirmed = typer.confirm("Continue?", err=True)
+    except typer.Abort:  # Ctrl-C or Ctrl-D
+        output.notify("\nNothing was deleted.")
+        raise typer.Exit(INTERRUPTED) from None
+    if not is_confirmed:
         output.notify("Nothing was deleted.")
         raise typer.Exit
 
