@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +33,13 @@ from trtllm_serve_cli.engine_kinds.selection import (
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration, override
-from trtllm_serve_cli.importing.sections import ModelSection
-from trtllm_serve_cli.launch.triton.stub_paths import check_paths
-from trtllm_serve_cli.paths import Home, check_model_name, expand_user
+from trtllm_serve_cli.importing.import_checks import (
+    check_mode,
+    check_name,
+    describe_path_problem,
+    find_path_problem,
+)
+from trtllm_serve_cli.paths import Home, expand_user
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
 from trtllm_serve_cli.repository.model.store import find_model, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import (
@@ -55,7 +57,7 @@ from trtllm_serve_cli.sizing.gpus import parse_gpu_ids
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
 from trtllm_serve_cli.sources.engine_source import EngineSource
 from trtllm_serve_cli.sources.fetch import apply_revision, inspect_source, plan_fetch
-from trtllm_serve_cli.sources.registry import guess_source, parse_source
+from trtllm_serve_cli.sources.registry import parse_source
 from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, Source
 
 
@@ -164,7 +166,7 @@ def plan_import(
     checkpoint is rejected or cannot be inspected, or `MissingPart` if the engine kind is not
     installed. In a dry run with `--engine KIND`, the plan reports the missing part instead.
     """
-    _check_name(declaration.model)
+    check_name(declaration.model)
     check_name_is_free_in_layout(declaration.model.name)
     source = apply_revision(_find_source(declaration, home), declaration.model.revision)
     machine = machine or _detect_machine(declaration)
@@ -172,7 +174,7 @@ def plan_import(
     refuse_foreign_options(
         choice.kind, {"gpu": declaration.engine.gpu, "timing": declaration.engine.timing}
     )
-    _check_mode(declaration, choice.kind)
+    check_mode(declaration, choice.kind)
     check_layout(declaration.repository.layout, choice.kind)
     check_parameters(declaration.repository.parameters, choice.kind)
     refuse_of_upstream(declaration.repository.parameters, choice.kind)
@@ -199,27 +201,6 @@ def plan_import(
         )
     problem = find_path_problem(declaration, home)
     return ImportPlan(declaration, source, fetch, choice, build, repository, preserved, problem)
-
-
-def find_path_problem(declaration: Declaration, home: Home) -> BadInput | None:
-    """Return the error with which `tllm start` refuses the folders of the import, or `None`.
-
-    A container or `tllm infer --no-server` may still be able to use the model.
-    """
-    repository = declaration.repository.dir or home.models
-    try:
-        check_paths(home.servers, [repository], [declaration.engine.dir or home.engines])
-    except BadInput as error:
-        return error
-    return None
-
-
-def describe_path_problem(problem: BadInput) -> str:
-    """Return a warning about a folder that the local Triton cannot use, as one line."""
-    return (
-        "Warning: without a container, `tllm start` cannot serve the model. "
-        f"{problem.what} {problem.why}. To fix it, {problem.next_step}."
-    )
 
 
 def find_source(name: str, home: Home) -> Source:
@@ -316,47 +297,6 @@ def find_build_tools(declaration: Declaration) -> Toolchain:
         examples = engine.examples and engine.examples.absolute()
         container = ContainerOptions(engine.container_engine, engine.image, examples, gpus)
     return find_tools(engine.trtllm_version, container)
-
-
-def _check_name(model: ModelSection) -> None:
-    """Raise `BadInput` if the name is not valid, with a valid name if it looks like a source."""
-    try:
-        check_model_name(model.name)
-    except BadInput as error:
-        source = model.source or guess_source(model.name)
-        if source is None:
-            raise
-        raise BadInput(
-            error.what,
-            why=error.why,
-            next_step="pass a name and the model's source, for example "
-            f"`-m {_name_after(source)} -s {shlex.quote(source)}`",
-        ) from error
-
-
-def _name_after(source: str) -> str:
-    """Return a valid name for a model, based on the last part of its source."""
-    last = re.split("[:/#]", source.rstrip("/").removesuffix(".gguf"))[-1].partition("@")[0]
-    return re.sub("[^a-z0-9._-]+", "-", last.lower()).strip("-._") or "NAME"
-
-
-def _check_mode(declaration: Declaration, kind: str) -> None:
-    """Raise `BadInput` if the container build options do not apply to the engine."""
-    engine = declaration.engine
-    if engine.mode == "container":
-        if kind != UPSTREAM:
-            raise BadInput(
-                f"tllm does not build {kind} engines in a container.",
-                why=f"--mode container applies only to {UPSTREAM} engines",
-                next_step=f"omit --mode, or add --engine {UPSTREAM}",
-            )
-        return
-    for name in ("image", "container_engine", "gpus", "examples"):
-        if getattr(engine, name) is not None:
-            raise BadInput(
-                f"--{name.replace('_', '-')} applies only to builds in a container.",
-                next_step="omit the option, or add --mode container",
-            )
 
 
 def plan_engine(request: BuildRequest, declaration: Declaration, home: Home) -> BuildPlan:

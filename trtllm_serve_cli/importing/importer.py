@@ -22,11 +22,11 @@ from trtllm_serve_cli.engine_kinds.dispatch import (
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration
+from trtllm_serve_cli.importing.import_checks import describe_path_problem
 from trtllm_serve_cli.importing.import_plan import (
     ImportPlan,
     choose_engine_dir,
     describe_engine_source,
-    describe_path_problem,
     fetch_options,
     find_build_tools,
     find_preserved_settings,

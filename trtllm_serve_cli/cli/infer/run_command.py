@@ -162,7 +162,7 @@ def _is_imported(home: Home, name: str, model: OptionValues) -> bool:
 
 def _import(home: Home, sections: dict[str, OptionValues]) -> None:
     from trtllm_serve_cli.cli.models.import_command import declare, import_and_notify
-    from trtllm_serve_cli.importing.import_plan import find_path_problem
+    from trtllm_serve_cli.importing.import_checks import find_path_problem
 
     declaration = declare(None, [], sections)
     if problem := find_path_problem(declaration, home):

@@ -1,0 +1,76 @@
+"""Check the name, the folders and the build options of an import before files are downloaded."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from trtllm_serve_cli.engine_kinds.registry import UPSTREAM
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.importing.declaration import Declaration
+from trtllm_serve_cli.importing.sections import ModelSection
+from trtllm_serve_cli.launch.triton.stub_paths import check_paths
+from trtllm_serve_cli.paths import Home, check_model_name
+from trtllm_serve_cli.sources.registry import guess_source
+
+
+def check_name(model: ModelSection) -> None:
+    """Raise `BadInput` if the name is not valid, with a valid name if it looks like a source."""
+    try:
+        check_model_name(model.name)
+    except BadInput as error:
+        source = model.source or guess_source(model.name)
+        if source is None:
+            raise
+        raise BadInput(
+            error.what,
+            why=error.why,
+            next_step="pass a name and the model's source, for example "
+            f"`-m {_name_after(source)} -s {shlex.quote(source)}`",
+        ) from error
+
+
+def _name_after(source: str) -> str:
+    """Return a valid name for a model, based on the last part of its source."""
+    last = re.split("[:/#]", source.rstrip("/").removesuffix(".gguf"))[-1].partition("@")[0]
+    return re.sub("[^a-z0-9._-]+", "-", last.lower()).strip("-._") or "NAME"
+
+
+def check_mode(declaration: Declaration, kind: str) -> None:
+    """Raise `BadInput` if the container build options do not apply to the engine."""
+    engine = declaration.engine
+    if engine.mode == "container":
+        if kind != UPSTREAM:
+            raise BadInput(
+                f"tllm does not build {kind} engines in a container.",
+                why=f"--mode container applies only to {UPSTREAM} engines",
+                next_step=f"omit --mode, or add --engine {UPSTREAM}",
+            )
+        return
+    for name in ("image", "container_engine", "gpus", "examples"):
+        if getattr(engine, name) is not None:
+            raise BadInput(
+                f"--{name.replace('_', '-')} applies only to builds in a container.",
+                next_step="omit the option, or add --mode container",
+            )
+
+
+def find_path_problem(declaration: Declaration, home: Home) -> BadInput | None:
+    """Return the error with which `tllm start` refuses the folders of the import, or `None`.
+
+    A container or `tllm infer --no-server` may still be able to use the model.
+    """
+    repository = declaration.repository.dir or home.models
+    try:
+        check_paths(home.servers, [repository], [declaration.engine.dir or home.engines])
+    except BadInput as error:
+        return error
+    return None
+
+
+def describe_path_problem(problem: BadInput) -> str:
+    """Return a warning about a folder that the local Triton cannot use, as one line."""
+    return (
+        "Warning: without a container, `tllm start` cannot serve the model. "
+        f"{problem.what} {problem.why}. To fix it, {problem.next_step}."
+    )
