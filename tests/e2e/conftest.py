@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -155,38 +156,54 @@ def time_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_check, "CHECK_LIMIT_S", 60.0)
 
 
-@pytest.fixture
-def fresh_home(imported: Tllm, tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
-    """Provide a function that makes a home with the shared engine, and stop its servers."""
+@pytest.fixture(scope="session")
+def light_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Import a simulated engine as `demo`, without the models that a request does not need.
+
+    A server of this repository starts two models, not six, and generates a token in 5 ms.
+    """
+    tllm = Tllm(tmp_path_factory.mktemp("light") / "home")
+    timing = tllm.home.with_name("timing.json")
+    timing.write_text(json.dumps({"timing": {"step_s": 0.005}, "limits": {"max_batch_size": 64}}))
+    tllm.done("import", "-m", "demo", "--engine", "sim", "--timing", str(timing))
+    repository = tllm.home / "models" / "demo"
+    for name in ("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls"):
+        shutil.rmtree(repository / name)
+    return repository
+
+
+@contextlib.contextmanager
+def homes_with(repository: Path, folder: Path) -> Iterator[Callable[[], Tllm]]:
+    """Yield a function that makes a home with a copy of a model, and stop the servers at the end.
+
+    The copy uses the engine of the original model.
+    """
     made: list[Tllm] = []
 
     def make() -> Tllm:
-        home = tmp_path / "fresh"
+        home = folder / "fresh"
         (home / "models").mkdir(parents=True)
-        source = imported.home / "models" / "demo"
-        subprocess.run(("cp", "-r", str(source), str(home / "models")), check=True)
+        subprocess.run(("cp", "-r", str(repository), str(home / "models")), check=True)
         made.append(Tllm(home))
         return made[-1]
 
     yield make
     for tllm in made:
-        tllm("stop", "--all")
+        tllm("stop", "--all", "--timeout", "0")
 
 
 @pytest.fixture
-def quick_home(
-    fresh_home: Callable[[], Tllm], imported: Tllm, quick_engine: Path
-) -> Callable[[], Tllm]:
-    """Provide `fresh_home` with the quick engine, for tests in which the text does not matter."""
+def fresh_home(imported: Tllm, tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
+    """Provide a function that makes a home with the model `demo`."""
+    with homes_with(imported.home / "models" / "demo", tmp_path) as make:
+        yield make
 
-    def make() -> Tllm:
-        tllm = fresh_home()
-        for config in (tllm.home / "models" / "demo").glob("*/config.pbtxt"):
-            text = config.read_text()
-            config.write_text(text.replace(str(imported.engine("demo")), str(quick_engine)))
-        return tllm
 
-    return make
+@pytest.fixture
+def light_home(light_model: Path, tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
+    """Provide a function that makes a home with the light model, for tests of the life cycle."""
+    with homes_with(light_model, tmp_path) as make:
+        yield make
 
 
 @pytest.fixture(scope="session")

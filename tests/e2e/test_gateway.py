@@ -162,8 +162,8 @@ def test_triton_is_reached_behind_limits(address: str) -> None:
     assert send(generate, body) == (status, events)
 
 
-def test_gateway_is_restarted_without_the_server(quick_home: Callable[[], Tllm]) -> None:
-    tllm = quick_home()
+def test_gateway_is_restarted_without_the_server(light_home: Callable[[], Tllm]) -> None:
+    tllm = light_home()
     started = tllm.start("--openai", f"--openai-port={free_ports(1)[0]}")
     assert started.returncode == 0, started.stderr
     server = tllm.status()

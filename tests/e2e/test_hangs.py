@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -17,7 +16,7 @@ import psutil
 import pytest
 
 from tests.e2e.alive import answers, find_process
-from tests.e2e.conftest import Tllm
+from tests.e2e.conftest import Tllm, homes_with
 from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate
@@ -42,29 +41,20 @@ WAIT = """        import time
 
 
 @pytest.fixture(scope="module")
-def tllm(
-    imported: Tllm, quick_engine: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Tllm]:
-    """Serve a quick engine, and restart processes that hang for 8 s."""
-    home = tmp_path_factory.mktemp("hangs")
-    (home / "models").mkdir()
-    source = imported.home / "models" / "demo"
-    subprocess.run(("cp", "-r", str(source), str(home / "models")), check=True)
-    for config in (home / "models" / "demo").glob("*/config.pbtxt"):
-        text = config.read_text()
-        config.write_text(text.replace(str(imported.engine("demo")), str(quick_engine)))
-    engine = home.joinpath(
-        "models", "demo", "tensorrt_llm", "1", "tllm_runtime", "engines", "openvino", "engine.py"
-    )
-    text = engine.read_text()
-    assert STEP in text
-    engine.write_text(text.replace(STEP, STEP + WAIT.format(marker=marker_of(home))))
-    tllm = Tllm(home)
-    (port,) = free_ports(1)
-    started = tllm.start("--openai", f"--openai-port={port}", "--hang-timeout=8")
-    assert started.returncode == 0, started.stdout + started.stderr
-    yield tllm
-    tllm("stop", "--all")
+def tllm(light_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+    """Serve an engine whose steps can wait, and restart processes that hang for 8 s."""
+    with homes_with(light_model, tmp_path_factory.mktemp("hangs")) as make:
+        tllm = make()
+        engine = tllm.home.joinpath(
+            "models", "demo", "tensorrt_llm", "1", "tllm_runtime", "engines", "sim", "engine.py"
+        )
+        text = engine.read_text()
+        assert STEP in text
+        engine.write_text(text.replace(STEP, STEP + WAIT.format(marker=marker_of(tllm.home))))
+        (port,) = free_ports(1)
+        started = tllm.start("--openai", f"--openai-port={port}", "--hang-timeout=8")
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield tllm
 
 
 @pytest.fixture(scope="module")

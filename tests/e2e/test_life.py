@@ -30,10 +30,10 @@ def states(tllm: Tllm) -> dict[str, str]:
 
 
 @pytest.fixture
-def controlled(quick_home: Callable[[], Tllm], tmp_path: Path) -> Iterator[Tllm]:
+def controlled(fresh_home: Callable[[], Tllm], tmp_path: Path) -> Iterator[Tllm]:
     """Start a server with explicit model control, TLS, and a passed-through option of Triton."""
     certificate, key = certify(tmp_path, "llm.example")
-    tllm = quick_home()
+    tllm = fresh_home()
     started = tllm.start(
         "--model-control-mode=explicit", f"--grpc-server-cert={certificate}",
         f"--grpc-server-key={key}", "--", "--http-thread-count=3",
@@ -88,17 +88,17 @@ def test_unload_requires_explicit_model_control(served: Tllm) -> None:
     assert "--model-control-mode explicit" in result.stderr
 
 
-def test_unknown_triton_option_is_reported(fresh_home: Callable[[], Tllm]) -> None:
-    result = fresh_home().start("--", "--no-such-thing=1")
+def test_unknown_triton_option_is_reported(light_home: Callable[[], Tllm]) -> None:
+    result = light_home().start("--", "--no-such-thing=1")
     assert result.returncode == 3
     assert "Why: unrecognized option '--no-such-thing=1'\n" in result.stderr
 
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])
 def test_stop_drains_requests_and_rejects_new_ones(
-    fresh_home: Callable[[], Tllm], interface: str
+    light_home: Callable[[], Tllm], interface: str
 ) -> None:
-    tllm = fresh_home()
+    tllm = light_home()
     assert tllm.start().returncode == 0
     endpoint = tllm.endpoint()
     pieces = stream(endpoint, "demo", LONG, interface)
@@ -117,8 +117,8 @@ def test_stop_drains_requests_and_rejects_new_ones(
     assert (stopping.returncode, output.splitlines()[-1]) == (0, "Stopped.")
 
 
-def test_stop_with_timeout_zero_reports_cancelled_requests(fresh_home: Callable[[], Tllm]) -> None:
-    tllm = fresh_home()
+def test_stop_with_timeout_zero_reports_cancelled_requests(light_home: Callable[[], Tllm]) -> None:
+    tllm = light_home()
     assert tllm.start().returncode == 0
     pieces = stream(
         tllm.endpoint(), "demo", GenerateRequest("Go", max_tokens=4000, min_tokens=4000)
@@ -130,8 +130,8 @@ def test_stop_with_timeout_zero_reports_cancelled_requests(fresh_home: Callable[
         list(pieces)
 
 
-def test_restart_applies_settings_and_keeps_launch_options(quick_home: Callable[[], Tllm]) -> None:
-    tllm = quick_home()
+def test_restart_applies_settings_and_keeps_launch_options(light_home: Callable[[], Tllm]) -> None:
+    tllm = light_home()
     assert tllm.start("--", "--http-thread-count=3").returncode == 0
     before = tllm.status()
     assert "Next: tllm restart -m demo" in tllm("set", "demo", "num_threads=1").stderr

@@ -31,9 +31,9 @@ def received() -> Iterator[ReceivedSpans]:
 
 
 @pytest.fixture
-def observed(quick_home: Callable[[], Tllm], received: ReceivedSpans) -> Tllm:
+def observed(light_home: Callable[[], Tllm], received: ReceivedSpans) -> Tllm:
     """Start a server that logs each request as JSON and sends spans to the collector."""
-    tllm = quick_home()
+    tllm = light_home()
     started = tllm.start(
         "--log-format", "json", "--log-requests", "yes",
         "--otlp-endpoint", received.url.removesuffix("/v1/traces"),
@@ -114,9 +114,9 @@ def spans_of(received: ReceivedSpans, trace_id: str) -> dict[str, ReceivedSpan]:
 
 
 def test_chat_is_traced_from_the_client_to_the_engine(
-    quick_home: Callable[[], Tllm], received: ReceivedSpans
+    light_home: Callable[[], Tllm], received: ReceivedSpans
 ) -> None:
-    tllm = quick_home()
+    tllm = light_home()
     collector_url = received.url.removesuffix("/v1/traces")
     port, other_port = free_ports(2)
     started = tllm.start("--openai", f"--openai-port={port}", "--otlp-endpoint", collector_url)

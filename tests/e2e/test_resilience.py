@@ -88,9 +88,9 @@ def test_server_is_restarted_if_a_model_process_dies(served: Tllm, endpoint: End
 
 
 def test_nothing_outlives_a_supervisor_that_is_killed_under_load(
-    fresh_home: Callable[[], Tllm],
+    light_home: Callable[[], Tllm],
 ) -> None:
-    tllm = fresh_home()
+    tllm = light_home()
     assert tllm.start().returncode == 0
     endpoint = tllm.endpoint()
     streaming = threading.Semaphore(0)
@@ -113,8 +113,8 @@ def test_nothing_outlives_a_supervisor_that_is_killed_under_load(
     assert result.returncode == 3 and "is no longer running" in result.stderr
 
 
-def test_stop_leaves_no_process(quick_home: Callable[[], Tllm]) -> None:
-    tllm = quick_home()
+def test_stop_leaves_no_process(light_home: Callable[[], Tllm]) -> None:
+    tllm = light_home()
     assert tllm.start().returncode == 0
     everything = processes_of(tllm)
     tllm.done("stop")
@@ -122,8 +122,8 @@ def test_stop_leaves_no_process(quick_home: Callable[[], Tllm]) -> None:
     assert (alive, tllm.done("status", "--json").split()) == ([], ["{", '"servers":', "[]", "}"])
 
 
-def test_failed_requests_do_not_delay_a_stop(quick_home: Callable[[], Tllm]) -> None:
-    tllm = quick_home()
+def test_failed_requests_do_not_delay_a_stop(light_home: Callable[[], Tllm]) -> None:
+    tllm = light_home()
     assert tllm.start().returncode == 0
     endpoint = tllm.endpoint()
     # About one in twenty of them is cancelled at the wrong moment.
@@ -136,9 +136,9 @@ def test_failed_requests_do_not_delay_a_stop(quick_home: Callable[[], Tllm]) -> 
 
 
 def test_model_that_fails_to_load_is_reported_and_leaves_no_process(
-    fresh_home: Callable[[], Tllm],
+    light_home: Callable[[], Tllm],
 ) -> None:
-    tllm = fresh_home()
+    tllm = light_home()
     config = tllm.home / "models" / "demo" / "tensorrt_llm" / "config.pbtxt"
     config.write_text(re.sub(r"/engines/demo-\w+", "/engines/gone", config.read_text()))
     result = tllm.start()
@@ -150,9 +150,9 @@ def test_model_that_fails_to_load_is_reported_and_leaves_no_process(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_foreground_server_stops_on_a_signal(
-    quick_home: Callable[[], Tllm], number: signal.Signals, code: int
+    light_home: Callable[[], Tllm], number: signal.Signals, code: int
 ) -> None:
-    tllm = quick_home()
+    tllm = light_home()
     ports = free_ports(3)
     command = (TLLM, "start", "--foreground", *port_options(ports))
     with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as process:
@@ -166,8 +166,8 @@ def test_foreground_server_stops_on_a_signal(
     assert servers_of(tllm) == []
 
 
-def test_killed_triton_is_restarted(quick_home: Callable[[], Tllm]) -> None:
-    tllm = quick_home()
+def test_killed_triton_is_restarted(light_home: Callable[[], Tllm]) -> None:
+    tllm = light_home()
     assert tllm.start().returncode == 0
     endpoint, before = tllm.endpoint(), processes_of(tllm)
     psutil.Process(tllm.status()["server_pid"]).kill()
@@ -181,8 +181,15 @@ def test_killed_triton_is_restarted(quick_home: Callable[[], Tllm]) -> None:
     assert_nothing_is_left(tllm, port_of(endpoint), everything)
 
 
-def test_start_that_times_out_leaves_no_process(fresh_home: Callable[[], Tllm]) -> None:
-    tllm, ports = fresh_home(), free_ports(3)
+def load_until_the_end(tllm: Tllm) -> None:
+    """Let `tensorrt_llm` load only after the server begins to drain."""
+    model = tllm.home / "models" / "demo" / "tensorrt_llm" / "1" / "model.py"
+    model.write_text(f"{WAIT_FOR_THE_END}\n{model.read_text()}")
+
+
+def test_start_that_times_out_leaves_no_process(light_home: Callable[[], Tllm]) -> None:
+    tllm, ports = light_home(), free_ports(3)
+    load_until_the_end(tllm)
     result = tllm("start", "--timeout", "1", *port_options(ports))
     assert (result.returncode, "the server was not ready after 1 s" in result.stderr) == (3, True)
     assert_nothing_is_left(tllm, ports[0])
@@ -191,9 +198,9 @@ def test_start_that_times_out_leaves_no_process(fresh_home: Callable[[], Tllm]) 
 
 
 def test_port_bound_during_the_start_is_reported_with_its_process(
-    fresh_home: Callable[[], Tllm],
+    light_home: Callable[[], Tllm],
 ) -> None:
-    tllm, ports = fresh_home(), free_ports(3)
+    tllm, ports = light_home(), free_ports(3)
     with (
         socket.socket() as other_process,
         subprocess.Popen(
@@ -214,9 +221,9 @@ def test_port_bound_during_the_start_is_reported_with_its_process(
 
 
 def test_one_of_two_concurrent_starts_on_the_same_ports_succeeds(
-    quick_home: Callable[[], Tllm],
+    light_home: Callable[[], Tllm],
 ) -> None:
-    tllm, ports = quick_home(), free_ports(3)
+    tllm, ports = light_home(), free_ports(3)
     with ThreadPoolExecutor(2) as both:
         starts = [both.submit(tllm, "start", *port_options(ports)) for _ in range(2)]
         results = sorted((each.result() for each in starts), key=lambda each: each.returncode)
@@ -232,8 +239,8 @@ def test_one_of_two_concurrent_starts_on_the_same_ports_succeeds(
     assert_nothing_is_left(tllm, ports[0], everything)
 
 
-def test_concurrent_starts_on_different_ports_succeed(quick_home: Callable[[], Tllm]) -> None:
-    tllm, ports = quick_home(), free_ports(6)
+def test_concurrent_starts_on_different_ports_succeed(light_home: Callable[[], Tllm]) -> None:
+    tllm, ports = light_home(), free_ports(6)
     with ThreadPoolExecutor(2) as both:
         starts = [
             both.submit(tllm, "start", *port_options(each)) for each in (ports[:3], ports[3:])
@@ -246,11 +253,9 @@ def test_concurrent_starts_on_different_ports_succeed(quick_home: Callable[[], T
     assert servers_of(tllm) == []
 
 
-def test_server_is_stopped_while_it_loads(quick_home: Callable[[], Tllm]) -> None:
-    """One of its models loads only after the server begins to drain."""
-    tllm, ports = quick_home(), free_ports(3)
-    model = tllm.home / "models" / "demo" / "tensorrt_llm" / "1" / "model.py"
-    model.write_text(f"{WAIT_FOR_THE_END}\n{model.read_text()}")
+def test_server_is_stopped_while_it_loads(light_home: Callable[[], Tllm]) -> None:
+    tllm, ports = light_home(), free_ports(3)
+    load_until_the_end(tllm)
     with subprocess.Popen(
         (TLLM, "start", *port_options(ports)), env=tllm.environ, stderr=subprocess.PIPE, text=True
     ) as starting:
@@ -283,9 +288,9 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
 
 
 def test_full_disk_does_not_stop_the_server(
-    quick_home: Callable[[], Tllm], small_disk: Callable[[Path], None]
+    light_home: Callable[[], Tllm], small_disk: Callable[[Path], None]
 ) -> None:
-    tllm, ports = quick_home(), free_ports(3)
+    tllm, ports = light_home(), free_ports(3)
     folder = tllm.home / "servers" / str(ports[0])
     small_disk(folder)
     assert tllm("start", *port_options(ports)).returncode == 0

@@ -97,10 +97,10 @@ def test_many_closed_connections_free_all_slots(endpoint: Endpoint) -> None:
     wait_until(lambda: is_idle(endpoint))
 
 
-def test_frequent_cancellation_checks_do_not_crash_triton(quick_home: Any) -> None:
+def test_frequent_cancellation_checks_do_not_crash_triton(light_home: Any) -> None:
     """Triton 2.51 crashes if a response sender is queried after its final response."""
-    tllm: Tllm = quick_home()
-    for model in ("tensorrt_llm", "ensemble"):
+    tllm: Tllm = light_home()
+    for model in ("tensorrt_llm", "demo"):
         config = tllm.home / "models" / "demo" / model / "config.pbtxt"
         period = 'key: "cancellation_check_period_ms" value: { string_value: '
         text = config.read_text()
@@ -111,7 +111,7 @@ def test_frequent_cancellation_checks_do_not_crash_triton(quick_home: Any) -> No
 
     def send_requests(number: int) -> int:
         request = GenerateRequest(f"Number {number}", max_tokens=2, stream=bool(number % 2))
-        return sum(generate(endpoint, "ensemble", request).num_output_tokens or 0 for _ in range(8))
+        return sum(generate(endpoint, "demo", request).num_output_tokens or 0 for _ in range(8))
 
     with ThreadPoolExecutor(32) as threads:
         counts = list(threads.map(send_requests, range(32)))

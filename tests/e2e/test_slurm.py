@@ -186,6 +186,7 @@ def test_job_state_is_unknown_while_slurm_is_unreachable(
         (conf := tmp_path / "slurm.conf").write_text(
             "ClusterName=away\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=9\n"
             "AuthType=auth/none\nNodeName=localhost\nPartitionName=p Nodes=localhost\n"
+            "MessageTimeout=2\n"  # seconds; the default of 10 makes each command take 9 s
         )
         patch.setenv("SLURM_CONF", str(conf))
         assert server(tllm)["state"] == "unknown"
