@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,9 +41,6 @@ def served(
     engine = make_engine(folder / "engine", version)
     import_engine(tllm, "parts", engine, letters)
     import_engine(tllm, "whole", engine, letters, "--param", "decoupled_mode=false")
-    # The text models do not call these models, and each of them takes a second of CPU time to load.
-    for name in ("preprocessing", "postprocessing"):
-        shutil.rmtree(tllm.home / "models" / "whole" / name)
     started = tllm.start("-m", "parts", "-m", "whole")
     assert started.returncode == 0, started.stdout + started.stderr
     yield tllm
