@@ -179,8 +179,10 @@ def test_long_load_and_a_client_that_never_reads_are_not_hangs(
             client.sendall(encode_frame({"do": "submit", "request": request.to_message()}))
         for _ in range(50):
             assert answers(hanging_endpoint)
+    # A process that was slow on a busy machine may still be reported.
+    wait_until(lambda: tllm.state().phase == "ready")
     after = tllm.state()
-    assert (after.phase, after.hangs, after.restarts) == ("ready", before.hangs, before.restarts)
+    assert (after.hangs, after.restarts) == (before.hangs, before.restarts)
 
 
 def test_stopped_supervisor_is_reported(tllm: Tllm) -> None:
