@@ -8,8 +8,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from trtllm_serve_cli.runtime.text import tokenizer as tokenizer_module
 from trtllm_serve_cli.runtime.text.tokenizer import (
     OpenVinoTokenizer,
     TransformersTokenizer,
@@ -35,7 +37,8 @@ class _OpenVinoTokens:
         return -1
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Any:
-        return SimpleNamespace(input_ids=SimpleNamespace(data=[[1, 5][not add_special_tokens :]]))
+        assert not add_special_tokens, "GenAI truncates texts"
+        return SimpleNamespace(input_ids=SimpleNamespace(data=np.array([[97]])))
 
     def decode(self, ids: Any, *, skip_special_tokens: bool) -> Any:
         assert ids, "OpenVINO rejects an empty list"
@@ -47,11 +50,22 @@ class _OpenVinoTokens:
         return [f"{each} {skip_special_tokens}" if each else "" for each in padded]
 
 
+class _Encoder:
+    """A fake encoder: each character is a token, after a start token and before two end tokens."""
+
+    def __init__(self, directory: Path) -> None:
+        pass
+
+    def encode(self, text: str) -> list[int]:
+        return [1, *map(ord, text), 2, 3]
+
+
 @pytest.fixture
 def openvino_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fake: Any = ModuleType("openvino_genai")
     fake.Tokenizer = _OpenVinoTokens
     monkeypatch.setitem(sys.modules, "openvino_genai", fake)
+    monkeypatch.setattr(tokenizer_module, "OpenVinoEncoder", _Encoder)
     (tmp_path / "openvino_tokenizer.xml").touch()
     return tmp_path
 
@@ -68,12 +82,13 @@ def test_load_tokenizer_falls_back_to_transformers(tmp_path: Path) -> None:
 def test_openvino_encodes_and_decodes(openvino_dir: Path) -> None:
     tokenizer = load_tokenizer(openvino_dir)
     assert (
-        tokenizer.encode("a"),
-        tokenizer.encode("a", add_special_tokens=False),
+        tokenizer.encode("bc"),
+        tokenizer.encode("bc", add_special_tokens=False),
+        tokenizer.encode("", add_special_tokens=False),
         tokenizer.decode([5, 6]),
         tokenizer.decode([5], skip_special_tokens=False),
         tokenizer.decode([]),
-    ) == ([1, 5], [5], "[5, 6] True", "[5] False", "")
+    ) == ([1, 98, 99, 2, 3], [98, 99], [], "[5, 6] True", "[5] False", "")
 
 
 @pytest.mark.parametrize("hides_padding", [True, False])
@@ -135,6 +150,45 @@ def test_transformers_decodes_sequences_together(
         transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: loaded, raising=True
     )
     assert load_tokenizer(tmp_path).decode_all([[1, 97], [98]]) == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("transformers.tokenization_utils_tokenizers", ["prepared", "a True"]),
+        # A class that overrides `encode` may return other tokens, and is not thread-safe.
+        ("transformers.models.code_llama.tokenization_code_llama", ["a"]),
+    ],
+)
+def test_transformers_encodes_with_the_backend(
+    module: str,
+    expected: list[str],
+    tmp_path: Path,
+    transformers: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The backend releases the GIL and needs no lock, so texts do not wait for other texts."""
+    calls: list[str] = []
+
+    def encode(self: Any, text: str, **options: Any) -> list[int]:
+        calls.append(text or "prepared")
+        return [1, 97]
+
+    def encode_on_backend(text: str, *, add_special_tokens: bool) -> Any:
+        calls.append(f"{text} {add_special_tokens}")
+        return SimpleNamespace(ids=[1, 97])
+
+    encode.__module__ = module
+    fields = {
+        "eos_token_id": 2,
+        "pad_token_id": 2,
+        "encode": encode,
+        "_encode_plus": encode,
+        "backend_tokenizer": SimpleNamespace(encode=encode_on_backend),
+    }
+    loaded = type("Tokenizer", (), fields)()
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: loaded)
+    assert (load_tokenizer(tmp_path).encode("a"), calls) == ([1, 97], expected)
 
 
 @pytest.mark.usefixtures("transformers")

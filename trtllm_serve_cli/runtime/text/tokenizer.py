@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from xml.etree import ElementTree
 
-import numpy as np
+from .openvino_encoder import OpenVinoEncoder
 
 # The layers of OpenVINO detokenizers for byte-level vocabularies. Other detokenizers also have
 # layers that change the text, such as `RegexNormalization` or `ByteFallback`.
@@ -59,6 +59,7 @@ class OpenVinoTokenizer:
 
         # Use one thread, because texts are too short to parallelize and idle threads would spin.
         self._tokenizer: Any = openvino_genai.Tokenizer(directory, INFERENCE_NUM_THREADS=1)
+        self._encoder = OpenVinoEncoder(directory)
         self._detokenizer_file = directory / "openvino_detokenizer.xml"
         self.end_id = int(self._tokenizer.get_eos_token_id())
         pad_id = int(self._tokenizer.get_pad_token_id())
@@ -66,6 +67,7 @@ class OpenVinoTokenizer:
         # Shorter sequences in a batch are padded. If the tokenizer decodes the padding to text,
         # each sequence must be decoded separately.
         self._hides_padding = self._decode_together([[0, 0], [0]])[1] == self.decode([0])
+        self._num_special_before, self._num_special_after = self._count_special_tokens()
 
     # Cached, because counting builds a dictionary of the vocabulary, which takes 20 ms for 50,000
     # tokens.
@@ -82,8 +84,10 @@ class OpenVinoTokenizer:
         return frozenset(token_id for token, token_id in tokens if _is_unfinished(token))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        tokens = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return [int(token) for token in np.asarray(tokens.input_ids.data).reshape(-1)]
+        ids = self._encoder.encode(text)
+        if add_special_tokens:
+            return ids
+        return ids[self._num_special_before : len(ids) - self._num_special_after]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         if not token_ids:
@@ -97,6 +101,18 @@ class OpenVinoTokenizer:
         if len(sequences) > 1 and skip_special_tokens and self._hides_padding:
             return self._decode_together(sequences)
         return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
+
+    def _count_special_tokens(self) -> tuple[int, int]:
+        """Return the number of special tokens that are added before and after each text."""
+        text = "a"
+        ids = self._encoder.encode(text)
+        tokens = self._tokenizer.encode(text, add_special_tokens=False).input_ids.data
+        plain = tokens.reshape(-1).tolist()
+        num_special = len(ids) - len(plain)
+        for before in range(num_special + 1):
+            if ids[before : before + len(plain)] == plain:
+                return before, num_special - before
+        raise ValueError(f"the text {text!r} has the tokens {ids}, which do not contain {plain}")
 
     def _decode_together(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         ids = [list(each) for each in sequences]
@@ -115,7 +131,11 @@ class TransformersTokenizer:
 
             self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
         self._encoding = threading.Lock()
-        self._backend = _find_backend(self._tokenizer)
+        self._encoding_backend = _find_backend(self._tokenizer, "encode", "_encode_plus")
+        if self._encoding_backend is not None:
+            # Set the backend's padding, truncation and handling of special tokens.
+            self._tokenizer.encode("", add_special_tokens=True)
+        self._backend = _find_backend(self._tokenizer, "decode", "_decode")
         # Tokenizers of embedding models may lack an end token.
         end_id = self._tokenizer.eos_token_id
         self.end_id = -1 if end_id is None else int(end_id)
@@ -132,6 +152,9 @@ class TransformersTokenizer:
         return frozenset() if type(decoder).__name__ == "ByteLevel" else None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if self._encoding_backend is not None:
+            encoding = self._encoding_backend.encode(text, add_special_tokens=add_special_tokens)
+            return list(encoding.ids)
         # Hold a lock, because `encode` sets the tokenizer's padding and truncation and is not
         # thread-safe.
         with self._encoding:
@@ -174,13 +197,14 @@ def _is_unfinished(token: bytes) -> bool:
     return bool(decoder.getstate()[0])
 
 
-def _find_backend(tokenizer: Any) -> Any:
-    """Return the tokenizer of the `tokenizers` library, or None if its text would be different.
+def _find_backend(tokenizer: Any, *method_names: str) -> Any:
+    """Return the tokenizer of the `tokenizers` library, or None if its results would be different.
 
-    `decode_batch` is six times as fast as decoding each sequence separately with Transformers. The
-    texts are equal unless a model's own tokenizer class overrides Transformers' methods.
+    `decode_batch` is six times as fast as decoding each sequence separately with Transformers, and
+    `encode` needs no lock. The results are equal unless a model's own tokenizer class overrides
+    Transformers' methods.
     """
-    methods = (getattr(type(tokenizer), name, None) for name in ("decode", "_decode"))
+    methods = (getattr(type(tokenizer), name, None) for name in method_names)
     is_plain = all(
         getattr(method, "__module__", "").startswith("transformers.tokenization_utils")
         for method in methods

@@ -1,0 +1,121 @@
+"""Encode texts with the OpenVINO model of a tokenizer, `openvino_tokenizer.xml`.
+
+`openvino_genai.Tokenizer.encode` holds the GIL, so a long text would block all other threads of
+the process for up to seconds. It also truncates texts silently: GenAI's conversion of a GGUF file
+limits each text to the model's context. Such texts would appear to have exactly this number of
+tokens. `OpenVinoEncoder` therefore runs the same model with OpenVINO's own API, which releases the
+GIL, and removes the limit.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Longer texts are encoded by a second copy of the model, so that short texts do not wait for them.
+# A text of this many characters takes about 1 ms.
+LONG_TEXT = 4096
+# OpenVINO Tokenizers uses the same value for "no limit".
+_NO_LIMIT = 2**31 - 65
+
+
+class OpenVinoEncoder:
+    """An encoder that converts texts to token ids, including the special tokens.
+
+    It is thread-safe.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        import openvino
+
+        # Keep the reference, because the models use the core's extension.
+        self._core = core = openvino.Core()
+        core.add_extension(find_extension())
+        model = core.read_model(directory / "openvino_tokenizer.xml")
+        _accept_bytes(model)
+        _remove_limits(model)
+        self._short, self._long = (_CompiledModel(core, model) for _ in range(2))
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of `text`."""
+        compiled = self._short if len(text) <= LONG_TEXT else self._long
+        return compiled.encode(text)
+
+
+class _CompiledModel:
+    """A compiled copy of the model. It encodes one text at a time."""
+
+    def __init__(self, core: Any, model: Any) -> None:
+        # Use one thread, because texts are too short to parallelize and idle threads would spin.
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1})
+        self._request: Any = compiled.create_infer_request()
+        self._lock = threading.Lock()
+
+    def encode(self, text: str) -> list[int]:
+        data = np.frombuffer(text.encode(), np.uint8)
+        begin, end = np.zeros(1, np.int32), np.array([len(data)], np.int32)
+        with self._lock:
+            self._request.infer([begin, end, data], share_inputs=True)
+            ids, mask = (
+                self._request.get_tensor(name).data for name in ("input_ids", "attention_mask")
+            )
+            # The mask excludes padding, which the model adds if its tokenizer pads to a fixed
+            # length.
+            unpadded: list[int] = ids[mask != 0].tolist()
+        return unpadded
+
+
+def find_extension() -> str:
+    """Return the path of the library with OpenVINO's operations for tokenizers."""
+    package = importlib.util.find_spec("openvino_tokenizers")
+    if package is None or package.origin is None:
+        raise ImportError("openvino_tokenizers is not installed", name="openvino_tokenizers")
+    return str(Path(package.origin).parent / "lib" / "libopenvino_tokenizers.so")
+
+
+def _accept_bytes(model: Any) -> None:
+    """Replace the model's string input by three inputs: begins, ends and bytes of the texts.
+
+    In Python, OpenVINO's string tensors lose NUL characters at the end of a text.
+    """
+    from openvino import opset13
+
+    (strings,) = model.get_parameters()
+    (unpack,) = (each for each in model.get_ops() if each.get_type_name() == "StringTensorUnpack")
+    parts = [opset13.parameter([-1], each) for each in (np.int32, np.int32, np.uint8)]
+    for output, part in zip(unpack.outputs(), parts, strict=True):
+        _replace_output(output, part)
+    # The model also reads the number of texts from its input.
+    _replace_output(strings.output(0), parts[0])
+    model.add_parameters(parts)
+    model.remove_parameter(strings)
+
+
+def _replace_output(output: Any, node: Any) -> None:
+    for each in output.get_target_inputs():
+        if each.get_node().get_type_name() != "StringTensorUnpack":
+            each.replace_source_output(node.output(0))
+
+
+def _remove_limits(model: Any) -> None:
+    """Remove the maximum number of tokens, which is a constant of the model."""
+    for each in model.get_ops():
+        if each.get_type_name() in ("Minimum", "Truncate"):
+            _remove_limit(each)
+
+
+def _remove_limit(node: Any) -> None:
+    import openvino
+    from openvino import opset13
+
+    for each in node.inputs():
+        source = each.get_source_output().get_node()
+        if source.get_type_name() == "Select":
+            # The model selects a limit if truncation is enabled.
+            _remove_limit(source)
+        elif source.get_type_name() == "Constant" and each.get_element_type() == openvino.Type.i32:
+            each.replace_source_output(opset13.constant(np.int32(_NO_LIMIT)).output(0))
