@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import socket
+import string
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 pytestmark = pytest.mark.e2e
 
 NUM_WRONG, NUM_CONCURRENT = 3200, 32
+# The maximum length of a text for the demo model's context of 8192 tokens.
+MAX_LETTERS = 8192 * 128
 # The seed determines the order. Runs with the same seed differ only in timing.
 SEED = int(os.environ.get("TLLM_TEST_SEED", "1"))
 
@@ -142,6 +145,20 @@ def is_idle(endpoint: Endpoint) -> bool:
     page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
     used = page.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")
     return [gauge(endpoint, kind) for kind in ("active", "waiting")] + [used] == [0, 0, 0]
+
+
+def test_encoding_a_long_text_does_not_block_others(stub: Any, threads: ThreadPoolExecutor) -> None:
+    """A text of random letters takes longest: it consists of a single word."""
+    letters = random.Random(SEED).choices(string.ascii_lowercase, k=MAX_LETTERS)
+    long = threads.submit(
+        send, stub, plain("ensemble", text_input=texts([["".join(letters).encode()]]))
+    )
+    num_served = 0
+    while not long.done():
+        assert not send(stub, plain("ensemble")).error
+        num_served += 1
+    assert "max_seq_len" in long.result().error
+    assert num_served > 1
 
 
 def test_end_id_beyond_the_vocabulary_is_ignored(stub: Any) -> None:

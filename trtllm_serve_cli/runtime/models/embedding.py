@@ -18,7 +18,7 @@ from ..embedding_settings import EmbeddingSettings
 from ..engine import InvalidRequest, SequenceUpdate
 from ..models import tensorrt_llm
 from ..requests.responses import ResponseBuilder
-from ..text.text_limits import check_prompt_length
+from ..text.text_limits import check_prompt_lengths
 from ..text.tokenizer import load_tokenizer
 from ..triton.parameters import Parameters
 from ..triton.tensors import Array, GetTensor
@@ -73,8 +73,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
     def _encode(self, texts: Array, prompt_name: Array | None) -> list[list[int]]:
         prefix = self._find_prompt(prompt_name)
         rows = [prefix + _as_text(text, "text_input") for text in texts.reshape(-1)]
-        for row in rows:
-            check_prompt_length("text_input", row, self._worker.limits.max_seq_len)
+        check_prompt_lengths("text_input", rows, self._worker.limits.max_seq_len)
         return [self._tokenizer.encode(row) for row in rows]
 
     def _find_prompt(self, prompt_name: Array | None) -> str:

@@ -23,7 +23,7 @@ from ..log import write_log
 from ..models import tensorrt_llm
 from ..requests.llmapi_response import TextRequest, TextResponseBuilder
 from ..requests.responses import ResponseBuilder
-from ..text.text_limits import check_prompt_length, check_word_lengths
+from ..text.text_limits import check_prompt_lengths, check_word_lengths
 from ..text.tokenizer import load_tokenizer
 from ..triton.model_yaml import as_parameters, parse_model_yaml
 from ..triton.parameters import Parameters
@@ -99,9 +99,9 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
             raise InvalidRequest(
                 "text_input does not contain exactly one non-empty prompt; send one prompt"
             )
-        check_prompt_length("text_input", prompt[0], self._worker.limits.max_seq_len)
+        check_prompt_lengths("text_input", prompt, self._worker.limits.max_seq_len)
         stops = tuple(each for each in _strings(get, "sampling_param_stop") if each)
-        check_word_lengths("sampling_param_stop", stops)
+        check_word_lengths("sampling_param_stop", [stops])
         flags = {name: bool(_scalar(get, name)) for name in _FLAGS}
         fields: dict[str, Any] = {"max_new_tokens": _MAX_TOKENS, "num_return_sequences": 1}
         for name, (field, cast) in _SCALARS.items():

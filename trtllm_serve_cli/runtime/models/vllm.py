@@ -22,7 +22,7 @@ from ..models import tensorrt_llm
 from ..requests.request_record import RequestRecord
 from ..requests.responses import ResponseBuilder
 from ..requests.vllm_response import Outputs, TextRequest, TextResponseBuilder
-from ..text.text_limits import check_prompt_length, check_word_lengths
+from ..text.text_limits import check_prompt_lengths, check_word_lengths
 from ..text.tokenizer import load_tokenizer
 from ..triton.model_json import as_parameters
 from ..triton.parameters import Parameters
@@ -119,9 +119,9 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         """Return the fields of the `GenerationRequest`."""
         encode = self._tokenizer.encode
         max_seq_len = self._worker.limits.max_seq_len
-        check_prompt_length("text_input", prompt, max_seq_len)
-        check_word_lengths("stop", sampling.stops)
-        check_word_lengths("bad_words", sampling.bad_words)
+        check_prompt_lengths("text_input", [prompt], max_seq_len)
+        check_word_lengths("stop", [sampling.stops])
+        check_word_lengths("bad_words", [sampling.bad_words])
         input_ids = encode(prompt, add_special_tokens=self._adds_special_tokens)
         # If the request does not limit the number of tokens, generate up to the model's maximum
         # length.

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-# Longer texts are encoded by a second copy of the model, so that short texts do not wait for them.
-# A text of this many characters takes about 1 ms.
-LONG_TEXT = 4096
+from .text_limits import LONG_TEXT
+
 # OpenVINO Tokenizers uses the same value for "no limit".
 _NO_LIMIT = 2**31 - 65
 
@@ -26,7 +25,8 @@ _NO_LIMIT = 2**31 - 65
 class OpenVinoEncoder:
     """An encoder that converts texts to token ids, including the special tokens.
 
-    It is thread-safe.
+    It is thread-safe. Long texts have their own copy of the model, so that short texts do not wait
+    for them.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -12,7 +12,7 @@ from ..engine import InvalidRequest
 from ..triton.parameters import Parameters
 from ..triton.tensors import Array, GetTensor
 from ..triton.word_lists import encode_words
-from .text_limits import check_prompt_length, check_word_lengths
+from .text_limits import check_prompt_lengths, check_word_lengths
 from .tokenizer import Tokenizer, load_tokenizer
 
 # Maps each input name in `preprocessing` to the input name in a text model.
@@ -96,7 +96,12 @@ class Preprocessor:
             )
         if not queries.size:
             raise InvalidRequest("text_input (QUERY) has no rows; send a prompt")
-        rows = [self._encode_prompt(row) for row in queries.reshape(len(queries), -1)[:, 0]]
+        prompts = [_as_prompt(row) for row in queries.reshape(len(queries), -1)[:, 0]]
+        check_prompt_lengths("text_input (QUERY)", prompts, self._max_seq_len)
+        adds_special_tokens = self._adds_special_tokens
+        rows = [
+            self._tokenizer.encode(each, add_special_tokens=adds_special_tokens) for each in prompts
+        ]
         input_ids, lengths = _pad(rows, self._tokenizer.pad_id)
         bias = self._embedding_bias(get, len(rows))
         return bias | {
@@ -126,21 +131,14 @@ class Preprocessor:
                 "one weight for each word"
             )
         bias = np.zeros((num_rows, self._tokenizer.vocab_size), dtype=np.float32)
-        for row, (texts, values) in enumerate(zip(words, weights, strict=True)):
-            for text, value in zip(texts, values, strict=True):
-                word = _as_text(text, "embedding_bias_words")
-                check_prompt_length("embedding_bias_words", word, self._max_seq_len)
+        texts = [[_as_text(word, "embedding_bias_words") for word in row] for row in words]
+        check_word_lengths("embedding_bias_words", texts)
+        for row, values in enumerate(weights):
+            for word, value in zip(texts[row], values, strict=True):
                 # Like NVIDIA's model, add the weight to each token of the word.
                 for token in self._tokenizer.encode(word, add_special_tokens=False):
                     bias[row, token] += value
         return {"EMBEDDING_BIAS": bias}
-
-    def _encode_prompt(self, prompt: Any) -> list[int]:
-        text = _as_text(prompt, "text_input (QUERY)")
-        if not text:
-            raise InvalidRequest("text_input (QUERY) is empty; send a prompt")
-        check_prompt_length("text_input (QUERY)", text, self._max_seq_len)
-        return self._tokenizer.encode(text, add_special_tokens=self._adds_special_tokens)
 
     def _encode_word_lists(self, get: GetTensor, tensor: str, num_rows: int) -> Array:
         words = get(tensor)
@@ -148,14 +146,24 @@ class Preprocessor:
             return encode_words([[]] * num_rows)
         # Start error messages with the input's name in text models, for example stop_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
+        rows = [
+            [text for text in (_as_text(word, name) for word in row) if text]
+            for row in words.reshape(num_rows, -1)
+        ]
+        check_word_lengths(name, rows)
         return encode_words(
-            [self._encode_row_of_words(name, row) for row in words.reshape(num_rows, -1)]
+            [
+                [self._tokenizer.encode(text, add_special_tokens=False) for text in row]
+                for row in rows
+            ]
         )
 
-    def _encode_row_of_words(self, name: str, row: Array) -> list[list[int]]:
-        texts = [text for text in (_as_text(word, name) for word in row) if text]
-        check_word_lengths(name, texts)
-        return [self._tokenizer.encode(text, add_special_tokens=False) for text in texts]
+
+def _as_prompt(value: Any) -> str:
+    text = _as_text(value, "text_input (QUERY)")
+    if not text:
+        raise InvalidRequest("text_input (QUERY) is empty; send a prompt")
+    return text
 
 
 def _as_text(value: Any, tensor: str) -> str:

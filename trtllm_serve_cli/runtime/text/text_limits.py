@@ -1,7 +1,8 @@
 """Reject texts that are too long to encode.
 
-Encoding 20 MB of text takes 10 s and blocks all other requests to the model's process. Texts with
-too many characters for the model's context are therefore rejected before they are encoded.
+Encoding a text takes up to 2 s per megabyte. Therefore, texts with too many characters for the
+model's context are rejected before they are encoded, and a request may contain only a few megabytes
+of text.
 """
 
 from __future__ import annotations
@@ -11,29 +12,52 @@ from collections.abc import Sequence
 from ..engine import InvalidRequest
 from ..request_check import MAX_WORD_TOKENS
 
+# Texts of this many characters take about 1 ms to encode. Longer texts must not delay other
+# requests.
+LONG_TEXT = 4096
 # The longest tokens of common tokenizers are runs of 128 spaces or hyphens.
 _MAX_TOKEN_LENGTH = 128
+_MAX_WORD_LENGTH = MAX_WORD_TOKENS * _MAX_TOKEN_LENGTH
+_MAX_BYTES = 4 * 1024 * 1024
+# Texts have 3 to 5 bytes per token. Source code with much indentation has up to 8.
+_BYTES_PER_TOKEN = 8
 
 
-def check_prompt_length(name: str, text: str, max_seq_len: int) -> None:
-    """Raise `InvalidRequest` if `text` has too many characters for `max_seq_len` tokens.
+def find_max_length(max_seq_len: int) -> int:
+    """Return the maximum number of characters in `max_seq_len` tokens."""
+    return max_seq_len * _MAX_TOKEN_LENGTH
 
-    `name` is the name of the input. If `max_seq_len` is 0, the context length is unknown, and any
-    text is accepted.
+
+def check_prompt_lengths(name: str, prompts: Sequence[str], max_seq_len: int) -> None:
+    """Raise `InvalidRequest` if a prompt has too many characters for `max_seq_len` tokens, or if
+    the prompts are too long together.
+
+    `name` is the name of the input. If `max_seq_len` is 0, the context length is unknown.
     """
-    limit = max_seq_len * _MAX_TOKEN_LENGTH
-    if max_seq_len and len(text) > limit:
+    limit = find_max_length(max_seq_len)
+    longest = max(map(len, prompts), default=0)
+    if max_seq_len and longest > limit:
         raise InvalidRequest(
-            f"{name} has {len(text)} characters, but the context of {max_seq_len} tokens can "
+            f"{name} has {longest} characters, but the context of {max_seq_len} tokens can "
             f"contain at most {limit}; send a shorter text"
+        )
+    num_bytes = sum(len(each.encode()) for each in prompts)
+    max_bytes = max(_MAX_BYTES, max_seq_len * _BYTES_PER_TOKEN)
+    if num_bytes > max_bytes:
+        raise InvalidRequest(
+            f"{name} has {num_bytes} bytes, but a request may have at most {max_bytes}; send "
+            "shorter or fewer texts"
         )
 
 
-def check_word_lengths(name: str, words: Sequence[str]) -> None:
-    """Raise `InvalidRequest` if there are too many words or characters for a word list."""
-    length = sum(map(len, words))
-    if len(words) > MAX_WORD_TOKENS or length > MAX_WORD_TOKENS * _MAX_TOKEN_LENGTH:
+def check_word_lengths(name: str, rows: Sequence[Sequence[str]]) -> None:
+    """Raise `InvalidRequest` if the word list of a row has too many words, or if the word lists of
+    all rows have too many characters.
+    """
+    num_words = max(map(len, rows), default=0)
+    length = sum(len(word) for words in rows for word in words)
+    if num_words > MAX_WORD_TOKENS or length > _MAX_WORD_LENGTH:
         raise InvalidRequest(
-            f"{name} has {len(words)} words with {length} characters; send at most "
-            f"{MAX_WORD_TOKENS} tokens"
+            f"{name} has {num_words} words in a row and {length} characters in all rows; send at "
+            f"most {MAX_WORD_TOKENS} words and {_MAX_WORD_LENGTH} characters"
         )
