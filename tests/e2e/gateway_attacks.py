@@ -14,6 +14,7 @@ import json
 import os
 import random
 import socket
+import string
 import sys
 import threading
 import time
@@ -30,6 +31,8 @@ _TEXTS = (
     "\U0001f468\u200d\U0001f469\u200d\U0001f467",
     "\u0130\u0131\ufb01", "\r\n\r\nGET / HTTP/1.1", "</s><s>[INST]", "\\ud800", "\U0010ffff",
 )  # fmt: skip
+# The maximum length of a text for the demo model's context of 8192 tokens.
+_MAX_LETTERS = 8192 * 128
 _SMUGGLED = (
     b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\n\r\n",
     b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
@@ -69,12 +72,12 @@ class Attacker:
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, timeout=_TIMEOUT_S)
 
-    def head(self, key: str | None = None) -> bytes:
+    def head(self, key: str | None = None, path: str = "/v1/completions") -> bytes:
         """Return the start of a request's head, without its last line."""
         return (
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"Authorization: Bearer " + (self.key if key is None else key).encode() + b"\r\n"
-        )
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {self.key if key is None else key}\r\n"
+        ).encode()
 
     def request(self, key: str | None = None, **fields: object) -> bytes:
         body = json.dumps({"model": "demo", "prompt": "a b c", "ignore_eos": True, **fields})
@@ -117,8 +120,20 @@ class Attacker:
         return self.send(self.head() + b"Content-Length: %d\r\n\r\n" % len(body), body)
 
     def send_small_chunks(self) -> str:
+        """Send chunks of one byte to the gateway's API, or to Triton's API behind it."""
+        path = self.rng.choice(("/v1/completions", "/v2/models/demo/generate"))
         chunks = b"1\r\n \r\n" * 20_000
-        return self.send(self.head() + b"Transfer-Encoding: chunked\r\n\r\n", chunks, b"0\r\n\r\n")
+        head = self.head(path=path) + b"Transfer-Encoding: chunked\r\n\r\n"
+        return self.send(head, chunks, b"0\r\n\r\n")
+
+    def send_a_long_prompt(self) -> str:
+        """Send a prompt that takes long to encode: a word of random letters, or many spaces."""
+        letters = "".join(self.rng.choices(string.ascii_lowercase, k=_MAX_LETTERS))
+        prompt = self.rng.choice((letters, " " * 400_000))
+        return self.send(self.request(prompt=prompt, max_tokens=2))
+
+    def send_many_prompts(self) -> str:
+        return self.send(self.request(prompt=["a"] * 3000, n=128, max_tokens=2))
 
     def send_a_damaged_request(self) -> str:
         data = bytearray(self.request(max_tokens=2))
@@ -182,6 +197,8 @@ ATTACKS: dict[str, Callable[[Attacker], str]] = {
         Attacker.send_too_much,
         Attacker.send_deep_json,
         Attacker.send_small_chunks,
+        Attacker.send_a_long_prompt,
+        Attacker.send_many_prompts,
         Attacker.send_a_damaged_request,
         Attacker.smuggle,
         Attacker.send_many_headers,

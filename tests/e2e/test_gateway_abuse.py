@@ -6,12 +6,15 @@ import contextlib
 import json
 import os
 import random
+import re
 import socket
 import statistics
+import string
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +31,8 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 
 pytestmark = pytest.mark.e2e
 
+# The maximum length of a text for the demo model's context of 8192 tokens.
+MAX_LETTERS = 8192 * 128
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
@@ -121,6 +126,42 @@ def test_clients_that_leave_after_the_first_token(
             assert read_status(sock) == 200
 
 
+def test_long_prompts_do_not_stop_streams(
+    gateway: psutil.Process, address: tuple[str, int]
+) -> None:
+    """A text of random letters takes longest to encode: it consists of a single word."""
+    letters = "".join(random.Random(1).choices(string.ascii_lowercase, k=MAX_LETTERS))
+    url = f"http://{address[0]}:{address[1]}/v1"
+    with (
+        openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=60) as client,
+        ThreadPoolExecutor() as threads,
+        client.completions.create(
+            model="demo", prompt="a", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+        ) as stream,
+    ):
+        next(stream)
+        long = threads.submit(client.completions.create, model="demo", prompt=letters)
+        num_chunks = 0
+        while not long.done():
+            next(stream)
+            num_chunks += 1
+        with pytest.raises(openai.BadRequestError, match="maximum context length") as raised:
+            long.result()
+    # The tokens were counted, not estimated.
+    assert re.search(r"the request has \d{6} tokens", str(raised.value))
+    assert num_chunks > 5
+
+
+def test_chunks_of_one_byte_are_joined(gateway: psutil.Process, address: tuple[str, int]) -> None:
+    """Triton's own HTTP front end ends if it receives such a body."""
+    body = json.dumps({"text_input": "a", "max_tokens": 2}).encode() + b" " * 20_000
+    head = HEAD.replace(b"/v1/completions", b"/v2/models/demo/generate")
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    with socket.create_connection(address, timeout=60) as sock:
+        sock.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+        assert read_status(sock) == 200
+
+
 def test_clients_that_do_not_read(
     gateway: psutil.Process, address: tuple[str, int], endpoint: Endpoint
 ) -> None:
@@ -206,6 +247,8 @@ def test_mixed_attacks(attacked: Attacked) -> None:
     assert received <= {"left", "closed", "200", "400", "401", "404", "405", "408", "411", "413",
                         "415", "431", "501", "505"}, counts  # fmt: skip
     assert set(counts["guess_keys"]) == {"401"} and set(counts["send_odd_text"]) == {"200"}
+    assert set(counts["send_a_long_prompt"]) <= {"200", "400"}
+    assert set(counts["send_many_prompts"]) == {"400"}
     wait_until(lambda: gauge(endpoint, "active") == 0)
     # The caller's connection, the attackers' closed connections and the log stay open at most.
     wait_until(lambda: len(gateway.net_connections()) <= 8)

@@ -24,13 +24,13 @@ _MISSING_FIELD = re.compile("Object missing required field `(.*)`")
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
-    """Return the request's body.
+    """Return the request's body, and store its size in `request.state.num_body_bytes`.
 
     Raise `ApiError` with status 413 if the body exceeds `max_bytes`, or 408 if it does not arrive
     within `timeout_s`.
     """
     try:
-        return await asyncio.wait_for(_read_body(request, max_bytes), timeout_s)
+        body = await asyncio.wait_for(_read_body(request, max_bytes), timeout_s)
     except asyncio.TimeoutError as error:
         raise ApiError(
             408,
@@ -38,6 +38,8 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
             code="request_timeout",
             headers={"connection": "close"},
         ) from error
+    request.state.num_body_bytes = len(body)
+    return body
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

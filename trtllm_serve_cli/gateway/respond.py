@@ -9,7 +9,7 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_serve_cli.gateway.access.admission import admit
+from trtllm_serve_cli.gateway.access.admission import charge_prompt
 from trtllm_serve_cli.gateway.access.call import Call, find_call
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
@@ -53,15 +53,13 @@ async def respond(
     *,
     is_streaming: bool,
 ) -> Response:
-    """Generate a response as soon as the gateway's limits allow it.
+    """Generate a response to a request that has been admitted.
 
     If the client disconnects, the engine's requests are cancelled. A stream starts only after the
     first tokens have arrived. Errors before that point are raised as `ApiError`, so that they are
     returned with their own HTTP status.
     """
-    num_input_tokens = sum(len(plan.input_ids) for plan in plans)
-    if not await admit(request, model.name, num_input_tokens):
-        return Response(status_code=499)
+    charge_prompt(request, sum(len(plan.input_ids) for plan in plans))
     call = find_call(request.scope)
     generation = Generation(model.backend, plans, call.add_tokens, call.trace_parent)
     batches = generation.batches()

@@ -14,6 +14,7 @@ from trtllm_serve_cli.gateway.errors import ApiError, invalid
 from trtllm_serve_cli.gateway.generation.generation import GenerationPlan
 from trtllm_serve_cli.gateway.schema.sampling import SamplingBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
+from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.engines.capabilities import (
     EMBEDDING_BIAS,
     GUIDED_DECODING,
@@ -28,6 +29,7 @@ from trtllm_serve_cli.runtime.engines.capabilities import (
     Feature,
 )
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
+from trtllm_serve_cli.runtime.text.text_limits import check_word_lengths
 
 Body = TypeVar("Body", bound=SamplingBody)
 # Maps request parameters to the engine features that they require. The first word of a key is the
@@ -93,7 +95,7 @@ def plan_generation(
     _check_stream(body)
     room = model.max_seq_len - len(input_ids)
     if room < 1 or (max_tokens or 1) > room:
-        raise _too_long(model, len(input_ids), max_tokens)
+        raise _too_long(model, len(input_ids), max_tokens, body.PROMPT)
     guide = guide or read_guide(body)
     fields: dict[str, Any] = {
         "input_ids": tuple(input_ids),
@@ -103,11 +105,7 @@ def plan_generation(
         **_plan_sampling(body),
         **{name: value for name in _PENALTIES if (value := getattr(body, name)) is not None},
         "stop_words": _stop_tokens(model, body),
-        "bad_words": tuple(
-            tuple(model.tokenizer.encode(word, add_special_tokens=False))
-            for word in body.bad_words or ()
-            if word
-        ),
+        "bad_words": _encode_bad_words(model, body),
         "return_log_probs": returns_log_probs,
         "num_top_log_probs": num_top_log_probs,
         "return_prompt_log_probs": returns_prompt_log_probs,
@@ -154,12 +152,12 @@ def _check_stream(body: SamplingBody) -> None:
         )
 
 
-def _too_long(model: LoadedModel, num_tokens: int, max_tokens: int | None) -> ApiError:
+def _too_long(model: LoadedModel, num_tokens: int, max_tokens: int | None, param: str) -> ApiError:
     response = f" and {max_tokens} tokens for the response" if max_tokens else ""
     return invalid(
         f"This model's maximum context length is {model.max_seq_len} tokens. However, the request "
         f"has {num_tokens} tokens in the prompt{response}. Shorten the prompt or the response.",
-        "messages",
+        param,
         "context_length_exceeded",
     )
 
@@ -187,6 +185,16 @@ def _plan_sampling(body: SamplingBody) -> dict[str, Any]:
 def _stop_tokens(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, ...], ...]:
     ends = () if body.ignore_eos else model.extra_end_ids
     return tuple((token,) for token in (*ends, *(body.stop_token_ids or ())))
+
+
+def _encode_bad_words(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, ...], ...]:
+    words = [word for word in body.bad_words or () if word]
+    try:
+        check_word_lengths("bad_words", [words])
+    except InvalidRequest as error:
+        raise invalid(f"{error}.", "bad_words") from error
+    encode = model.tokenizer.encode
+    return tuple(tuple(encode(word, add_special_tokens=False)) for word in words)
 
 
 def read_guide(body: SamplingBody) -> tuple[str, str] | None:

@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 
 from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.backend import Backend
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 from trtllm_serve_cli.gateway.schema.sampling import SamplingDefaults
+from trtllm_serve_cli.runtime.text.text_limits import find_max_length
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
 
 NO_DEFAULTS = SamplingDefaults()
@@ -51,6 +53,22 @@ class LoadedModel:
     def max_seq_len(self) -> int:
         """The context length in tokens."""
         return self.info.max_seq_len or 1 << 30
+
+    def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a prompt, which the request field `param` contains.
+
+        Raise `ApiError` (400) without encoding the text if it cannot fit in the context.
+        """
+        limit = find_max_length(self.max_seq_len)
+        if len(text) > limit:
+            raise invalid(
+                f"This model's maximum context length is {self.max_seq_len} tokens, which contain "
+                f"at most {limit} characters. However, the prompt has {len(text)} characters. "
+                "Shorten the prompt.",
+                param,
+                "context_length_exceeded",
+            )
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     @cached_property
     def fingerprint(self) -> str:

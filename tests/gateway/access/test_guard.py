@@ -117,6 +117,26 @@ def test_limits_of_a_key(file: Path) -> None:
     assert second.json()["error"]["code"] == "rate_limit_exceeded"
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": "x"}),
+        ("/detokenize", {"tokens": [97]}),
+        (
+            "/v1/messages/count_tokens",
+            {"model": "demo", "messages": [{"role": "user", "content": "x"}]},
+        ),
+    ],
+)
+def test_limits_apply_to_requests_that_count_tokens(
+    file: Path, path: str, body: dict[str, object]
+) -> None:
+    key = add_key(file, "alice", now_s=1.0, requests_per_minute=1)
+    with make_client(FakeBackend(), {"keys_file": str(file)}) as client:
+        statuses = [client.post(path, json=body, headers=bearer(key)).status_code for _ in range(2)]
+    assert statuses == [200, 429]
+
+
 def test_token_limit_cannot_be_evaded_with_tritons_api(file: Path) -> None:
     key = add_key(file, "alice", now_s=1.0, tokens_per_minute=10)
     with make_client(FakeBackend(), {"keys_file": str(file)}) as client:

@@ -26,6 +26,12 @@ def make_key(**limits: int | None) -> ApiKey:
     return ApiKey("alice", "0" * 64, 0.0, **limits)  # type: ignore[arg-type]
 
 
+def admit_prompt(limits: Limits, key: ApiKey, num_tokens: int) -> Ticket:
+    ticket = limits.admit(key)
+    ticket.charge_prompt(num_tokens)
+    return ticket
+
+
 @given(
     st.integers(1, 1000),
     st.lists(st.tuples(st.floats(0, 30), st.integers(1, 100)), max_size=60),
@@ -78,7 +84,7 @@ class LimitsMachine:
     def admit(self) -> None:
         is_full = len(self.arrived) == self.limits.max_in_flight + self.limits.max_waiting
         try:
-            self.arrived.append(self.limits.admit(make_key(), 1))
+            self.arrived.append(self.limits.admit(make_key()))
             assert not is_full
         except ApiError as error:
             assert (is_full, error.status, error.reason) == (True, 429, "queue_full")
@@ -127,7 +133,7 @@ def test_queue_is_bounded_and_in_order(
 def test_cancelled_wait_leaves_the_queue() -> None:
     async def run() -> None:
         limits = Limits(1, 5)
-        first, second, third = (limits.admit(None, 1) for _ in range(3))
+        first, second, third = (limits.admit(None) for _ in range(3))
         waiting = asyncio.create_task(second.wait())
         await asyncio.sleep(0)
         waiting.cancel()
@@ -144,40 +150,58 @@ def test_concurrency_of_a_key_counts_waiting_requests() -> None:
     async def run() -> None:
         limits = Limits(1, 5)
         key = make_key(concurrency=2)
-        tickets = [limits.admit(key, 1), limits.admit(key, 1)]
+        tickets = [limits.admit(key), limits.admit(key)]
         with pytest.raises(ApiError) as caught:
-            limits.admit(key, 1)
+            limits.admit(key)
         assert (caught.value.status, caught.value.reason) == (429, "concurrency")
-        limits.admit(None, 1)
+        limits.admit(None)
         tickets[0].release()
-        limits.admit(key, 1)
+        limits.admit(key)
 
     asyncio.run(run())
+
+
+def test_concurrency_of_a_key_counts_sequences() -> None:
+    limits, key = Limits(9, 9), make_key(concurrency=4)
+    ticket = limits.admit(key, 3)
+    with pytest.raises(ApiError, match="limit of 4 sequences at the same time"):
+        limits.admit(key, 2)
+    limits.admit(key, 1)
+    ticket.release()
+    limits.admit(key, 3)
+    with pytest.raises(ApiError, match="The request generates 5 sequences") as caught:
+        limits.admit(key, 5)
+    assert caught.value.headers() == {"x-should-retry": "false"}
 
 
 def test_generated_tokens_count_when_they_arrive() -> None:
     clock = Clock()
     limits = Limits(9, 9, clock=clock)
     key = make_key(tokens_per_minute=60)
-    ticket = limits.admit(key, 50)
+    ticket = admit_prompt(limits, key, 50)
     ticket.use_tokens(40)
     ticket.release()
     with pytest.raises(ApiError) as caught:
-        limits.admit(key, 1)
+        limits.admit(key)
     # 30 tokens are missing for an empty bucket, and one for the request.
     assert caught.value.headers()["retry-after"] == "31"
     clock.now_s += 31
-    limits.admit(key, 1)
+    admit_prompt(limits, key, 1)
 
 
 def test_a_rejected_request_does_not_count() -> None:
     limits = Limits(9, 9, clock=Clock())
     key = make_key(requests_per_minute=2, tokens_per_minute=100)
-    limits.admit(key, 60)
+    admit_prompt(limits, key, 60)
     for _ in range(5):
-        with pytest.raises(ApiError, match="tokens per minute"):
-            limits.admit(key, 60)
-    headers = dict(limits.admit(key, 40).headers)
+        ticket = limits.admit(key)
+        with pytest.raises(ApiError, match="tokens per minute") as caught:
+            ticket.charge_prompt(60)
+        # The error has the headers, so the ticket must not add them again.
+        assert caught.value.headers()["x-ratelimit-remaining-requests"] == "1"
+        assert ticket.headers == []
+        ticket.release()
+    headers = dict(admit_prompt(limits, key, 40).headers)
     assert headers[b"x-ratelimit-remaining-requests"] == b"0"
     assert headers[b"x-ratelimit-remaining-tokens"] == b"0"
     assert headers[b"x-ratelimit-limit-tokens"] == b"100"
@@ -187,7 +211,7 @@ def test_a_rejected_request_does_not_count() -> None:
 def test_a_prompt_that_can_never_run_is_not_retried() -> None:
     limits = Limits(9, 9, clock=Clock())
     with pytest.raises(ApiError, match="Send a shorter prompt") as caught:
-        limits.admit(make_key(tokens_per_minute=100), 101)
+        admit_prompt(limits, make_key(tokens_per_minute=100), 101)
     assert caught.value.headers() == {"x-should-retry": "false"}
 
 
@@ -202,39 +226,41 @@ def test_processes_share_the_limits_of_a_key(tmp_path: Path) -> None:
         Limits(10, 8, 2, clock, UsageTable(tmp_path / "usage", index, 2)) for index in (0, 1)
     )
     key = make_key(requests_per_minute=3, tokens_per_minute=100, concurrency=2)
-    ticket = first.admit(key, 40)
-    assert dict(second.admit(key, 10).headers)[b"x-ratelimit-remaining-tokens"] == b"50"
+    ticket = admit_prompt(first, key, 40)
+    assert dict(admit_prompt(second, key, 10).headers)[b"x-ratelimit-remaining-tokens"] == b"50"
     for limits in (first, second):
-        with pytest.raises(ApiError, match="2 requests at the same time"):
-            limits.admit(key, 1)
+        with pytest.raises(ApiError, match="2 sequences at the same time"):
+            limits.admit(key)
     ticket.use_tokens(20)
     ticket.release()
+    rejected = second.admit(key)
     with pytest.raises(ApiError, match="100 tokens per minute"):
-        second.admit(key, 31)
-    second.admit(key, 30).release()
+        rejected.charge_prompt(31)
+    rejected.release()
+    admit_prompt(second, key, 30).release()
     with pytest.raises(ApiError, match="3 requests per minute"):
-        first.admit(key, 0)
+        first.admit(key)
 
 
 def test_requests_of_a_restarted_process_do_not_count(tmp_path: Path) -> None:
     file, key = tmp_path / "usage", make_key(concurrency=1)
-    Limits(10, 8, 2, Clock(), UsageTable(file, 0, 2)).admit(key, 1)
+    Limits(10, 8, 2, Clock(), UsageTable(file, 0, 2)).admit(key)
     restarted = Limits(10, 8, 2, Clock(), UsageTable(file, 0, 2))
-    restarted.admit(key, 1)
-    with pytest.raises(ApiError, match="1 request at the same time"):
-        Limits(10, 8, 2, Clock(), UsageTable(file, 1, 2)).admit(key, 1)
+    restarted.admit(key)
+    with pytest.raises(ApiError, match="1 sequence at the same time"):
+        Limits(10, 8, 2, Clock(), UsageTable(file, 1, 2)).admit(key)
 
 
 def test_changed_limits_apply_to_the_next_request() -> None:
     clock = Clock()
     limits = Limits(9, 9, clock=clock)
-    limits.admit(make_key(requests_per_minute=1), 1)
+    limits.admit(make_key(requests_per_minute=1))
     with pytest.raises(ApiError):
-        limits.admit(make_key(requests_per_minute=1), 1)
-    limits.admit(make_key(requests_per_minute=2), 1)
+        limits.admit(make_key(requests_per_minute=1))
+    limits.admit(make_key(requests_per_minute=2))
     with pytest.raises(ApiError):
-        limits.admit(make_key(requests_per_minute=2), 1)
-    limits.admit(make_key(), 1)
+        limits.admit(make_key(requests_per_minute=2))
+    limits.admit(make_key())
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,44 @@ def test_prompts_are_texts_or_token_ids(prompt: Any, prompts: list[str]) -> None
     assert [each["index"] for each in answer["choices"]] == list(range(2 * len(prompts)))
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_valid"),
+    [
+        ({"prompt": ["a"] * 2048}, True),
+        ({"prompt": ["a"] * 2049}, False),
+        ({"prompt": [[97]] * 1025, "n": 2}, False),
+        ({"prompt": ["a"] * 513, "n": 1, "best_of": 4}, False),
+        # These are the tokens of one prompt.
+        ({"prompt": [97] * 100, "n": 64}, True),
+    ],
+    ids=["most prompts", "prompts", "n", "best_of", "token ids"],
+)
+def test_number_of_sequences_is_limited(fields: dict[str, Any], is_valid: bool) -> None:
+    backend = FakeBackend(generates("b"))
+    with make_client(backend) as client:
+        response = client.post(PATH, json=body(max_tokens=1, **fields))
+    if is_valid:
+        assert response.status_code == 200
+    else:
+        assert (response.status_code, backend.submitted) == (400, [])
+        assert "Request at most 2048 sequences" in response.json()["error"]["message"]
+        assert response.json()["error"]["param"] == "prompt"
+
+
+def test_prompts_of_different_types_are_rejected() -> None:
+    with make_client(FakeBackend()) as client:
+        for prompt in (["a", 1], [1, "a"], [1, [2]], ["a", [2]]):
+            error = client.post(PATH, json=body(prompt=prompt)).json()["error"]
+            assert error["param"] == "prompt"
+            assert error["message"].startswith("prompt has values of different types")
+
+
+def test_prompt_that_is_too_long_is_named() -> None:
+    with make_client(FakeBackend()) as client:
+        error = client.post(PATH, json=body(prompt="a" * 201)).json()["error"]
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+
+
 def test_echo_returns_the_prompt() -> None:
     with make_client(FakeBackend(generates("b"))) as client:
         answer = client.post(PATH, json=body(prompt=["x", "y"], echo=True)).json()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,7 @@ import pytest
 from openvino import opset13
 from openvino.utils.node_factory import NodeFactory
 
-from trtllm_serve_cli.runtime.text.openvino_encoder import (
-    LONG_TEXT,
-    OpenVinoEncoder,
-    find_extension,
-)
+from trtllm_serve_cli.runtime.text.openvino_encoder import OpenVinoEncoder, find_extension
 
 MAX_TOKENS = 8
 
@@ -78,14 +73,3 @@ def test_no_text_is_truncated(tmp_path: Path, add_limit: Any, text: str) -> None
 def test_padding_is_removed(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, limit_like_gguf, pads=True)
     assert OpenVinoEncoder(tmp_path).encode("ab") == [97, 98]
-
-
-def test_short_texts_do_not_wait_for_long_texts(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path, limit_like_gguf)
-    encoder = OpenVinoEncoder(tmp_path)
-    long = threading.Thread(target=encoder.encode, args=("a" * (LONG_TEXT + 1),))
-    with encoder._long._lock:
-        long.start()
-        assert encoder.encode("a" * LONG_TEXT) == [97] * LONG_TEXT
-        assert long.is_alive()
-    long.join()

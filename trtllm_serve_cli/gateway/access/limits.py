@@ -58,8 +58,8 @@ class TokenBucket:
 class KeyUsage:
     """The current usage of one API key, as counted for its limits.
 
-    `running` contains the number of admitted requests in each gateway process. `requests` and
-    `tokens` are None if the key does not limit them.
+    `running` contains the number of sequences of admitted requests in each gateway process.
+    `requests` and `tokens` are None if the key does not limit them.
     """
 
     running: Any
@@ -76,13 +76,15 @@ class Ticket:
     """Permission to run a request, or its place in the queue.
 
     The caller must call `release` when the response has finished or the client has disconnected.
-    `usage` is None if the request has no API key. `granted` completes when a queued request may
-    run, and is None if the request did not have to wait. `headers` are the rate limit headers of
-    the response.
+    `key` and `usage` are None if the request has no API key. `num_sequences` counts towards the
+    key's concurrency. `granted` completes when a queued request may run, and is None if the request
+    did not have to wait. `headers` are the rate limit headers of the response.
     """
 
     limits: Limits
-    usage: KeyUsage | None
+    key: ApiKey | None = None
+    usage: KeyUsage | None = None
+    num_sequences: int = 1
     granted: asyncio.Future[None] | None = None
     is_released: bool = False
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -95,6 +97,26 @@ class Ticket:
         """Wait until the request may run."""
         if self.granted is not None:
             await asyncio.shield(self.granted)
+
+    def charge_prompt(self, num_tokens: int) -> None:
+        """Charge the prompt's tokens to the key's tokens-per-minute limit.
+
+        Raise `ApiError` (429) if the prompt exceeds the limit. The request then does not count
+        towards any limit.
+        """
+        key, usage = self.key, self.usage
+        if key is None or usage is None or usage.tokens is None:
+            return
+        # An error has its own headers.
+        self.headers = []
+        with self.limits.table.locked():
+            if usage.requests is not None:
+                usage.requests.use(-1)
+            _check_tokens(key, usage, num_tokens)
+            if usage.requests is not None:
+                usage.requests.use(1)
+            usage.tokens.use(num_tokens)
+        self.headers = _rate_headers(usage)
 
     def use_tokens(self, count: int) -> None:
         """Charge generated tokens to the key's tokens-per-minute limit."""
@@ -136,26 +158,26 @@ class Limits:
     def num_waiting(self) -> int:
         return len(self._queue)
 
-    def admit(self, key: ApiKey | None, num_tokens: int) -> Ticket:
-        """Return a ticket for a request with `num_tokens` prompt tokens.
+    def admit(self, key: ApiKey | None, num_sequences: int = 1) -> Ticket:
+        """Return a ticket for a request that generates `num_sequences` sequences.
 
         Raise `ApiError` (429) if the request exceeds a limit. Rejected requests do not count
-        towards any limit.
+        towards any limit. The caller must charge the prompt to the ticket.
         """
         with self.table.locked():
             usage = None if key is None else self._find_usage(key)
             if key is not None and usage is not None:
-                self._check_key(key, usage, num_tokens)
+                _check_concurrency(key, usage, num_sequences)
+                _check_rate(key, usage, "requests", usage.requests, 1)
+                _check_rate(key, usage, "tokens", usage.tokens, 1)
             is_full = self.num_in_flight >= self.max_in_flight
             if is_full and len(self._queue) >= self.max_waiting:
                 raise _queue_full(self.num_in_flight, len(self._queue))
             if usage is not None:
-                usage.running[self.table.process_index] += 1
+                usage.running[self.table.process_index] += num_sequences
                 if usage.requests is not None:
                     usage.requests.use(1)
-                if usage.tokens is not None:
-                    usage.tokens.use(num_tokens)
-        ticket = Ticket(self, usage, headers=_rate_headers(usage))
+        ticket = Ticket(self, key, usage, num_sequences, headers=_rate_headers(usage))
         if is_full:
             ticket.granted = asyncio.get_running_loop().create_future()
             self._queue[ticket] = None
@@ -169,7 +191,7 @@ class Limits:
         Only `Ticket.release` calls this method.
         """
         if ticket.usage is not None:
-            ticket.usage.running[self.table.process_index] -= 1
+            ticket.usage.running[self.table.process_index] -= ticket.num_sequences
         if ticket.is_waiting:
             del self._queue[ticket]
             return
@@ -192,19 +214,37 @@ class Limits:
         )
         return KeyUsage(row["running"], requests, tokens)
 
-    def _check_key(self, key: ApiKey, usage: KeyUsage, num_tokens: int) -> None:
-        if key.concurrency is not None and usage.num_running >= key.concurrency:
-            requests = "1 request" if key.concurrency == 1 else f"{key.concurrency} requests"
-            limit = f"{requests} at the same time"
-            raise _limited(key, "concurrency", limit, _BUSY_RETRY_S, usage)
-        if key.tokens_per_minute is not None and num_tokens > key.tokens_per_minute:
-            raise _never_allowed(key, key.tokens_per_minute, num_tokens)
-        for name, bucket, amount in (
-            ("requests", usage.requests, 1),
-            ("tokens", usage.tokens, max(num_tokens, 1)),
-        ):
-            if bucket is not None and (wait_s := bucket.wait_s(amount)) > 0:
-                raise _limited(key, name, f"{bucket.per_minute} {name} per minute", wait_s, usage)
+
+def _check_concurrency(key: ApiKey, usage: KeyUsage, num_sequences: int) -> None:
+    limit = key.concurrency
+    if limit is None or usage.num_running + num_sequences <= limit:
+        return
+    if num_sequences > limit:
+        raise _never_allowed(
+            "concurrency",
+            f"The request generates {num_sequences} sequences, but the API key '{key.name}' may "
+            f"generate at most {limit} at the same time. Send fewer prompts, or a lower n.",
+        )
+    sequences = "1 sequence" if limit == 1 else f"{limit} sequences"
+    raise _limited(key, "concurrency", f"{sequences} at the same time", _BUSY_RETRY_S, usage)
+
+
+def _check_rate(
+    key: ApiKey, usage: KeyUsage, name: str, bucket: TokenBucket | None, amount: int
+) -> None:
+    if bucket is not None and (wait_s := bucket.wait_s(amount)) > 0:
+        raise _limited(key, name, f"{bucket.per_minute} {name} per minute", wait_s, usage)
+
+
+def _check_tokens(key: ApiKey, usage: KeyUsage, num_tokens: int) -> None:
+    limit = key.tokens_per_minute
+    if limit is not None and num_tokens > limit:
+        raise _never_allowed(
+            "tokens",
+            f"The prompt has {num_tokens} tokens, but the API key '{key.name}' may use at most "
+            f"{limit} tokens per minute. Send a shorter prompt.",
+        )
+    _check_rate(key, usage, "tokens", usage.tokens, max(num_tokens, 1))
 
 
 def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsage) -> ApiError:
@@ -220,20 +260,14 @@ def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsag
     )
 
 
-def _never_allowed(key: ApiKey, limit: int, num_tokens: int) -> ApiError:
-    """Return the error for a prompt that exceeds the key's tokens-per-minute limit.
+def _never_allowed(reason: str, message: str) -> ApiError:
+    """Return the error for a request that always exceeds a limit of its key.
 
     Retrying cannot succeed, so the `x-should-retry: false` header keeps OpenAI's clients from
     retrying.
     """
-    return ApiError(
-        429,
-        f"The prompt has {num_tokens} tokens, but the API key '{key.name}' may use at most {limit} "
-        "tokens per minute. Send a shorter prompt.",
-        code="rate_limit_exceeded",
-        reason="tokens",
-        headers={"x-should-retry": "false"},
-    )
+    headers = {"x-should-retry": "false"}
+    return ApiError(429, message, code="rate_limit_exceeded", reason=reason, headers=headers)
 
 
 def _queue_full(num_running: int, num_waiting: int) -> ApiError:

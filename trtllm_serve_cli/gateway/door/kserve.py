@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -18,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS, ModelInfo
-from trtllm_serve_cli.gateway.access.admission import admit, check_model
+from trtllm_serve_cli.gateway.access.admission import admit, check_model, process
 from trtllm_serve_cli.gateway.access.call import find_call
 from trtllm_serve_cli.gateway.config import ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError
@@ -66,10 +67,9 @@ async def _pass(request: Request) -> Response:
         check_model(request, served.name)
     body = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
     if request.method == "POST":
-        check_body(body, request.headers.get(_BINARY_HEADER))
         _check_countable(request)
-        if not await admit(request, served.name, 0):
-            return Response(status_code=499)
+        await admit(request, served.name)
+        await process(request, partial(check_body, body, request.headers.get(_BINARY_HEADER)))
     url = f"http://{served.endpoint.http}{request.url.path}"
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
     # Override aiohttp's default, which requests a compressed response: the gateway does not forward

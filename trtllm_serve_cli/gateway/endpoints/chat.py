@@ -6,12 +6,14 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_serve_cli.gateway.access.admission import admit, process
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
@@ -56,7 +58,8 @@ async def create_chat_completion(request: Request) -> Response:
     """Generate the assistant's next message."""
     body = await read_json(request, ChatBody)
     model = request.app.state.models.find_generating(body.model)
-    plan = plan_chat(model, body)
+    await admit(request, model.name, body.num_choices)
+    plan = await process(request, partial(plan_chat, model, body))
     writer = ChatWriter(model, plan)
     return await respond(request, model, [plan.generation], writer, is_streaming=bool(body.stream))
 
@@ -75,7 +78,7 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
     new_parser, needs_special_tokens = plan_parser(
         template, tools, prompt, is_guided=guide is not None
     )
-    input_ids = model.tokenizer.encode(prompt)
+    input_ids = model.encode(prompt, body.PROMPT)
     generation = plan_generation(
         model,
         body,

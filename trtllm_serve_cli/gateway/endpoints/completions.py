@@ -6,12 +6,14 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_serve_cli.gateway.access.admission import admit, process
 from trtllm_serve_cli.gateway.endpoints.completion_log_probs import (
     describe_log_probs,
     describe_prompt,
@@ -23,7 +25,11 @@ from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import read_json
 from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
 from trtllm_serve_cli.gateway.sampling import apply_defaults, plan_generation
-from trtllm_serve_cli.gateway.schema.completions import DEFAULT_MAX_TOKENS, CompletionBody
+from trtllm_serve_cli.gateway.schema.completions import (
+    DEFAULT_MAX_TOKENS,
+    MAX_SEQUENCES,
+    CompletionBody,
+)
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.usage import describe_usage
 from trtllm_serve_cli.runtime.engine import FinishReason, PromptFacts
@@ -57,14 +63,26 @@ async def create_completion(request: Request) -> Response:
     """Generate text after a prompt."""
     body = await read_json(request, CompletionBody)
     model = request.app.state.models.find_generating(body.model)
-    plan = plan_completion(model, body)
+    check_sequences(body)
+    await admit(request, model.name, body.num_sequences)
+    plan = await process(request, partial(plan_completion, model, body))
     writer = CompletionWriter(model, plan)
     return await respond(request, model, plan.generations, writer, is_streaming=bool(body.stream))
 
 
+def check_sequences(body: CompletionBody) -> None:
+    """Raise `ApiError` (400) if the request generates too many sequences."""
+    if body.num_sequences > MAX_SEQUENCES:
+        raise invalid(
+            f"The request generates {body.num_sequences} sequences: prompts times n or best_of. "
+            f"Request at most {MAX_SEQUENCES} sequences.",
+            "prompt",
+        )
+
+
 def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
     """Plan a completion. Raise `ApiError` (400) if the request is not valid."""
-    best_of = body.best_of or body.num_choices
+    best_of = body.num_generated
     if best_of < body.num_choices:
         raise invalid(f"best_of is {best_of}, but it must be at least n.", "best_of")
     if best_of > body.num_choices and body.stream:
@@ -87,6 +105,8 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
     prompts = body.prompts
     if not prompts:
         raise invalid("prompt is empty. Send a text or token ids.", "prompt")
+    if isinstance(body.prompt, list) and len({type(each) for each in body.prompt}) > 1:
+        raise invalid("prompt has values of different types. Send texts or token ids.", "prompt")
     ids = [_encode_prompt(model, prompt, body) for prompt in prompts]
     generations = [
         plan_generation(
@@ -139,7 +159,7 @@ def _choose_max_tokens(model: LoadedModel, body: CompletionBody, input_ids: list
 def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: CompletionBody) -> list[int]:
     if isinstance(prompt, str):
         adds = True if body.add_special_tokens is None else body.add_special_tokens
-        ids = model.tokenizer.encode(prompt, add_special_tokens=adds) if prompt else []
+        ids = model.encode(prompt, "prompt", add_special_tokens=adds) if prompt else []
         # As in OpenAI's API, an empty prompt starts a new document.
         return ids or [model.tokenizer.end_id]
     vocab_size = model.info.vocab_size

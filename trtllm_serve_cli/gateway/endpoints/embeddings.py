@@ -6,13 +6,13 @@ Source of the fields and limits: `CreateEmbeddingRequest` in OpenAI's openapi.ya
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_serve_cli.gateway.access.admission import admit, check_model
+from trtllm_serve_cli.gateway.access.admission import admit, charge_prompt, process
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.embeddings import compute_embeddings
 from trtllm_serve_cli.gateway.http import json_response, read_json, run_while_connected
@@ -22,26 +22,15 @@ from trtllm_serve_cli.runtime.embedding import decode_vector, encode_vector, sho
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 
-# Encode inputs with more characters than this in a thread, so that they do not delay the tokens of
-# other requests.
-_MAX_LETTERS_IN_LOOP = 4096
-
 
 async def create_embeddings(request: Request) -> Response:
     """Compute the embedding of each input."""
     body = await read_json(request, EmbeddingsBody)
-    check_model(request, body.model)
     model = request.app.state.models.find(body.model)
-    settings = check_request(model, body)
-    prefix = _find_prompt(settings, body)
-    num_letters = sum(len(each) for each in body.inputs if isinstance(each, str))
-    if num_letters > _MAX_LETTERS_IN_LOOP:
-        inputs = await asyncio.to_thread(encode_inputs, model, body, prefix)
-    else:
-        inputs = encode_inputs(model, body, prefix)
+    await admit(request, model.name)
+    settings, inputs = await process(request, partial(plan_embeddings, model, body))
     num_tokens = sum(map(len, inputs))
-    if not await admit(request, model.name, num_tokens):
-        return Response(status_code=499)
+    charge_prompt(request, num_tokens)
     embeddings = await run_while_connected(
         request.receive, lambda: compute_embeddings(model.backend, inputs)
     )
@@ -53,6 +42,17 @@ async def create_embeddings(request: Request) -> Response:
     ]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     return json_response({"object": "list", "data": data, "model": model.name, "usage": usage})
+
+
+def plan_embeddings(
+    model: LoadedModel, body: EmbeddingsBody
+) -> tuple[EmbeddingSettings, list[list[int]]]:
+    """Return the model's embedding settings and the token ids of each input.
+
+    Raise `ApiError` (400) if the request is not valid.
+    """
+    settings = check_request(model, body)
+    return settings, encode_inputs(model, body, _find_prompt(settings, body))
 
 
 def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings:
@@ -121,7 +121,10 @@ def _find_prompt(settings: EmbeddingSettings, body: EmbeddingsBody) -> str:
 
 def _encode(model: LoadedModel, each: str | list[int], prefix: str, limit: int | None) -> list[int]:
     if isinstance(each, str):
-        ids = model.tokenizer.encode(prefix + each)
+        if limit is None:
+            ids = model.encode(prefix + each, "input")
+        else:
+            ids = model.tokenizer.encode(prefix + each)
         if limit is None or len(ids) <= limit:
             return ids
         plain = model.tokenizer.encode(prefix + each, add_special_tokens=False)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import uuid
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_serve_cli.gateway.access.admission import check_model
+from trtllm_serve_cli.gateway.access.admission import admit, process
 from trtllm_serve_cli.gateway.endpoints.chat import (
     ChatPlan,
     plan_chat,
@@ -54,7 +55,8 @@ async def create_message(request: Request) -> Response:
     """Generate the assistant's next message."""
     body = await read_json(request, MessagesBody)
     model = request.app.state.models.find_generating(body.model)
-    plan = plan_message(model, body)
+    await admit(request, model.name)
+    plan = await process(request, partial(plan_message, model, body))
     return await respond(
         request,
         model,
@@ -67,12 +69,18 @@ async def create_message(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Return the number of tokens in the prompt of a message."""
     body = await read_json(request, CountTokensBody)
-    check_model(request, body.model)
     model = request.app.state.models.find_generating(body.model)
+    await admit(request, model.name)
+    count = await process(request, partial(count_input_tokens, model, body))
+    return json_response({"input_tokens": count})
+
+
+def count_input_tokens(model: LoadedModel, body: CountTokensBody) -> int:
+    """Return the number of tokens in the prompt. Raise `ApiError` (400) for an invalid request."""
     template = require_template(model)
     chat = convert_body(body)
     prompt = render_prompt(template, chat, plan_tools(template, chat))
-    return json_response({"input_tokens": len(model.tokenizer.encode(prompt))})
+    return len(model.encode(prompt, "messages"))
 
 
 def plan_message(model: LoadedModel, body: MessagesBody) -> MessagePlan:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_serve_cli.gateway.access.admission import admit, process
 from trtllm_serve_cli.gateway.endpoints.chat import ChatPlan, plan_chat
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.generation.generation import Generation
@@ -36,7 +38,8 @@ async def create_response(request: Request) -> Response:
     """Generate a response."""
     body = await read_json(request, ResponsesBody)
     model = request.app.state.models.find_generating(body.model)
-    plan = plan_response(model, body)
+    await admit(request, model.name)
+    plan = await process(request, partial(plan_response, model, body))
     writer = ResponseWriter(model, body, plan)
     return await respond(request, model, [plan.generation], writer, is_streaming=bool(body.stream))
 

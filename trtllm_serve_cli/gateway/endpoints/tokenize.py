@@ -7,13 +7,14 @@ name is optional.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_serve_cli.gateway.access.admission import check_model
+from trtllm_serve_cli.gateway.access.admission import admit, check_model, process
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.http import json_response, read_json
 from trtllm_serve_cli.gateway.model_registry import ModelRegistry
@@ -47,6 +48,11 @@ async def tokenize(request: Request) -> Response:
     """Encode a prompt or a conversation, and return its token ids."""
     body = await read_json(request, TokenizeBody)
     model = _find_model(request, body.model)
+    await admit(request, model.name)
+    return json_response(await process(request, partial(_tokenize, model, body)))
+
+
+def _tokenize(model: LoadedModel, body: TokenizeBody) -> dict[str, Any]:
     if (body.prompt is None) == (body.messages is None):
         raise invalid("Send either prompt or messages.", "prompt")
     prompt = body.prompt
@@ -59,30 +65,42 @@ async def tokenize(request: Request) -> Response:
             adds_generation_prompt=body.add_generation_prompt,
             variables=body.chat_template_kwargs,
         )
-    tokens = model.tokenizer.encode(prompt, add_special_tokens=body.add_special_tokens)
-    strings = [model.tokenizer.decode([each], skip_special_tokens=False) for each in tokens]
-    return json_response(
-        {
-            "tokens": tokens,
-            "count": len(tokens),
-            "max_model_len": model.info.max_seq_len,
-            "token_strs": strings if body.return_token_strs else None,
-        }
-    )
+    param = "messages" if body.prompt is None else "prompt"
+    tokens = model.encode(prompt, param, add_special_tokens=body.add_special_tokens)
+    decode_all = model.tokenizer.decode_all
+    return {
+        "tokens": tokens,
+        "count": len(tokens),
+        "max_model_len": model.info.max_seq_len,
+        "token_strs": decode_all([[each] for each in tokens], skip_special_tokens=False)
+        if body.return_token_strs
+        else None,
+    }
 
 
 async def detokenize(request: Request) -> Response:
     """Decode token ids, and return their text."""
     body = await read_json(request, DetokenizeBody)
     model = _find_model(request, body.model)
+    await admit(request, model.name)
+    return json_response({"prompt": await process(request, partial(_detokenize, model, body))})
+
+
+def _detokenize(model: LoadedModel, body: DetokenizeBody) -> str:
+    if len(body.tokens) > model.max_seq_len:
+        raise invalid(
+            f"tokens has {len(body.tokens)} token ids, but this model's maximum context length is "
+            f"{model.max_seq_len} tokens. Send fewer token ids.",
+            "tokens",
+            "context_length_exceeded",
+        )
     vocab_size = model.tokenizer.vocab_size
     if body.tokens and max(body.tokens) >= vocab_size:
         raise invalid(
             f"tokens contains {max(body.tokens)}, but the vocabulary has {vocab_size} tokens.",
             "tokens",
         )
-    text = model.tokenizer.decode(body.tokens, skip_special_tokens=False)
-    return json_response({"prompt": text})
+    return model.tokenizer.decode(body.tokens, skip_special_tokens=False)
 
 
 async def describe_tokenizer(request: Request) -> Response:

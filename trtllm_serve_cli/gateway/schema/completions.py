@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -11,6 +11,9 @@ from trtllm_serve_cli.gateway.schema.sampling import SamplingBody, TokenId
 
 # The default of `max_tokens` in OpenAI's API.
 DEFAULT_MAX_TOKENS = 16
+# The maximum number of sequences of a request. OpenAI's embeddings API has the same limit for the
+# number of inputs.
+MAX_SEQUENCES = 2048
 
 
 class CompletionBody(SamplingBody, kw_only=True):
@@ -19,6 +22,8 @@ class CompletionBody(SamplingBody, kw_only=True):
     The prompt is a string, a list of strings, a list of token ids, or a list of lists of token ids.
     A missing prompt is an empty string.
     """
+
+    PROMPT: ClassVar[str] = "prompt"
 
     prompt: str | list[str | TokenId | list[TokenId]] | None = None
     max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -34,6 +39,19 @@ class CompletionBody(SamplingBody, kw_only=True):
     prompt_embeds: Annotated[
         str | list[str] | None, rejected("the engines accept only token ids", "Send prompt.")
     ] = None
+
+    @property
+    def num_generated(self) -> int:
+        """The number of sequences to generate for each prompt."""
+        return self.best_of or self.num_choices
+
+    @property
+    def num_sequences(self) -> int:
+        """The number of sequences to generate for all prompts."""
+        prompt = self.prompt
+        if not isinstance(prompt, list) or (prompt and isinstance(prompt[0], int)):
+            return self.num_generated
+        return self.num_generated * len(prompt)
 
     @property
     def prompts(self) -> list[str | list[int]]:

@@ -7,7 +7,7 @@ server (0.26).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -63,8 +63,11 @@ class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
 class SamplingBody(msgspec.Struct, kw_only=True):
     """The fields that chat completions and completions have in common.
 
-    These are the model, the sampling parameters and some fields that have no effect.
+    These are the model, the sampling parameters and some fields that have no effect. `PROMPT` is
+    the name of the field that contains the prompt.
     """
+
+    PROMPT: ClassVar[str] = "messages"
 
     model: str
     stream: bool | None = None
