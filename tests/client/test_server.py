@@ -32,7 +32,8 @@ def test_fetches_model_config(triton: FakeTriton, interface: Interface) -> None:
         "tokenizer_dir": "/tokenizer",
     }
     triton.is_decoupled = False
-    assert fetch_model_config(triton.endpoint, "demo", interface) == ModelInfo(
+    info = fetch_model_config(triton.endpoint, "demo", interface)
+    assert info == ModelInfo(
         name="demo",
         chat_template="{{ messages }}",
         bos_token="<s>",
@@ -45,14 +46,19 @@ def test_fetches_model_config(triton: FakeTriton, interface: Interface) -> None:
         vocab_size=500,
         tokenizer_dir="/tokenizer",
         inputs=frozenset(INPUTS_OF["tensorrt_llm_bls"]),
+        settings_hash=info.settings_hash,
     )
 
 
 @both
 def test_config_without_tllm_parameters(triton: FakeTriton, interface: Interface) -> None:
     triton.parameters = {"max_seq_len": "${max_seq_len}", "chat_template": ""}
-    assert fetch_model_config(triton.endpoint, "ensemble", interface) == ModelInfo(
-        "ensemble", max_batch_size=8, inputs=frozenset(INPUTS_OF["tensorrt_llm_bls"])
+    info = fetch_model_config(triton.endpoint, "ensemble", interface)
+    assert info == ModelInfo(
+        "ensemble",
+        max_batch_size=8,
+        inputs=frozenset(INPUTS_OF["tensorrt_llm_bls"]),
+        settings_hash=info.settings_hash,
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 from pathlib import Path
@@ -14,6 +15,7 @@ from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.model_registry import (
     ModelRegistry,
+    find_creation_time,
     find_defaults,
     list_adapters,
     open_worker,
@@ -50,6 +52,14 @@ def test_defaults_are_read_unless_the_operator_disables_them(tmp_path: Path) -> 
     assert find_defaults(GatewayConfig((SERVED,)), info).top_p == 0.5
     assert find_defaults(GatewayConfig((SERVED,), generation_config="off"), info) == NO_DEFAULTS
     assert find_defaults(GatewayConfig((SERVED,)), ModelInfo("demo")) == NO_DEFAULTS
+
+
+def test_creation_time_does_not_depend_on_the_process(tmp_path: Path) -> None:
+    os.utime(tmp_path, (5, 7))
+    info = ModelInfo("demo", tokenizer_dir=str(tmp_path))
+    assert find_creation_time(dataclasses.replace(SERVED, created_at=3), info) == 3
+    assert find_creation_time(SERVED, info) == 7
+    assert find_creation_time(SERVED, ModelInfo("demo", tokenizer_dir="/missing")) == 0
 
 
 def test_adapters_are_folders(tmp_path: Path) -> None:

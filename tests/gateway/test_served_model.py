@@ -1,17 +1,58 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gateway.fakes import FakeBackend, make_client
+from tests.gateway.fakes import FakeBackend, make_client, make_model
+from trtllm_serve_cli.client.model_info import parse_model_config
+from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 from trtllm_serve_cli.gateway.schema.sampling import SamplingDefaults
 from trtllm_serve_cli.gateway.served_model import read_extra_end_ids, read_sampling_defaults
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}
 DEFAULTS = SamplingDefaults(temperature=0.25, top_p=0.5, top_k=20, repetition_penalty=1.25)
+
+
+PARAMETERS = {"gpt_model_path": "/home/a/engines/demo-abc", "max_num_seqs": "64"}
+
+
+def find_fingerprint(parameters: dict[str, str], **changes: Any) -> str:
+    values = {name: {"string_value": value} for name, value in parameters.items()}
+    info = parse_model_config("demo", {"parameters": values})
+    return make_model(FakeBackend(), info=info, **changes).fingerprint
+
+
+def test_fingerprint_identifies_the_engine_and_its_settings() -> None:
+    fingerprint = find_fingerprint(PARAMETERS)
+    moved = {**PARAMETERS, "gpt_model_path": "/home/b/engines/demo-abc"}
+    assert find_fingerprint(moved, created=2) == fingerprint
+    others = [
+        find_fingerprint({**PARAMETERS, "gpt_model_path": "/home/a/engines/demo-def"}),
+        find_fingerprint({**PARAMETERS, "max_num_seqs": "32"}),
+        find_fingerprint(PARAMETERS, sampling_defaults=DEFAULTS),
+        find_fingerprint(PARAMETERS, template=ChatTemplate("{{ messages }}")),
+    ]
+    assert len({fingerprint, *others}) == 5
+
+
+def test_all_responses_have_the_fingerprint() -> None:
+    with make_client(FakeBackend()) as client:
+        responses = [
+            client.post(path, json={**body, "stream": stream}).text
+            for path, body in (
+                ("/v1/chat/completions", CHAT),
+                ("/v1/completions", {"model": "demo", "prompt": "Hi"}),
+            )
+            for stream in (False, True)
+        ]
+    found = [re.findall(r'"system_fingerprint":"(fp_\w+)"', each) for each in responses]
+    assert all(found)
+    assert set(chain(*found)) == {make_model(FakeBackend()).fingerprint}
 
 
 def write(folder: Path, content: Any) -> Path:

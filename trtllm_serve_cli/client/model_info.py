@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -29,9 +31,10 @@ class ModelInfo:
     `renders_chat` is true, the server applies the chat template to messages, and `chat_template` is
     `None`.
 
-    `embedding` is set if the model computes embeddings. `inputs` contains the names of all inputs.
-    `required_inputs` contains the names of the inputs that are not optional, and `unsigned_inputs`
-    the names of the inputs of type UINT32.
+    `settings_hash` identifies the model's parameters, which include the name of its engine's
+    folder. `embedding` is set if the model computes embeddings. `inputs` contains the names of all
+    inputs. `required_inputs` contains the names of the inputs that are not optional, and
+    `unsigned_inputs` the names of the inputs of type UINT32.
     """
 
     name: str
@@ -54,6 +57,7 @@ class ModelInfo:
     core_model: str = ""
     lora_prefetch_dir: str = ""
     renders_chat: bool = False
+    settings_hash: str = ""
     embedding: EmbeddingSettings | None = None
 
     def name_of(self, role: str) -> str:
@@ -115,8 +119,18 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         in ("true", "yes", "1", "t"),
         lora_prefetch_dir=_parse_name(parameters.get("lora_prefetch_dir", "")),
         core_model=_parse_name(parameters.get("tensorrt_llm_model_name", "")),
+        settings_hash=_hash_parameters(parameters),
         embedding=_parse_embedding(parameters.get("embedding", "")),
     )
+
+
+def _hash_parameters(parameters: Mapping[str, str]) -> str:
+    """Return a hash that does not depend on where the model and its engine are stored."""
+    named = {
+        name: Path(value).name if value.startswith("/") else value
+        for name, value in parameters.items()
+    }
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
 def _parse_embedding(text: str) -> EmbeddingSettings | None:

@@ -20,13 +20,15 @@ class ServedModel:
 
     Clients select the model by `name`. `text_model` is the name of the Triton model that accepts
     text prompts. `endpoint` is the server that runs the model. `tokenizer_dir` is the tokenizer
-    folder to use if the model's Triton configuration does not specify one.
+    folder to use if the model's Triton configuration does not specify one. `created_at` is the time
+    when the model was imported, in seconds since the epoch, or None if it is unknown.
     """
 
     name: str
     text_model: str
     endpoint: Endpoint
     tokenizer_dir: str | None = None
+    created_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,8 @@ class ModelRegistry:
         stages.end("load_tokenizer")
         backend = await self._make_backend(served, info, tokenizer)
         template = ChatTemplate.of(info, self._config.chat_template, self._config.tool_parser)
-        model = LoadedModel(served.name, info, tokenizer, backend, template, int(time.time()))
+        created = find_creation_time(served, info)
+        model = LoadedModel(served.name, info, tokenizer, backend, template, created)
         stages.end("connect")
         return dataclasses.replace(model, sampling_defaults=find_defaults(self._config, info))
 
@@ -225,6 +226,18 @@ class ModelRegistry:
         if "input_ids" not in core_info.inputs:
             raise _CannotServe(f"the model {core} does not accept token ids")
         return TritonBackend(served.endpoint, core_info, tokenizer)
+
+
+def find_creation_time(served: ServedModel, info: ModelInfo) -> int:
+    """Return when the model was imported, or else when its tokenizer's folder was last changed.
+
+    The value is the same in all processes of a gateway, and after a restart.
+    """
+    if served.created_at is not None:
+        return served.created_at
+    with contextlib.suppress(OSError):
+        return int(Path(info.tokenizer_dir or "").stat().st_mtime)
+    return 0
 
 
 def find_defaults(config: GatewayConfig, info: ModelInfo) -> SamplingDefaults:
@@ -262,7 +275,12 @@ def _fetch_info(served: ServedModel) -> ModelInfo:
             # model that the text model calls.
             folder = info.tokenizer_dir or part.tokenizer_dir
             adapters = info.lora_prefetch_dir or part.lora_prefetch_dir
-            info = dataclasses.replace(info, tokenizer_dir=folder, lora_prefetch_dir=adapters)
+            info = dataclasses.replace(
+                info,
+                tokenizer_dir=folder,
+                lora_prefetch_dir=adapters,
+                settings_hash=info.settings_hash + part.settings_hash,
+            )
     return dataclasses.replace(info, tokenizer_dir=info.tokenizer_dir or served.tokenizer_dir)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,8 +28,8 @@ NO_DEFAULTS = SamplingDefaults()
 class LoadedModel:
     """A model that can receive requests.
 
-    `name` is the model's name in API requests. `created` is the time when the gateway loaded the
-    model, in seconds since the epoch. `sampling_defaults` are used for parameters that a request
+    `name` is the model's name in API requests. `created` is the time when the model was created, in
+    seconds since the epoch. `sampling_defaults` are used for parameters that a request
     does not set. If the model is a LoRA adapter, `lora_name` is the engine's name for the adapter,
     and `root` is the name of its base model. `lora_folder` is set if the engine reads the adapter
     from a folder at run time.
@@ -72,11 +73,13 @@ class LoadedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The value of `system_fingerprint`, which identifies the model's configuration."""
-        import hashlib
+        """The value of `system_fingerprint`, which identifies the model's configuration.
 
-        facts = f"{self.info.name} {self.engine_kind} {self.info.max_seq_len} {self.created}"
-        return "fp_" + hashlib.sha256(facts.encode()).hexdigest()[:10]
+        It is the same in all processes of a gateway, and after a restart.
+        """
+        template = None if self.template is None else self.template.source
+        facts = (self.info.settings_hash, template, msgspec.structs.asdict(self.sampling_defaults))
+        return "fp_" + hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:10]
 
     @cached_property
     def extra_end_ids(self) -> tuple[int, ...]:

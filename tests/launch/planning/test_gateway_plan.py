@@ -34,7 +34,7 @@ def test_options_become_the_configuration() -> None:
         generation_config="off",
     )
     assert planned == GatewayConfig(
-        (ServedModel("mine", "ensemble", Endpoint(), "/engines/mine"),),
+        (ServedModel("mine", "ensemble", Endpoint(), "/engines/mine", MODEL.created_at),),
         num_processes=4,
         server_directory="/state",
         keys_file="/home/keys.json",

@@ -208,6 +208,7 @@ class CompletionWriter(Writer):
             "object": "text_completion",
             "created": int(time.time()),
             "model": model.name,
+            "system_fingerprint": model.fingerprint,
         }
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"

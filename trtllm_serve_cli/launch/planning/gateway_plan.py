@@ -40,7 +40,7 @@ def plan_gateway(
         )
     return GatewayConfig(
         models=tuple(
-            ServedModel(model.name, text_model, endpoint, str(model.engine_path))
+            ServedModel(model.name, text_model, endpoint, str(model.engine_path), model.created_at)
             for text_model, model in models.items()
             for endpoint in endpoints
         ),
