@@ -19,7 +19,7 @@ from trtllm_serve_cli.gateway.generation.generation import Generation, Generatio
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import read_json
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
-from trtllm_serve_cli.gateway.prompts.messages import convert_message
+from trtllm_serve_cli.gateway.prompts.messages import check_messages, convert_message
 from trtllm_serve_cli.gateway.prompts.output_parser import (
     OutputDelta,
     OutputParser,
@@ -44,13 +44,15 @@ _encode = msgspec.json.encode
 class ChatPlan:
     """A planned chat completion: the engine request and the response settings.
 
-    `new_parser` returns a parser that finds tool calls and reasoning in the text of one sequence.
+    If `repeats_usage` is set, each chunk contains the token counts so far. `new_parser` returns a
+    parser that finds tool calls and reasoning in the text of one sequence.
     """
 
     generation: GenerationPlan
     returns_log_probs: bool
     returns_token_ids: bool
     includes_usage: bool
+    repeats_usage: bool
     new_parser: Callable[[], OutputParser]
 
 
@@ -59,9 +61,16 @@ async def create_chat_completion(request: Request) -> Response:
     body = await read_json(request, ChatBody)
     model = request.app.state.models.find_generating(body.model)
     await admit(request, model.name, body.num_choices)
-    plan = await process(request, partial(plan_chat, model, body))
+    plan = await process(request, partial(_check_and_plan, model, body))
     writer = ChatWriter(model, plan)
     return await respond(request, model, [plan.generation], writer, is_streaming=bool(body.stream))
+
+
+def _check_and_plan(model: LoadedModel, body: ChatBody) -> ChatPlan:
+    check_messages(body.messages)
+    if body.parallel_tool_calls is not None and not body.tools:
+        raise invalid("parallel_tool_calls requires tools. Send tools.", "parallel_tool_calls")
+    return plan_chat(model, body)
 
 
 def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
@@ -95,6 +104,7 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
         bool(body.logprobs),
         bool(body.return_token_ids),
         body.includes_usage,
+        body.repeats_usage,
         new_parser,
     )
 
@@ -141,6 +151,7 @@ class _Choice:
     tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     log_probs: list[dict[str, Any]] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    num_tokens: int = 0
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
@@ -169,6 +180,7 @@ class ChatWriter(Writer):
         """Add newly generated text to its choice, and return the parsed text."""
         choice = self._choices[delta.index]
         output = choice.parser.push(delta.text, is_last=delta.finish_reason is not None)
+        choice.num_tokens += len(delta.token_ids)
         choice.content += output.content
         choice.reasoning += output.reasoning
         for call in output.tool_calls:
@@ -235,7 +247,7 @@ class ChatWriter(Writer):
                 b'{"index":%d,"delta":{"content":' % index,
                 _encode(text),
                 b'},"logprobs":null,"finish_reason":null}',
-                self._tail,
+                self._end(index),
             )
         )
 
@@ -259,7 +271,15 @@ class ChatWriter(Writer):
             choice["stop_reason"] = stop_reason
         if token_ids:
             choice["token_ids"] = token_ids
-        return (head or self._head) + _encode(choice) + self._tail
+        return (head or self._head) + _encode(choice) + self._end(index)
+
+    def _end(self, index: int) -> bytes:
+        """Return the end of a chunk, which contains the usage of its choice if requested."""
+        if not self._plan.repeats_usage:
+            return self._tail
+        num_input_tokens = len(self._plan.generation.input_ids)
+        usage = describe_usage(num_input_tokens, self._choices[index].num_tokens)
+        return b'],"usage":' + _encode(usage) + b"}\n\n"
 
     def _describe_log_probs(self, delta: TextDelta) -> list[dict[str, Any]] | None:
         if not self._plan.returns_log_probs or not delta.token_ids:

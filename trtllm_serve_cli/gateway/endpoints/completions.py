@@ -44,7 +44,7 @@ class CompletionPlan:
     The engine generates `num_generated` sequences for each prompt, and the response contains the
     best `num_choices` of them. If `scores_prompts` is set, the response contains the log
     probabilities of the prompts. If `discards_output` is set, the response contains only the
-    prompts.
+    prompts. If `repeats_usage` is set, each chunk contains the token counts so far.
     """
 
     generations: list[GenerationPlan]
@@ -54,6 +54,7 @@ class CompletionPlan:
     returns_log_probs: bool
     echoes: bool
     includes_usage: bool
+    repeats_usage: bool = False
     returns_token_ids: bool = False
     scores_prompts: bool = False
     discards_output: bool = False
@@ -129,6 +130,7 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         body.logprobs is not None,
         bool(body.echo),
         body.includes_usage,
+        body.repeats_usage,
         bool(body.return_token_ids),
         scores_prompts,
         discards_output,
@@ -212,6 +214,8 @@ class CompletionWriter(Writer):
         }
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
+        # The number of tokens in each choice's chunks.
+        self._num_tokens = [0] * num_sequences
         # The text offset of the next token of each choice, for the `text_offset` field.
         self._offsets = [0] * num_sequences
         # The choices whose prompt token ids have not been sent yet.
@@ -229,7 +233,10 @@ class CompletionWriter(Writer):
 
     def events(self, delta: TextDelta) -> bytes:
         """Return the chunk for new text of one sequence."""
-        return self._prompt_event(delta) + self._text_event(self._keep(delta))
+        prompt = self._prompt_event(delta)
+        kept = self._keep(delta)
+        self._num_tokens[delta.index] += len(kept.token_ids)
+        return prompt + self._text_event(kept)
 
     def _prompt_event(self, delta: TextDelta) -> bytes:
         """Return the chunk with a prompt and its log probabilities, if they have arrived."""
@@ -247,7 +254,8 @@ class CompletionWriter(Writer):
         if log_probs is None and delta.finish_reason is None and not ids:
             middle = b'{"index":%d,"text":' % delta.index
             rest = b',"logprobs":null,"finish_reason":null}'
-            return b"".join((self._start, middle, _encode(delta.text), rest, self._end))
+            end = self._end_of(delta.index)
+            return b"".join((self._start, middle, _encode(delta.text), rest, end))
         return self._chunk(
             delta.index, delta.text, log_probs, delta.finish_reason, delta.stop_reason, ids
         )
@@ -340,7 +348,15 @@ class CompletionWriter(Writer):
         else:
             ids.pop("prompt_token_ids", None)
         choice = _describe_choice(index, text, log_probs, finish_reason, stop_reason, ids)
-        return self._start + _encode(choice) + self._end
+        return self._start + _encode(choice) + self._end_of(index)
+
+    def _end_of(self, index: int) -> bytes:
+        """Return the end of a chunk, which contains the usage of its choice if requested."""
+        if not self._plan.repeats_usage:
+            return self._end
+        plan = self._plan.generations[index // self._plan.num_generated]
+        usage = describe_usage(len(plan.input_ids), self._num_tokens[index])
+        return b'],"usage":' + _encode(usage) + b"}\n\n"
 
     def _describe_ids(self, index: int, token_ids: Sequence[int]) -> dict[str, Any]:
         """Return vLLM's fields for the token ids of a choice, if the client requested them."""

@@ -18,7 +18,7 @@ from trtllm_serve_cli.gateway.access.admission import admit, check_model, proces
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.http import json_response, read_json
 from trtllm_serve_cli.gateway.model_registry import ModelRegistry
-from trtllm_serve_cli.gateway.prompts.messages import convert_message
+from trtllm_serve_cli.gateway.prompts.messages import check_messages, convert_message
 from trtllm_serve_cli.gateway.schema.chat import ChatMessage, Tool
 from trtllm_serve_cli.gateway.schema.sampling import TokenId
 from trtllm_serve_cli.gateway.served_model import LoadedModel
@@ -59,8 +59,10 @@ def _tokenize(model: LoadedModel, body: TokenizeBody) -> dict[str, Any]:
     if prompt is None:
         if model.template is None:
             raise invalid(f"The model '{model.name}' has no chat template.", "messages")
+        messages = body.messages or ()
+        check_messages(messages)
         prompt = model.template.render(
-            [convert_message(each) for each in body.messages or ()],
+            [convert_message(each) for each in messages],
             tools=[msgspec.to_builtins(each) for each in body.tools or ()] or None,
             adds_generation_prompt=body.add_generation_prompt,
             variables=body.chat_template_kwargs,

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.schema.chat import ChatMessage, ContentPart
+
+
+def check_messages(messages: Sequence[ChatMessage]) -> None:
+    """Raise `ApiError` (400) if a message lacks a field that OpenAI's API requires for its role."""
+    for index, message in enumerate(messages):
+        if (problem := _find_problem(message)) is not None:
+            field, text = problem
+            path = f"messages[{index}].{field}"
+            raise invalid(f"{path} {text}", path)
+
+
+def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
+    """Return a field of the message and the problem with it, or None."""
+    if message.content == []:
+        return "content", "is empty. Send a text, or at least one part."
+    if message.role == "tool" and not message.tool_call_id:
+        return "tool_call_id", "is missing. Send the id of the tool call."
+    if message.content is not None or message.role == "function":
+        return None
+    if message.role != "assistant":
+        return "content", "is missing. Send a text."
+    if message.tool_calls or message.refusal or message.reasoning_content:
+        return None
+    return "content", "is missing. Send a text or tool_calls."
 
 
 def convert_message(message: ChatMessage) -> dict[str, Any]:
@@ -31,7 +56,13 @@ def convert_message(message: ChatMessage) -> dict[str, Any]:
 
 def _read_part(part: ContentPart) -> str:
     if part.type in ("text", "refusal"):
-        return part.text or part.refusal or ""
+        text = part.text if part.type == "text" else part.refusal
+        if text is None:
+            raise invalid(
+                f"Content of the type '{part.type}' has no {part.type}. Send {part.type}.",
+                "messages",
+            )
+        return text
     raise invalid(
         f"Content of the type '{part.type}' is not supported. Send parts of the type text.",
         "messages",

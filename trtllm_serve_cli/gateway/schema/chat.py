@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
-from trtllm_serve_cli.gateway.schema.sampling import SamplingBody
+from trtllm_serve_cli.gateway.schema.sampling import Metadata, Name, SamplingBody
 
 _ONLY_TEXT = "the engines generate only text"
 _NO_MEDIA = "messages contain only text"
@@ -53,7 +53,7 @@ class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
 class FunctionDefinition(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A function that the model may call. `parameters` is a JSON schema."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -130,7 +130,7 @@ class ChatBody(SamplingBody, kw_only=True):
     mm_processor_kwargs: Annotated[dict[str, Any] | None, rejected(_NO_MEDIA)] = None
     # Fields of OpenAI's API that have no effect on the response.
     store: Annotated[bool | None, IGNORED] = None
-    metadata: Annotated[dict[str, str] | None, IGNORED] = None
+    metadata: Annotated[Metadata | None, IGNORED] = None
     service_tier: Annotated[str | None, IGNORED] = None
     prompt_cache_key: Annotated[str | None, IGNORED] = None
     prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None

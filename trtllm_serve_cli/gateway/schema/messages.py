@@ -86,7 +86,7 @@ class Message(msgspec.Struct, kw_only=True):
 class Tool(msgspec.Struct, kw_only=True):
     """A tool that the model may call. Only tools that the client executes are supported."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,128}\\Z")]
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None

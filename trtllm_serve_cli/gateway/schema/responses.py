@@ -13,7 +13,7 @@ import msgspec
 
 from trtllm_serve_cli.gateway.schema.chat import NO_MODERATION
 from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
-from trtllm_serve_cli.gateway.schema.sampling import Probability, Temperature
+from trtllm_serve_cli.gateway.schema.sampling import Metadata, Name, Probability, Temperature
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -44,7 +44,7 @@ class FunctionTool(msgspec.Struct, kw_only=True):
     """A tool that the model may call. Only the type `function` is supported."""
 
     type: str
-    name: str | None = None
+    name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,128}\\Z")] | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -73,7 +73,7 @@ class TextFormat(msgspec.Struct, kw_only=True):
     """The format of the response: plain text, any JSON object, or JSON that matches a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: str = "response"
+    name: Name | None = None
     schema: dict[str, Any] | None = None
     strict: bool | None = None
     description: str | None = None
@@ -151,7 +151,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     # Fields that have no effect on the generated text. The response repeats some of them.
     include: Annotated[list[str] | None, IGNORED] = None
     max_tool_calls: Annotated[int | None, IGNORED] = None
-    metadata: Annotated[dict[str, str] | None, IGNORED] = None
+    metadata: Annotated[Metadata | None, IGNORED] = None
     prompt_cache_key: Annotated[str | None, IGNORED] = None
     prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
     prompt_cache_retention: Annotated[str | None, IGNORED] = None

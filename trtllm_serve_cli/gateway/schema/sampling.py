@@ -19,12 +19,24 @@ Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
+# OpenAI's API accepts 4 stop sequences. Clients of vLLM, which has no limit, send more.
 Stop = Annotated[list[str], msgspec.Meta(max_length=16)]
+# The names of functions and JSON schemas.
+Name = Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}\\Z")]
+# OpenAI's limits of `metadata`, which has no effect.
+Metadata = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
+    msgspec.Meta(max_length=16),
+]
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """Stream options. If `include_usage` is set, the last chunk contains the token counts."""
+    """Stream options. If `include_usage` is set, the last chunk contains the token counts.
+
+    `continuous_usage_stats` is an extension from vLLM: each chunk contains the token counts of its
+    choice so far.
+    """
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -33,8 +45,8 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 class JsonSchema(msgspec.Struct, kw_only=True):
     """A JSON schema that the response must match."""
 
-    name: str = "response"
-    schema: dict[str, Any] = {}
+    name: Name
+    schema: dict[str, Any]
     strict: bool | None = None
     description: str | None = None
 
@@ -164,3 +176,8 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     @property
     def includes_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def repeats_usage(self) -> bool:
+        options = self.stream_options
+        return self.includes_usage and options is not None and options.continuous_usage_stats

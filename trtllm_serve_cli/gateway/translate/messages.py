@@ -54,7 +54,7 @@ def convert_body(body: anthropic.CountTokensBody) -> ChatBody:
     if (config := body.output_config) is not None:
         fields["reasoning_effort"] = config.effort
         if config.format is not None:
-            schema = JsonSchema(schema=config.format.schema)
+            schema = JsonSchema(name="response", schema=config.format.schema)
             fields["response_format"] = ResponseFormat(type="json_schema", json_schema=schema)
     if body.thinking is not None:
         is_enabled = body.thinking.type != "disabled"

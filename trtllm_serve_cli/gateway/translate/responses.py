@@ -204,6 +204,8 @@ def _convert_format(text_format: TextFormat) -> ResponseFormat:
         return ResponseFormat(type=text_format.type)
     if text_format.schema is None:
         raise invalid("text.format.schema is required for the type json_schema.", "text.format")
+    if text_format.name is None:
+        raise invalid("text.format.name is required for the type json_schema.", "text.format")
     schema = JsonSchema(name=text_format.name, schema=text_format.schema, strict=text_format.strict)
     return ResponseFormat(type="json_schema", json_schema=schema)
 
