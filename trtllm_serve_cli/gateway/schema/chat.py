@@ -35,7 +35,7 @@ class ToolCall(msgspec.Struct, kw_only=True):
 
     function: FunctionCall
     id: str = ""
-    type: str = "function"
+    type: Literal["function"] = "function"
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):

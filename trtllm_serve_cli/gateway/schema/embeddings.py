@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from trtllm_serve_cli.gateway.schema.marks import IGNORED
 from trtllm_serve_cli.gateway.schema.sampling import TokenId
 
 # The maximum number of inputs in a request, as in OpenAI's API.
@@ -25,7 +26,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     input: str | list[str | TokenId | list[TokenId]]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    user: str | None = None
+    user: Annotated[str | None, IGNORED] = None
     prompt_name: str | None = None
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1)] | None = None
 

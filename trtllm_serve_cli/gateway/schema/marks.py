@@ -6,10 +6,11 @@ rejects the request. `docs/reference/openai-parameters.md` is generated from the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -36,6 +37,10 @@ class Marks:
     rejected: Mapping[str, Rejection]
 
 
+# What the gateway does with a field inside a parameter.
+Mark = Rejection | Literal["ignored", "served"]
+
+
 def rejected(why: str, next_step: str = "Omit it.") -> msgspec.Meta:
     """Return an annotation for a field that requests must not set.
 
@@ -59,10 +64,55 @@ def find_marks(kind: type[msgspec.Struct]) -> Marks:
             ignored.add(field.name)
         elif "why" in extra:
             default = field.default
-            if default is msgspec.NODEFAULT:
+            if field.required:
+                default = None
+            elif default is msgspec.NODEFAULT:
                 default = field.default_factory()
             rejections[field.name] = Rejection(extra["why"], extra["next_step"], default)
     return Marks(frozenset(ignored), rejections)
+
+
+def find_nested_marks(kind: type[msgspec.Struct]) -> dict[str, Mark]:
+    """Return the mark of each field inside the parameters of a body, by path.
+
+    A path is for example `tools[].function.name`. Fields that contain other fields are omitted.
+    """
+    marks: dict[str, Mark] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for suffix, nested in _find_structs(hint):
+            for path, mark in _find_leaves(nested):
+                marks.setdefault(f"{name}{suffix}.{path}", mark)
+    return marks
+
+
+def _find_leaves(kind: type[msgspec.Struct]) -> Iterator[tuple[str, Mark]]:
+    marks = find_marks(kind)
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        name = field.name
+        nested = list(_find_structs(hints[name]))
+        for suffix, each in nested:
+            yield from ((f"{name}{suffix}.{path}", mark) for path, mark in _find_leaves(each))
+        if not nested and not _has_one_value(hints[name]):
+            yield name, "ignored" if name in marks.ignored else marks.rejected.get(name, "served")
+
+
+def _find_structs(hint: Any, suffix: str = "") -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """Yield the structs in a type hint. For structs in a list, the suffix is `[]`."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        yield suffix, hint
+    elif origin is Annotated:
+        yield from _find_structs(arguments[0], suffix)
+    elif origin is list:
+        yield from _find_structs(arguments[0], f"{suffix}[]")
+    elif origin in (Union, UnionType):
+        for each in arguments:
+            yield from _find_structs(each, suffix)
+
+
+def _has_one_value(hint: Any) -> bool:
+    return get_origin(hint) is Literal and len(get_args(hint)) == 1
 
 
 def check_rejected(body: msgspec.Struct) -> None:

@@ -32,13 +32,13 @@ class ThinkingBlock(msgspec.Struct, kw_only=True, tag="thinking"):
     """The model's reasoning. The signature is not verified."""
 
     thinking: str
-    signature: str = ""
+    signature: Annotated[str, IGNORED] = ""
 
 
 class RedactedThinkingBlock(msgspec.Struct, kw_only=True, tag="redacted_thinking"):
     """Encrypted reasoning from another server. The gateway ignores it."""
 
-    data: str = ""
+    data: Annotated[str, IGNORED] = ""
 
 
 class ImageBlock(msgspec.Struct, tag="image"):
@@ -61,7 +61,7 @@ class ToolResultBlock(msgspec.Struct, kw_only=True, tag="tool_result"):
 
     tool_use_id: str
     content: str | list[ResultPart] = ""
-    is_error: bool = False
+    is_error: Annotated[bool, IGNORED] = False
 
 
 ContentBlock = (
@@ -87,7 +87,9 @@ class Tool(msgspec.Struct, kw_only=True):
     """A tool that the model may call. Only tools that the client executes are supported."""
 
     name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,128}\\Z")]
-    type: str | None = None
+    type: Annotated[
+        str | None, rejected("the gateway does not run tools", "Send tools of the type custom.")
+    ] = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
@@ -108,7 +110,7 @@ class Thinking(msgspec.Struct, kw_only=True):
     """Settings for reasoning. `budget_tokens` has no effect."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: int | None = None
+    budget_tokens: Annotated[int | None, IGNORED] = None
     display: Literal["summarized", "omitted"] | None = None
 
 

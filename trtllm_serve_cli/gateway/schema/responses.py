@@ -24,6 +24,13 @@ class Part(msgspec.Struct, kw_only=True):
     refusal: str | None = None
 
 
+class SummaryPart(msgspec.Struct, kw_only=True):
+    """A part of the summary of reasoning."""
+
+    text: str
+    type: Annotated[str, IGNORED] = "summary_text"
+
+
 class InputItem(msgspec.Struct, kw_only=True):
     """An item in the conversation: a message, a tool call, a tool output, or reasoning."""
 
@@ -37,13 +44,15 @@ class InputItem(msgspec.Struct, kw_only=True):
     arguments: str | None = None
     output: str | list[Part] | None = None
     # Fields of reasoning.
-    summary: list[Part] | None = None
+    summary: list[SummaryPart] | None = None
 
 
 class FunctionTool(msgspec.Struct, kw_only=True):
     """A tool that the model may call. Only the type `function` is supported."""
 
-    type: str
+    type: Annotated[
+        str, rejected("the gateway does not run tools", "Send tools of the type function.")
+    ]
     name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,128}\\Z")] | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -53,7 +62,9 @@ class FunctionTool(msgspec.Struct, kw_only=True):
 class SelectedTool(msgspec.Struct, kw_only=True):
     """A reference to one of the request's tools."""
 
-    type: str
+    type: Annotated[
+        str, rejected("the gateway does not run tools", "Select tools of the type function.")
+    ]
     name: str | None = None
 
 
@@ -73,24 +84,24 @@ class TextFormat(msgspec.Struct, kw_only=True):
     """The format of the response: plain text, any JSON object, or JSON that matches a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: Name | None = None
+    name: Annotated[Name | None, IGNORED] = None
     schema: dict[str, Any] | None = None
-    strict: bool | None = None
-    description: str | None = None
+    strict: Annotated[bool | None, IGNORED] = None
+    description: Annotated[str | None, IGNORED] = None
 
 
 class TextConfig(msgspec.Struct, kw_only=True):
     """Text settings of the response. `verbosity` has no effect."""
 
     format: TextFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, IGNORED] = None
 
 
 class Reasoning(msgspec.Struct, kw_only=True):
     """Settings for reasoning. `effort` is passed to the chat template. `summary` has no effect."""
 
     effort: str | None = None
-    summary: str | None = None
+    summary: Annotated[str | None, IGNORED] = None
 
 
 class ResponsesBody(msgspec.Struct, kw_only=True):

@@ -45,10 +45,10 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 class JsonSchema(msgspec.Struct, kw_only=True):
     """A JSON schema that the response must match."""
 
-    name: Name
+    name: Annotated[Name, IGNORED]
     schema: dict[str, Any]
-    strict: bool | None = None
-    description: str | None = None
+    strict: Annotated[bool | None, IGNORED] = None
+    description: Annotated[str | None, IGNORED] = None
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):

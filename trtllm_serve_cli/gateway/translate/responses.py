@@ -211,7 +211,13 @@ def _convert_format(text_format: TextFormat) -> ResponseFormat:
 
 
 def _require_tool_name(tool: ToolChoice | SelectedTool) -> str:
-    if tool.type != "function" or tool.name is None:
+    if tool.type != "function":
+        raise _unsupported(
+            "tool_choice",
+            f"tool_choice selects a tool of the type '{tool.type}', but the gateway does not run "
+            "tools. Select tools of the type function.",
+        )
+    if tool.name is None:
         raise invalid("tool_choice must select functions by name. Send name.", "tool_choice")
     return tool.name
 
