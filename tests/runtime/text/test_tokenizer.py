@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -167,16 +169,16 @@ def test_transformers_encodes_with_the_backend(
     transformers: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The backend releases the GIL and needs no lock, so texts do not wait for other texts."""
+    """The backend needs no lock, so texts do not wait for other texts."""
     calls: list[str] = []
 
     def encode(self: Any, text: str, **options: Any) -> list[int]:
         calls.append(text or "prepared")
         return [1, 97]
 
-    def encode_on_backend(text: str, *, add_special_tokens: bool) -> Any:
-        calls.append(f"{text} {add_special_tokens}")
-        return SimpleNamespace(ids=[1, 97])
+    def encode_batch(texts: list[str], *, add_special_tokens: bool) -> list[Any]:
+        calls.append(f"{texts[0]} {add_special_tokens}")
+        return [SimpleNamespace(ids=[1, 97])]
 
     encode.__module__ = module
     fields = {
@@ -184,11 +186,37 @@ def test_transformers_encodes_with_the_backend(
         "pad_token_id": 2,
         "encode": encode,
         "_encode_plus": encode,
-        "backend_tokenizer": SimpleNamespace(encode=encode_on_backend),
+        "backend_tokenizer": SimpleNamespace(encode_batch=encode_batch),
     }
     loaded = type("Tokenizer", (), fields)()
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: loaded)
     assert (load_tokenizer(tmp_path).encode("a"), calls) == ([1, 97], expected)
+
+
+def test_long_text_does_not_block_other_threads(
+    tmp_path: Path, transformers: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+    letters = {chr(each): each for each in range(97, 123)}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=letters, merges=[]))
+
+    def encode(self: Any, text: str, **options: Any) -> list[int]:
+        return list(backend.encode(text).ids)
+
+    encode.__module__ = "transformers.tokenization_utils_tokenizers"
+    fields = {"eos_token_id": 2, "pad_token_id": 2, "encode": encode, "_encode_plus": encode}
+    loaded = type("Tokenizer", (), {**fields, "backend_tokenizer": backend})()
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: loaded)
+    tokenizer = load_tokenizer(tmp_path)
+    with ThreadPoolExecutor(1) as threads:
+        # Encoding takes about a second.
+        long = threads.submit(tokenizer.encode, "abc" * 500_000)
+        num_steps = 0
+        while not long.done():
+            time.sleep(0.001)
+            num_steps += 1
+    assert len(long.result()) == 1_500_000
+    assert num_steps > 20
 
 
 @pytest.mark.usefixtures("transformers")

@@ -153,7 +153,10 @@ class TransformersTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         if self._encoding_backend is not None:
-            encoding = self._encoding_backend.encode(text, add_special_tokens=add_special_tokens)
+            # The library's `encode` holds the GIL, but `encode_batch` releases it.
+            (encoding,) = self._encoding_backend.encode_batch(
+                [text], add_special_tokens=add_special_tokens
+            )
             return list(encoding.ids)
         # Hold a lock, because `encode` sets the tokenizer's padding and truncation and is not
         # thread-safe.
