@@ -1,13 +1,17 @@
 """Measure what the OpenAI-compatible gateway adds to the engine worker.
 
     python benchmarks/gateway.py [--streams 1 64 256 1024] [--step-ms 20] [--tokens 100]
-                                 [--source pypi:…|local:DIR]
+                                 [--together] [--source pypi:…|local:DIR]
 
 Serves a simulated engine, whose steps generate a token for each stream, and sends the same prompts
 as token ids over three paths: directly to the engine worker, to the gateway (completions, as a
 stream), and to Triton over gRPC. All paths have the same client process. Each row has the tokens
 per second, the time to the first token, the gaps between tokens, and the CPU time that the process
 in the middle used: per chunk and per request.
+
+The streams start one after another, and each sends its next request when a response ends, so that
+requests arrive evenly. With `--together`, all streams start and end at the same time, which is the
+most difficult case for the first token.
 
     python benchmarks/gateway.py --idle 1000 --step-ms 5000
 
@@ -141,13 +145,25 @@ async def stream_from_gateway(num_tokens: int, stream: Stream) -> None:
 Send = Callable[[Stream], Awaitable[None]]
 
 
-async def run(send: Send, num_streams: int, rounds: int) -> list[Stream]:
-    """Run `num_streams` streams at a time, `rounds` times, and return them."""
-    streams = []
-    for _ in range(rounds):
-        batch = [Stream() for _ in range(num_streams)]
-        await asyncio.gather(*map(send, batch))
-        streams += batch
+async def run(send: Send, num_streams: int, rounds: int, spread_s: float) -> list[Stream]:
+    """Run `num_streams` streams at a time, each `rounds` times, and return them.
+
+    The first streams start within `spread_s` seconds. If it is 0, all streams of a round start
+    together.
+    """
+    streams = [Stream() for _ in range(num_streams * rounds)]
+    batches = [streams[number::num_streams] for number in range(num_streams)]
+    if not spread_s:
+        for together in zip(*batches, strict=True):
+            await asyncio.gather(*map(send, together))
+        return streams
+
+    async def run_one(number: int) -> None:
+        await asyncio.sleep(number * spread_s / num_streams)
+        for stream in batches[number]:
+            await send(stream)
+
+    await asyncio.gather(*map(run_one, range(num_streams)))
     return streams
 
 
@@ -163,18 +179,25 @@ def cpu_seconds_of(processes: Iterable[psutil.Process]) -> float:
     return sum(sum(each.cpu_times()[:2]) for each in processes)
 
 
+def count_chunks_per_s(streams: list[Stream], num_streams: int, begin_s: float) -> float:
+    """Return the chunks per second from `begin_s` until the first client is done."""
+    end_s = min(each.times_s[-1] for each in streams[-num_streams:])
+    times_s = (at_s for each in streams for at_s in each.times_s)
+    return sum(begin_s <= at_s <= end_s for at_s in times_s) / (end_s - begin_s)
+
+
 async def measure(
     path: str, send: Send, server: RunningServer, num_streams: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Measure one path with one number of streams."""
     rounds = min(max(2, arguments.requests // num_streams), _MAX_ROUNDS)
-    await run(send, num_streams, 1)
+    spread_s = 0.0 if arguments.together else arguments.tokens * arguments.step_ms / 1000
+    await run(send, num_streams, 1, spread_s)
     gateway = find_gateway(server)
     before = cpu_by_process(server)
     gateway_before_s = cpu_seconds_of(gateway)
     started_s = time.perf_counter()
-    streams = await run(send, num_streams, rounds)
-    duration_s = time.perf_counter() - started_s
+    streams = await run(send, num_streams, rounds, spread_s)
     gateway_s = cpu_seconds_of(gateway) - gateway_before_s
     after = cpu_by_process(server)
     num_tokens = sum(each.num_tokens for each in streams)
@@ -195,7 +218,9 @@ async def measure(
         "path": path,
         "streams": num_streams,
         "lost": rounds * num_streams * arguments.tokens - num_tokens,
-        "tokens_per_s": num_tokens / duration_s,
+        "tokens_per_s": count_chunks_per_s(streams, num_streams, started_s + spread_s)
+        * num_tokens
+        / num_chunks,
         "tokens_per_chunk": num_tokens / num_chunks,
         "ttft_p50_ms": 1000 * statistics.median(first),
         "ttft_p99_ms": 1000 * first[int(len(first) * 0.99)],
@@ -253,6 +278,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=20)
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--requests", type=int, default=512)
+    parser.add_argument("--together", action="store_true")
     parser.add_argument("--idle", type=int, metavar="STREAMS")
     parser.add_argument("--source", default=DEMO)
     arguments = parser.parse_args()
@@ -271,7 +297,8 @@ def main() -> None:
             return
         num_processes = len(find_gateway(server))
         print(f"{platform.machine()}, {os.cpu_count()} cores, {num_processes} gateway processes; "
-              f"a step of {arguments.step_ms:g} ms, {arguments.tokens} tokens per request"
+              f"a step of {arguments.step_ms:g} ms, {arguments.tokens} tokens per request, "
+              f"streams start {'together' if arguments.together else 'one after another'}"
               )  # fmt: skip
         print("path     streams  tokens/s  lost  tokens/chunk  TTFT p50 / p99 ms  gap p99 ms  "
               "CPU us/chunk  CPU s/1000 requests  memory MB", flush=True)  # fmt: skip
