@@ -542,22 +542,24 @@ def test_vllm_worker_runs_in_the_requested_python(
 
 
 @pytest.mark.parametrize(
-    ("section", "folder", "next_step"),
+    ("section", "folder", "rule", "next_step"),
     [
         (
             "repository",
             RepositorySection(dir=Path("/srv/with space")),
+            " without spaces and without characters that are special in a shell",
             "set TLLM_HOME or --repo to a folder with another path",
         ),
         (
             "engine",
             EngineSection(dir=Path("/srv/schön")),
-            "import the model with --engine-dir set to a folder in ASCII",
+            "",
+            "import the model with --engine-dir set to a folder with an ASCII path",
         ),
     ],
 )
 def test_folder_that_start_refuses_is_reported_before_the_build(
-    home: Home, gguf: str, section: str, folder: Any, next_step: str
+    home: Home, gguf: str, section: str, folder: Any, rule: str, next_step: str
 ) -> None:
     def build(*_: object, **__: object) -> Engine:
         raise BuildFailed("No build.")
@@ -568,8 +570,8 @@ def test_folder_that_start_refuses_is_reported_before_the_build(
         import_model(declaration, home, display=Display(messages.append), build=build)
     assert messages[0] == (
         "Warning: without a container, `tllm start` cannot serve the model. Triton cannot use the "
-        f"folder {folder.dir}. Triton's Python backend supports only ASCII paths without spaces "
-        f"and without characters that are special in a shell. To fix it, {next_step}."
+        f"folder {folder.dir}. Triton's Python backend supports only ASCII paths{rule}. To fix it, "
+        f"{next_step}."
     )
     plan = plan_import(declaration, home)
     assert messages[0] in plan.describe()

@@ -25,6 +25,7 @@ from trtllm_serve_cli.launch.supervisor.hangs.report import REPORT_FILE
 from trtllm_serve_cli.launch.supervisor.hangs.watch import pulse_environ
 from trtllm_serve_cli.launch.supervisor.restart_policy import RestartPolicy
 from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, SupervisorLimits
+from trtllm_serve_cli.runtime.pulse import PulseState, read_pulses
 
 QUICK = SupervisorLimits(
     poll_s=0.02,
@@ -73,10 +74,16 @@ def counting(
         subprocess.Popen(command, env=environ, stdout=log, stderr=log) as process,
     ):
         try:
-            wait_until(lambda: any((plan.directory / "pulses").glob(f"{role}.*")))
+            wait_until(lambda: has_begun(plan, role))
             yield process
         finally:
             process.kill()
+
+
+def has_begun(plan: LaunchPlan, role: str) -> bool:
+    """Return whether a process with this role has written a heartbeat."""
+    pulses = read_pulses(plan.directory / "pulses")
+    return any(each.role == role and each.state != PulseState.LOADING for each in pulses)
 
 
 def state_of(plan: LaunchPlan) -> ServerState:

@@ -172,9 +172,12 @@ def test_start_that_takes_too_long_suggests_a_longer_time_limit(home: Home) -> N
 
 def test_gateway_that_ends_suggests_its_log(home: Home) -> None:
     plan = fake_plan(home.servers, "silent")
-    # The address is reserved for documentation, so no machine can bind it.
+    missing = str(home.servers / "missing.pem")
     config = GatewayConfig(
-        (ServedModel("m", "m", plan.endpoint),), host="192.0.2.1", port=free_ports(1)[0]
+        (ServedModel("m", "m", plan.endpoint),),
+        port=free_ports(1)[0],
+        tls_certificate=missing,
+        tls_key=missing,
     )
     with pytest.raises(LaunchFailed) as raised:
         start(dataclasses.replace(plan, gateway=config))
