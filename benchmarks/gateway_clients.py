@@ -1,12 +1,16 @@
-"""Compare `tllm bench` with AIPerf and GuideLLM as clients of one OpenAI-compatible server.
+"""Compare `tllm bench` with other clients of one OpenAI-compatible server.
 
     python benchmarks/gateway_clients.py --url http://127.0.0.1:9000 --model NAME
-        --aiperf PROGRAM --guidellm PROGRAM [--rounds 2] [--requests 48] [--concurrency 8]
+        [--aiperf PROGRAM] [--guidellm PROGRAM] [--vllm PROGRAM]
+        [--rounds 2] [--requests 48] [--concurrency 8]
 
-All clients send the same prompts as streamed chat completions, request 32 tokens per response, and
-keep the same number of requests in flight. They run in turns, so that each round has one result of
-each client. Use a simulated engine: its steps have a known duration. Install AIPerf and GuideLLM in
-separate environments. Both require a tokenizer, but read the number of tokens from the server.
+The other clients are AIPerf, GuideLLM and `vllm bench serve`. All clients send the same prompts as
+streamed chat completions, request 32 tokens per response, and keep the same number of requests in
+flight. They run in turns, so that each round has one result of each client, and each round starts
+with another client. Before a round, `tllm bench` sends its prompts once, so that all clients find
+them in the KV cache. Use a simulated engine: its steps have a known duration. Install the other
+clients in separate environments. They require a tokenizer, but read the number of tokens from the
+server.
 """
 
 from __future__ import annotations
@@ -20,7 +24,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from load_aiperf import TOKENIZER
 from load_clients import run_client
@@ -34,7 +37,7 @@ class Row:
     """Tokens per second, and medians in milliseconds.
 
     `tpot_ms` is the mean time per token after the first token of a request, and `gap_ms` is the
-    time between two chunks. GuideLLM does not report the latter.
+    time between two chunks, which GuideLLM does not report.
     """
 
     client: str
@@ -53,18 +56,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:9000")
     parser.add_argument("--model", default="demo")
-    parser.add_argument("--aiperf", default="aiperf")
-    parser.add_argument("--guidellm", default="guidellm")
+    for name in _OTHERS:
+        parser.add_argument(f"--{name}", help="path of the program")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--requests", type=int, default=48)
     parser.add_argument("--concurrency", type=int, default=8)
     options = parser.parse_args()
     print(f"{'client':<10} {'tokens/s':>9} {'TTFT':>9} {'TPOT':>9} {'gap':>9}")
-    clients: tuple[Callable[[Any, Path], Row], ...] = (run_tllm, run_aiperf, run_guidellm)
+    clients = [run_tllm, *(run for name, run in _OTHERS.items() if getattr(options, name))]
     for number in range(options.rounds):
         with tempfile.TemporaryDirectory() as name:
             write_inputs(Path(name), options.requests, seed=number)
-            for run in clients:
+            run_tllm(options, Path(name))
+            first = number % len(clients)
+            for run in clients[first:] + clients[:first]:
                 print(run(options, Path(name)), flush=True)
 
 
@@ -132,6 +137,29 @@ def run_guidellm(options: argparse.Namespace, folder: Path) -> Row:
     names = ("time_to_first_token_ms", "inter_token_latency_ms")
     times = (metrics[name]["successful"]["median"] for name in names)
     return Row("GuideLLM", metrics["output_tokens_per_second"]["successful"]["mean"], *times)
+
+
+def run_vllm(options: argparse.Namespace, folder: Path) -> Row:
+    command = [options.vllm, "bench", "serve", "--backend", "openai-chat"]
+    command += ["--base-url", options.url, "--endpoint", "/v1/chat/completions"]
+    command += ["--model", options.model, "--tokenizer", str(folder)]
+    command += ["--dataset-name", "custom", "--dataset-path", str(folder / "tllm.jsonl")]
+    command += ["--skip-chat-template", "--disable-shuffle", "--ignore-eos"]
+    command += ["--custom-output-len", str(NUM_TOKENS), "--num-prompts", str(options.requests)]
+    command += ["--max-concurrency", str(options.concurrency), "--save-result"]
+    command += ["--result-dir", str(folder), "--result-filename", "vllm.json"]
+    run_client(command, {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"})
+    result = json.loads((folder / "vllm.json").read_text())
+    assert result["completed"] == options.requests, result
+    times = (result[f"median_{name}_ms"] for name in ("ttft", "tpot", "itl"))
+    return Row("vLLM", result["output_throughput"], *times)
+
+
+_OTHERS: dict[str, Callable[[argparse.Namespace, Path], Row]] = {
+    "aiperf": run_aiperf,
+    "guidellm": run_guidellm,
+    "vllm": run_vllm,
+}
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def check_gateway(check: Check) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(served(half, check.grouped))
         fronts = {
-            "gateway": FrontEnd(PORTS["openai_port"], "gpu-check", _find_gateway(server)),
+            "gateway": FrontEnd(PORTS["openai_port"], "gpu-check", find_gateway(server)),
             "gateway, 1 process": stack.enter_context(_single_gateway(check, server)),
         }
         if not check.is_rehearsal:
@@ -129,7 +129,7 @@ def _single_gateway(check: Check, server: RunningServer) -> Iterator[FrontEnd]:
             end_group(process)
 
 
-def _find_gateway(server: RunningServer) -> int:
+def find_gateway(server: RunningServer) -> int:
     children = psutil.Process(server.state.supervisor_pid).children()
     (gateway,) = (each for each in children if "trtllm_serve_cli.gateway" in each.cmdline())
     return gateway.pid

@@ -26,6 +26,8 @@ def report(found: dict[str, Any]) -> str:
         lines += ["", "chat streams, medians of the rounds", *table(medians)]
     if medians := _get(found, "text.medians"):
         lines += ["", "text streams, medians of the rounds", *gpu_text.table(medians)]
+    if first_tokens := _get(found, "text.first_tokens"):
+        lines += ["", "single text streams", *gpu_text.first_token_table(first_tokens)]
     failed = list(_errors(found))
     return "\n".join([*lines, *(["", "failed or skipped:", *failed] if failed else [])])
 

@@ -2,6 +2,8 @@
 
 Both servers run the same checkpoint with the same engine arguments, and share the GPU's memory. The
 client is the same, and the loads alternate. The text models have the default number of instances.
+After the loads, the time to the first token of single streams is measured: each turn sends one
+request to each server, and starts with another server than the turn before.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 from cpu import cpu_seconds
 from gpu_check import FIRST_TOKEN, Check
-from gpu_gateway import HALF_OF_MEMORY, FrontEnd
+from gpu_gateway import HALF_OF_MEMORY, FrontEnd, find_gateway
 from gpu_models import text_of
 from gpu_served import PORTS, served
 from gpu_vllm import RAW_PORT, serving
@@ -31,7 +33,8 @@ from trtllm_serve_cli.launch.servers.running import RunningServer
 
 _TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "gpu-check")
 _PROMPT_LENGTH = 128
-_NUM_ALONE = 10
+# Turns in which single streams are measured, and their tokens.
+_NUM_TURNS = 30
 _ALONE_TOKENS = 4
 # Processes of the client, so that it does not limit the streams.
 _NUM_WORKERS = 4
@@ -55,14 +58,15 @@ def check_text(check: Check) -> dict[str, Any]:
         fronts = [_text_model(server, model) for model in _TEXT_MODELS]
         if not check.is_rehearsal:
             fronts.append(_raw_server(stack.enter_context(serving(half, check.grouped))))
-            fronts.append(_gateway())
+            fronts.append(_gateway(server))
         for round_number in range(check.sizes.chat_rounds):
             for index, front in enumerate(fronts):
                 seed = (round_number, index)
                 rows.append({"server": front.name, **_measure_streams(check, front, seed)})
-                rows[-1] |= _measure_alone(check, front, seed)
                 check.found["text"] = {"rows": rows, "medians": _medians(rows)}
                 check.save()
+        check.found["text"]["first_tokens"] = _measure_first_tokens(check, fronts)
+        check.save()
     return check.found["text"]
 
 
@@ -81,8 +85,10 @@ def _raw_server(process_id: int) -> Front:
     return Front("vllm serve", _openai_target(RAW_PORT, "m"), raw.cpu_seconds)
 
 
-def _gateway() -> Front:
-    return Front("gateway", _openai_target(PORTS["openai_port"], "gpu-check"), lambda: 0.0)
+def _gateway(server: RunningServer) -> Front:
+    gateway = FrontEnd(PORTS["openai_port"], "gpu-check", find_gateway(server))
+    target = _openai_target(PORTS["openai_port"], "gpu-check")
+    return Front("gateway", target, gateway.cpu_seconds)
 
 
 def _openai_target(port: int, model: str) -> OpenAITarget:
@@ -115,13 +121,34 @@ def _measure_streams(check: Check, front: Front, seed: tuple[int, ...]) -> dict[
     }  # fmt: skip
 
 
-def _measure_alone(check: Check, front: Front, seed: tuple[int, ...]) -> dict[str, Any]:
+def _measure_first_tokens(check: Check, fronts: list[Front]) -> list[dict[str, Any]]:
+    """Return the percentiles of the time to the first token of single streams, by server."""
+    times_ms: dict[str, list[float]] = {front.name: [] for front in fronts}
+    for turn in range(_NUM_TURNS):
+        for position in range(len(fronts)):
+            index = (turn + position) % len(fronts)
+            time_ms = _measure_alone(check, fronts[index], (turn, index, 1))
+            if time_ms is not None:
+                times_ms[fronts[index].name].append(time_ms)
+    return [
+        {
+            "server": name,
+            "num_streams": len(times),
+            **{f"p{rank}_ms": float(np.percentile(times, rank)) for rank in (10, 50, 90)},
+        }
+        for name, times in times_ms.items()
+        if times
+    ]
+
+
+def _measure_alone(check: Check, front: Front, seed: tuple[int, ...]) -> float | None:
+    """Return the time to the first token of a stream, which follows another on the connection."""
     settings = BenchmarkSettings(
-        _prompts(check, (*seed, 1), _NUM_ALONE, _ALONE_TOKENS),
-        AtConcurrency(1), _NUM_ALONE, stream=True, input_kind="text",
+        _prompts(check, seed, 2, _ALONE_TOKENS),
+        AtConcurrency(1), 1, num_warmup_requests=1, stream=True, input_kind="text",
     )  # fmt: skip
     ttft = run_benchmark(settings, [front.target]).summary.times["ttft"]
-    return {"alone_ttft_ms": ttft.p50_ms} if ttft else {}
+    return ttft.p50_ms if ttft else None
 
 
 def _prompts(check: Check, seed: tuple[int, ...], number: int, num_tokens: int) -> Dataset:
@@ -153,7 +180,7 @@ def table(medians: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a table with the medians."""
     lines = [
         f"{'model or server':18} tokens/s  lost  tok/response    ITL p50 / p99 ms  TTFT p50 ms  "
-        "cores  alone: TTFT ms"
+        "cores"
     ]
     for row in medians:
         if "tokens_per_s" not in row:
@@ -162,7 +189,15 @@ def table(medians: list[dict[str, Any]]) -> list[str]:
         lines.append(
             f"{row['server']:18} {row['tokens_per_s']:8.0f}  {row['num_lost']:4.0f}  "
             f"{row['tokens_per_response']:12.3f}  {row['itl_p50_ms']:9.2f} / "
-            f"{row['itl_p99_ms']:6.1f}  {row['ttft_p50_ms']:11.1f}  {row['cores']:5.2f}  "
-            f"{row.get('alone_ttft_ms', float('nan')):14.2f}"
+            f"{row['itl_p99_ms']:6.1f}  {row['ttft_p50_ms']:11.1f}  {row['cores']:5.2f}"
         )
+    return lines
+
+
+def first_token_table(first_tokens: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of a table with the times to the first token of single streams."""
+    lines = [f"{'model or server':18} streams  TTFT p10 / p50 / p90 ms"]
+    for row in first_tokens:
+        times = " / ".join(f"{row[f'p{rank}_ms']:.2f}" for rank in (10, 50, 90))
+        lines.append(f"{row['server']:18} {row['num_streams']:7}  {times}")
     return lines
