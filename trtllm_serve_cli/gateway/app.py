@@ -22,6 +22,7 @@ from trtllm_serve_cli.gateway.access.limits import Limits
 from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.door import kserve
+from trtllm_serve_cli.gateway.door.triton_http import TritonHttp
 from trtllm_serve_cli.gateway.endpoints import (
     adapters,
     chat,
@@ -108,7 +109,7 @@ def build_app(
         known.start()
         sharing = asyncio.create_task(metrics.share_gauges())
         beating = asyncio.create_task(_beat())
-        async with kserve.open_session() as app.state.triton_session:
+        async with contextlib.aclosing(TritonHttp()) as app.state.triton:
             yield
         sharing.cancel()
         beating.cancel()

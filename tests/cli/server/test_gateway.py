@@ -1,25 +1,38 @@
 from __future__ import annotations
 
 import json
-import socket
+from typing import Any
 
 import pytest
 
 from tests.cli.running import Tllm
+from tests.fakes.triton.server import FakeTriton
+from tests.ports import free_ports
 from trtllm_serve_cli.paths import find_home
 
 
-def test_options_become_the_configuration(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def tllm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tllm:
+    return Tllm(monkeypatch, capsys)
+
+
+def plan(tllm: Tllm, *words: str) -> Any:
+    """Return the planned configuration."""
+    code, out, err = tllm("gateway", "--dry-run", *words)
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def addresses(config: Any) -> list[tuple[str, str]]:
+    return [(each["endpoint"]["grpc"], each["endpoint"]["http"]) for each in config["models"]]
+
+
+def test_options_become_the_configuration(tllm: Tllm) -> None:
     options = ("--processes", "3", "--auth", "on", "--log-format", "json")
     origins = ("--cors-origin", "https://a.example", "--cors-origin", "https://b.example")
     servers = ("-u", "gpu1:8001", "-u", "gpu2:8001", "-m", "llama=ensemble")
-    tllm = Tllm(monkeypatch, capsys)
-    code, out, err = tllm("gateway", "--dry-run", *servers, *options, *origins)
-    config = json.loads(out)
-    assert (code, err) == (0, "")
-    assert [each["endpoint"]["grpc"] for each in config["models"]] == ["gpu1:8001", "gpu2:8001"]
+    config = plan(tllm, *servers, *options, *origins)
+    assert addresses(config) == [("gpu1:8001", ""), ("gpu2:8001", "")]
     assert {each["name"] for each in config["models"]} == {"llama"}
     assert (config["num_processes"], config["key_policy"]) == (3, "on")
     assert config["keys_file"] == str(find_home().keys)
@@ -27,13 +40,34 @@ def test_options_become_the_configuration(
     assert config["log_format"] == "json"
 
 
-def test_used_port_error_names_the_option(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        port = server.getsockname()[1]
-        tllm = Tllm(monkeypatch, capsys)
-        code, _, err = tllm("gateway", "-u", "gpu1:8001", "--port", str(port))
-    assert (code, "choose another port with --port N" in err) == (3, True)
+def test_http_addresses_belong_to_the_grpc_addresses(tllm: Tllm) -> None:
+    urls = ("-u", "gpu1:8001", "-u", "http://gpu1:8000", "-u", "gpu2:8001")
+    assert addresses(plan(tllm, *urls)) == [("gpu1:8001", "gpu1:8000"), ("gpu2:8001", "")]
+    pasted = ("-u", "gpu1:8001", "-u", "http://gpu1:8000/v2/models/ensemble/generate")
+    assert addresses(plan(tllm, *pasted)) == [("gpu1:8001", "gpu1:8000")]
+
+
+def test_default_addresses_are_those_of_triton(tllm: Tllm) -> None:
+    assert addresses(plan(tllm)) == [("127.0.0.1:8001", "127.0.0.1:8000")]
+
+
+def test_http_address_without_a_grpc_address_is_rejected(tllm: Tllm) -> None:
+    code, _, err = tllm("gateway", "--dry-run", "-u", "http://gpu1:8000")
+    assert (code, "1 HTTP and 0 gRPC addresses" in err, "-u gpu1:8001" in err) == (3, True, True)
+
+
+def test_port_of_the_wrong_interface_is_rejected(tllm: Tllm) -> None:
+    port = f"--port={free_ports(1)[0]}"
+    with FakeTriton() as triton:
+        grpc, http = triton.endpoint.grpc, triton.endpoint.http
+        code, _, err = tllm("gateway", port, "-u", http)
+        assert (code, f"{http} does not serve gRPC, but HTTP." in err) == (3, True)
+        code, _, err = tllm("gateway", port, "-u", grpc, "-u", f"http://{grpc}")
+        assert (code, f"{grpc} does not serve HTTP, but gRPC." in err) == (3, True)
+
+
+def test_used_port_error_names_the_option(tllm: Tllm) -> None:
+    with FakeTriton() as triton:
+        port = triton.endpoint.http.rpartition(":")[2]
+        code, _, err = tllm("gateway", f"--port={port}", "-u", triton.endpoint.grpc)
+    assert (code, "port with --port N" in " ".join(err.split())) == (3, True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -11,17 +12,21 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.gateway.fakes import FakeBackend, LoadedRegistry, make_model
+from tests.ports import free_ports
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
-from trtllm_serve_cli.gateway.door.kserve import check_body, find_server, list_triton_models
+from trtllm_serve_cli.gateway.door.kserve import check_body, find_servers, list_triton_models
 from trtllm_serve_cli.gateway.errors import ApiError
 
 GENERATE = "/v2/models/demo/generate"
 
 
 class Triton(BaseHTTPRequestHandler):
-    """Returns a description of each request, or a stream for `generate_stream`."""
+    """Returns a description of each request, or a stream for `generate_stream`.
+
+    A model named `missing` is not loaded.
+    """
 
     protocol_version = "HTTP/1.1"
 
@@ -35,10 +40,11 @@ class Triton(BaseHTTPRequestHandler):
             "path": self.path,
             "headers": {name.lower(): value for name, value in self.headers.items()},
             "size": len(body),
+            "address": "{}:{}".format(*self.server.server_address[:2]),
         }
         answer = json.dumps(received).encode()
         is_stream = self.path.endswith("_stream")
-        self.send_response(200)
+        self.send_response(400 if "missing" in self.path else 200)
         self.send_header("Content-Type", "text/event-stream" if is_stream else "application/json")
         self.send_header("Content-Length", str(len(answer) + 8 * is_stream))
         self.end_headers()
@@ -47,19 +53,32 @@ class Triton(BaseHTTPRequestHandler):
     do_POST = do_GET
 
 
-@pytest.fixture
-def client() -> Iterator[TestClient]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Triton)
+@contextmanager
+def serving_triton(handler: type[BaseHTTPRequestHandler] = Triton) -> Iterator[str]:
+    """Serve a Triton, and yield its HTTP address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    served = ServedModel("demo", "demo", Endpoint(http=f"127.0.0.1:{server.server_port}"))
-    config = GatewayConfig((served,), max_body_bytes=4000)
-    registry = LoadedRegistry(config, make_model(FakeBackend()))
-    with TestClient(build_app(config, registry), raise_server_exceptions=False) as client:
-        yield client
+    yield f"127.0.0.1:{server.server_port}"
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@contextmanager
+def serving_gateway(*addresses: str, text_model: str = "demo") -> Iterator[TestClient]:
+    """Serve a gateway for the model `demo` on the Tritons with these HTTP addresses."""
+    served = tuple(ServedModel("demo", text_model, Endpoint(http=each)) for each in addresses)
+    config = GatewayConfig(served, max_body_bytes=4000)
+    registry = LoadedRegistry(config, make_model(FakeBackend()))
+    with TestClient(build_app(config, registry), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def client() -> Iterator[TestClient]:
+    with serving_triton() as address, serving_gateway(address) as client:
+        yield client
 
 
 def test_request_is_passed_with_a_length_and_without_the_token(client: TestClient) -> None:
@@ -147,7 +166,8 @@ def test_binary_tensors_follow_the_json() -> None:
 def test_models_of_several_repositories() -> None:
     first = ServedModel("a", "a_a", Endpoint(http="one:1"))
     second = ServedModel("b", "b_ensemble", Endpoint(http="two:2"))
-    assert find_server("GET", "/v2/models/b_ensemble", (first, second)) is second
+    assert find_servers("GET", "/v2/models/b_ensemble", (first, second)) == (second,)
+    assert find_servers("GET", "/v2/health/ready", (first, second)) == (first, second)
     assert list_triton_models("b_ensemble") == {
         "b_ensemble",
         "b_tensorrt_llm",
@@ -156,8 +176,46 @@ def test_models_of_several_repositories() -> None:
 
 
 def test_triton_that_does_not_answer() -> None:
-    config = GatewayConfig((ServedModel("demo", "demo", Endpoint(http="127.0.0.1:1")),))
-    registry = LoadedRegistry(config, make_model(FakeBackend()))
-    with TestClient(build_app(config, registry)) as client:
+    with serving_gateway("127.0.0.1:1") as client:
         response = client.get("/v2/models/demo/ready")
     assert (response.status_code, "retry-after" in response.headers) == (503, True)
+
+
+@pytest.mark.parametrize("path", [GENERATE, "/v2/models/demo/generate_stream"])
+def test_requests_go_to_the_servers_in_turn(path: str) -> None:
+    with serving_triton() as one, serving_triton() as two, serving_gateway(one, two) as client:
+        bodies = [client.post(path, json={}).text.removeprefix("data: ") for _ in range(4)]
+    assert [json.loads(each)["address"] for each in bodies] == [one, two, one, two]
+
+
+def test_server_that_refuses_the_connection_is_skipped() -> None:
+    closed = f"127.0.0.1:{free_ports(1)[0]}"
+    with serving_triton() as open_, serving_gateway(closed, open_) as client:
+        answers = [client.post(GENERATE, json={}) for _ in range(4)]
+        assert [each.json()["address"] for each in answers] == [open_] * 4
+
+
+def test_model_is_ready_if_one_server_has_it() -> None:
+    class Loading(Triton):
+        def do_GET(self) -> None:
+            self.path = f"{self.path}?missing"
+            super().do_GET()
+
+    with (
+        serving_triton(Loading) as loading,
+        serving_triton() as ready,
+        serving_gateway(loading, ready) as client,
+    ):
+        statuses = {client.get("/v2/models/demo/ready").status_code for _ in range(4)}
+    assert statuses == {200}
+    with serving_triton(Loading) as loading, serving_gateway(loading, loading) as client:
+        assert client.get("/v2/models/demo/ready").status_code == 400
+
+
+def test_unknown_http_address_is_not_replaced_by_a_default() -> None:
+    """The gateway must never send requests to another server on port 8000."""
+    with serving_gateway("") as client:
+        for path in (GENERATE, "/v2/health/ready"):
+            response = client.request("POST" if path == GENERATE else "GET", path, json={})
+            assert response.status_code == 404
+            assert "pass its HTTP address to `tllm gateway`" in response.json()["error"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,8 +12,14 @@ from trtllm_serve_cli.choices import PORT, ToolParserName
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import addresses
 from trtllm_serve_cli.cli.shared.options import DryRunOption
+from trtllm_serve_cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.client.endpoint import Endpoint
 
 _DEFAULT_TEXT_MODEL = "ensemble"
+_DEFAULT_URLS = ("127.0.0.1:8001", "http://127.0.0.1:8000")
+_HTTP = "http://"
 
 
 def gateway(
@@ -21,9 +29,10 @@ def gateway(
         typer.Option(
             "-u",
             "--url",
-            metavar="HOST:PORT",
+            metavar="[http://]HOST:PORT",
             help="gRPC address of a Triton server. Repeat the option to distribute the requests "
-            "over several servers. Default: 127.0.0.1:8001.",
+            "over several servers. To also serve Triton's API (/v2), add the HTTP addresses of the "
+            "servers as http://HOST:PORT. Default: 127.0.0.1:8001 and http://127.0.0.1:8000.",
             autocompletion=addresses("grpc"),
         ),
     ] = None,
@@ -118,8 +127,6 @@ def gateway(
     """
     from pathlib import Path
 
-    from trtllm_serve_cli.client.address import parse_address
-    from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
     from trtllm_serve_cli.launch.planning.gateway_plan import (
         choose_num_processes,
@@ -130,13 +137,13 @@ def gateway(
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import count_cores
 
-    addresses = [parse_address(each) for each in url or ("127.0.0.1:8001",)]
+    endpoints = plan_endpoints(url or _DEFAULT_URLS)
     names = [each.partition("=") for each in model or (_DEFAULT_TEXT_MODEL,)]
     config = GatewayConfig(
         models=tuple(
-            ServedModel(name, text_model or name, Endpoint(grpc=address), tokenizer)
+            ServedModel(name, text_model or name, endpoint, tokenizer)
             for name, _, text_model in names
-            for address in addresses
+            for endpoint in endpoints
         ),
         host=host,
         port=port,
@@ -156,8 +163,53 @@ def gateway(
     from trtllm_serve_cli.gateway.process_pool import serve_as_configured
     from trtllm_serve_cli.launch.supervisor.ports import check_ports
 
-    check_ports(host, {"gateway": port}, port_option="--port")
+    check_ports(host, {"OpenAI": port}, port_option="--port")
+    check_interfaces(endpoints)
     if warning := describe_missing_keys(config):
         output.notify(warning)
     output.notify(f"OpenAI-compatible API on {config.url}/v1; Ctrl-C stops it.")
     raise typer.Exit(serve_as_configured(config))
+
+
+def plan_endpoints(urls: Sequence[str]) -> list[Endpoint]:
+    """Return an endpoint for each gRPC address in `urls`.
+
+    The HTTP address of an endpoint is "" if `urls` contains fewer HTTP than gRPC addresses. Raise
+    `BadInput` if an address is invalid, or if `urls` contains more HTTP than gRPC addresses.
+    """
+    from trtllm_serve_cli.client.address import parse_address
+    from trtllm_serve_cli.client.endpoint import Endpoint
+
+    grpc = [parse_address(each) for each in urls if not each.startswith(_HTTP)]
+    http = [parse_address(each) for each in urls if each.startswith(_HTTP)]
+    if len(http) > len(grpc):
+        raise BadInput(
+            "The gateway requires the gRPC address of each server.",
+            why=f"-u specifies {len(http)} HTTP and {len(grpc)} gRPC addresses, but requests for "
+            "the OpenAI-compatible API are sent over gRPC",
+            next_step="add the gRPC address of each server, for example "
+            f"-u {http[-1].rpartition(':')[0]}:8001",
+        )
+    pairs = zip_longest(grpc, http, fillvalue="")
+    return [Endpoint(grpc=each, http=address, metrics="") for each, address in pairs]
+
+
+def check_interfaces(endpoints: Sequence[Endpoint]) -> None:
+    """Raise `BadInput` if a port that responds does not serve the expected interface."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from trtllm_serve_cli.client.transport.port_probe import probe_interface
+
+    expected = {each.grpc: "gRPC" for each in endpoints}
+    expected |= {each.http: "HTTP" for each in endpoints if each.http}
+    with ThreadPoolExecutor(len(expected)) as pool:
+        found = list(pool.map(probe_interface, expected))
+    for (address, title), served in zip(expected.items(), found, strict=True):
+        if served is not None and served != title.lower():
+            raise BadInput(
+                f"{address} does not serve {title}, but {'HTTP' if title == 'gRPC' else 'gRPC'}.",
+                why="the gateway sends requests for the OpenAI-compatible API over gRPC, and "
+                "requests for Triton's API (/v2) over HTTP",
+                next_step=f"pass the gRPC address as -u HOST:PORT, and the HTTP address as -u "
+                f"{_HTTP}HOST:PORT",
+            )

@@ -22,6 +22,7 @@ from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS,
 from trtllm_serve_cli.gateway.access.admission import admit, check_model, process
 from trtllm_serve_cli.gateway.access.call import find_call
 from trtllm_serve_cli.gateway.config import ServedModel
+from trtllm_serve_cli.gateway.door.triton_http import TritonHttp
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import (
     EventStream,
@@ -45,7 +46,6 @@ _PASSED_HEADERS = (
 _BINARY_HEADER = "inference-header-content-length"
 _MAX_DEPTH = 64
 _MAX_STRING_CHARS = 1 << 20
-_CONNECT_TIMEOUT_S = 5.0
 
 
 async def pass_to_triton(request: Request) -> Response:
@@ -61,23 +61,25 @@ async def pass_to_triton(request: Request) -> Response:
 
 
 async def _pass(request: Request) -> Response:
-    served = find_server(request.method, request.url.path, request.app.state.config.models)
     config = request.app.state.config
+    servers = find_servers(request.method, request.url.path, config.models)
+    name = servers[0].name
     if "/models/" in request.url.path:
-        check_model(request, served.name)
+        check_model(request, name)
+    addresses = _list_addresses(servers)
     body = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
     if request.method == "POST":
         _check_countable(request)
-        await admit(request, served.name)
+        await admit(request, name)
         await process(request, partial(check_body, body, request.headers.get(_BINARY_HEADER)))
-    url = f"http://{served.endpoint.http}{request.url.path}"
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
     # Override aiohttp's default, which requests a compressed response: the gateway does not forward
     # the content-encoding header, so the client could not decode the body.
     headers["accept-encoding"] = "identity"
-    session: aiohttp.ClientSession = request.app.state.triton_session
+    triton: TritonHttp = request.app.state.triton
     response = await run_while_connected(
-        request.receive, lambda: _send(session, request.method, url, headers, body)
+        request.receive,
+        lambda: triton.send(addresses, request.method, request.url.path, headers, body),
     )
     if response is None:
         return Response(status_code=499)
@@ -108,8 +110,10 @@ def _check_countable(request: Request) -> None:
         )
 
 
-def find_server(method: str, path: str, models: tuple[ServedModel, ...]) -> ServedModel:
-    """Return the served model whose server receives the request.
+def find_servers(
+    method: str, path: str, models: tuple[ServedModel, ...]
+) -> tuple[ServedModel, ...]:
+    """Return the served models whose servers can receive the request. There is at least one.
 
     Raise `ApiError` if the request is not allowed.
     """
@@ -125,11 +129,24 @@ def find_server(method: str, path: str, models: tuple[ServedModel, ...]) -> Serv
         )
     name = match.groupdict().get("model")
     if name is None:
-        return models[0]
-    for served in models:
-        if name in list_triton_models(served.text_model):
-            return served
-    raise ApiError(404, f"The model '{name}' is not served.", code="model_not_found")
+        return models
+    servers = tuple(each for each in models if name in list_triton_models(each.text_model))
+    if not servers:
+        raise ApiError(404, f"The model '{name}' is not served.", code="model_not_found")
+    return servers
+
+
+def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
+    """Return the HTTP addresses of the servers. Raise `ApiError` (404) if none is known."""
+    addresses = tuple(dict.fromkeys(each.endpoint.http for each in servers if each.endpoint.http))
+    if not addresses:
+        raise ApiError(
+            404,
+            "This gateway does not serve Triton's API (/v2), because it knows only the gRPC "
+            "address of the server. To serve it, pass its HTTP address to `tllm gateway`, for "
+            f"example `-u http://{servers[0].endpoint.grpc.rpartition(':')[0]}:8000`.",
+        )
+    return addresses
 
 
 def list_triton_models(text_model: str) -> set[str]:
@@ -185,29 +202,6 @@ def _too_deep() -> ApiError:
         f"The request body has more than {_MAX_DEPTH} levels of nested arrays "
         "and objects. Send JSON with fewer levels.",
     )
-
-
-def open_session() -> aiohttp.ClientSession:
-    """Return the HTTP client for Triton. The caller must close it."""
-    timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_TIMEOUT_S)
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=timeout, auto_decompress=False
-    )
-
-
-async def _send(
-    session: aiohttp.ClientSession, method: str, url: str, headers: dict[str, str], body: bytes
-) -> aiohttp.ClientResponse:
-    try:
-        return await session.request(
-            method, url, headers=headers, data=body or None, allow_redirects=False
-        )
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise ApiError(
-            503,
-            f"Triton did not respond to the request ({type(error).__name__}). Retry the request.",
-            retry_after_s=1,
-        ) from error
 
 
 async def _read_events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:

@@ -1,0 +1,86 @@
+"""Send requests to the HTTP ports of Triton servers."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import aiohttp
+
+from trtllm_serve_cli.gateway.errors import ApiError, unavailable
+
+_CONNECT_TIMEOUT_S = 5.0
+# A server that did not accept a connection is tried last for this time.
+_AVOID_S = 5.0
+_NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+
+class TritonHttp:
+    """An HTTP client that distributes requests over servers in turn. `clock` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._turns = itertools.count()
+        self._failed_at_s: dict[str, float] = {}
+        timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_TIMEOUT_S)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=timeout, auto_decompress=False
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def send(
+        self,
+        addresses: Sequence[str],
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> aiohttp.ClientResponse:
+        """Send a request to one of the servers, and return the response before reading its body.
+
+        If a server does not accept the connection, send the request to the next one. Send a GET
+        request to the next one also if a server responds with an error. Raise `ApiError` (503) if
+        no server responds.
+        """
+        response: aiohttp.ClientResponse | None = None
+        error: Exception | None = None
+        for address in self.order(addresses):
+            if response is not None:
+                response.release()
+            try:
+                response = await self._session.request(
+                    method,
+                    f"http://{address}{path}",
+                    headers=headers,
+                    data=body or None,
+                    allow_redirects=False,
+                )
+            except _NO_CONNECTION as failure:
+                self._failed_at_s[address] = self._clock()
+                error = failure
+                continue
+            except (aiohttp.ClientError, TimeoutError) as failure:
+                raise _no_response(failure) from failure
+            if response.ok or method != "GET":
+                break
+        if response is None:
+            raise _no_response(error) from error
+        return response
+
+    def order(self, addresses: Sequence[str]) -> list[str]:
+        """Return the addresses in the order in which to try them for the next request."""
+        turn = next(self._turns) % len(addresses)
+        now_s = self._clock()
+        return sorted(
+            (*addresses[turn:], *addresses[:turn]),
+            key=lambda each: now_s - self._failed_at_s.get(each, -_AVOID_S) < _AVOID_S,
+        )
+
+
+def _no_response(error: Exception | None) -> ApiError:
+    name = type(error).__name__
+    return unavailable(f"Triton did not respond to the request ({name}). Retry the request.")
