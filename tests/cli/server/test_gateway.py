@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.cli.running import Tllm
 from tests.fakes.triton.server import FakeTriton
 from tests.ports import free_ports
+from tests.samples.certificates import certify
 from trtllm_serve_cli.paths import find_home
 
 
@@ -28,7 +30,7 @@ def addresses(config: Any) -> list[tuple[str, str]]:
 
 
 def test_options_become_the_configuration(tllm: Tllm) -> None:
-    options = ("--processes", "3", "--auth", "on", "--log-format", "json")
+    options = ("--processes", "3", "--auth", "on", "--log-format", "json", "--trace-rate", "9")
     origins = ("--cors-origin", "https://a.example", "--cors-origin", "https://b.example")
     servers = ("-u", "gpu1:8001", "-u", "gpu2:8001", "-m", "llama=ensemble")
     config = plan(tllm, *servers, *options, *origins)
@@ -37,7 +39,7 @@ def test_options_become_the_configuration(tllm: Tllm) -> None:
     assert (config["num_processes"], config["key_policy"]) == (3, "on")
     assert config["keys_file"] == str(find_home().keys)
     assert config["cors_origins"] == ["https://a.example", "https://b.example"]
-    assert config["log_format"] == "json"
+    assert (config["log_format"], config["trace_rate"]) == ("json", 9)
 
 
 def test_http_addresses_belong_to_the_grpc_addresses(tllm: Tllm) -> None:
@@ -45,6 +47,34 @@ def test_http_addresses_belong_to_the_grpc_addresses(tllm: Tllm) -> None:
     assert addresses(plan(tllm, *urls)) == [("gpu1:8001", "gpu1:8000"), ("gpu2:8001", "")]
     pasted = ("-u", "gpu1:8001", "-u", "http://gpu1:8000/v2/models/ensemble/generate")
     assert addresses(plan(tllm, *pasted)) == [("gpu1:8001", "gpu1:8000")]
+
+
+def test_tls_applies_to_grpcs_addresses(tllm: Tllm, tmp_path: Path) -> None:
+    ca, key = certify(tmp_path, "ca")
+    files = ("--openai-cert", str(ca), "--openai-key", str(key), "--tls-ca", str(ca))
+    config = plan(tllm, "-u", "grpcs://gpu1:8001", "-u", "gpu2:8001", *files)
+    tls = [each["endpoint"]["tls"] and each["endpoint"]["tls"]["root_certificates"]
+           for each in config["models"]]  # fmt: skip
+    assert (addresses(config)[0], tls) == (("gpu1:8001", ""), [str(ca), None])
+    assert (config["tls_certificate"], config["tls_key"]) == (str(ca), str(key))
+
+
+def test_tls_files_that_cannot_be_used_are_rejected(tllm: Tllm, tmp_path: Path) -> None:
+    ca, key = certify(tmp_path, "ca")
+    for words, message in (
+        (("--openai-cert", str(ca)), "requires a certificate and a private key"),
+        (("--openai-cert", str(ca), "--openai-key", str(ca)), "cannot be used for TLS"),
+        (("-u", "grpcs://gpu1:8001", "--tls-ca", str(key)), "cannot be used as a CA certificate"),
+        (("-u", "gpu1:8001", "--tls-ca", str(ca)), "--tls-ca requires a gRPC address with TLS"),
+    ):
+        code, _, err = tllm("gateway", "--dry-run", *words)
+        assert (code, message in err) == (3, True), err
+
+
+def test_server_that_requires_tls_is_reported(tllm: Tllm, tmp_path: Path) -> None:
+    with FakeTriton(certificate=certify(tmp_path, "server")) as triton:
+        code, _, err = tllm("gateway", f"--port={free_ports(1)[0]}", "-u", triton.endpoint.grpc)
+    assert (code, "requires TLS" in err, "-u grpcs://HOST:PORT" in err) == (3, True, True)
 
 
 def test_default_addresses_are_those_of_triton(tllm: Tllm) -> None:

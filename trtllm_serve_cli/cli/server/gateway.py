@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trtllm_serve_cli.choices import PORT, ToolParserName
+from trtllm_serve_cli.choices import PORT
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import addresses
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import DryRunOption
+from trtllm_serve_cli.cli.shared.target import TlsCaOption, choose_tls
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.option_fields import option_fields
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.endpoint import Endpoint
 
 _DEFAULT_TEXT_MODEL = "ensemble"
 _DEFAULT_URLS = ("127.0.0.1:8001", "http://127.0.0.1:8000")
-_HTTP = "http://"
+_HTTP, _GRPCS = "http://", "grpcs://"
+# The options of `tllm start` that `tllm gateway` also accepts.
+_API = (
+    "chat_template", "generation_config", "tool_parser", "cors_origin", "openai_cert", "openai_key",
+)  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class TritonOptions:
+    """Options for the connections to Triton."""
+
+    tls_ca: TlsCaOption = None
+
+
+@takes_options(api=option_fields(LaunchOptions, *_API), triton=option_fields(TritonOptions))
 def gateway(
     *,
     url: Annotated[
@@ -29,10 +47,11 @@ def gateway(
         typer.Option(
             "-u",
             "--url",
-            metavar="[http://]HOST:PORT",
-            help="gRPC address of a Triton server. Repeat the option to distribute the requests "
-            "over several servers. To also serve Triton's API (/v2), add the HTTP addresses of the "
-            "servers as http://HOST:PORT. Default: 127.0.0.1:8001 and http://127.0.0.1:8000.",
+            metavar="HOST:PORT|URL",
+            help="gRPC address of a Triton server, or grpcs://HOST:PORT for gRPC with TLS. Repeat "
+            "the option to distribute the requests over several servers. To also serve Triton's "
+            "API (/v2), add the HTTP addresses of the servers as http://HOST:PORT. Default: "
+            "127.0.0.1:8001 and http://127.0.0.1:8000.",
             autocompletion=addresses("grpc"),
         ),
     ] = None,
@@ -74,14 +93,8 @@ def gateway(
             "`tllm keys add` has created the first one."
         ),
     ] = "auto",
-    cors_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ORIGIN",
-            help="Origin of web pages that may use the API, for example https://chat.example.com. "
-            "Repeatable. Default: none.",
-        ),
-    ] = None,
+    api: OptionValues,
+    triton: OptionValues,
     log_format: Annotated[
         Literal["text", "json"],
         typer.Option(help="Format of the access log, which has one line per request."),
@@ -94,28 +107,14 @@ def gateway(
             "spans.",
         ),
     ] = None,
-    chat_template: Annotated[
-        str | None,
+    trace_rate: Annotated[
+        int,
         typer.Option(
-            metavar="FILE",
-            help="File with a chat template that replaces the models' templates. Default: the "
-            "models' templates.",
+            metavar="N",
+            min=1,
+            help="Send the spans of one in N requests that have no traceparent header.",
         ),
-    ] = None,
-    generation_config: Annotated[
-        Literal["auto", "off"],
-        typer.Option(
-            help="Source of the default sampling parameters. With auto, they are read from "
-            "generation_config.json in the tokenizer's folder. With off, OpenAI's "
-            "defaults are used."
-        ),
-    ] = "auto",
-    tool_parser: Annotated[
-        ToolParserName | None,
-        typer.Option(
-            help="Format of the models' tool calls. Default: detected from the chat template.",
-        ),
-    ] = None,
+    ] = 1,
     dry_run: DryRunOption = False,
 ) -> None:
     """Serve an OpenAI-compatible API for Triton servers, until Ctrl-C or SIGTERM.
@@ -125,38 +124,32 @@ def gateway(
 
     Example:  tllm gateway -u gpu1:8001 -u gpu2:8001 -m llama=ensemble
     """
-    from pathlib import Path
-
-    from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
+    from trtllm_serve_cli.gateway.config import ServedModel
     from trtllm_serve_cli.launch.planning.gateway_plan import (
-        choose_num_processes,
+        configure_gateway,
         describe_missing_keys,
-        read_chat_template,
     )
-    from trtllm_serve_cli.launch.triton.telemetry_env import traces_url
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import count_cores
 
-    endpoints = plan_endpoints(url or _DEFAULT_URLS)
+    endpoints = plan_endpoints(url or _DEFAULT_URLS, triton.get("tls_ca"))
     names = [each.partition("=") for each in model or (_DEFAULT_TEXT_MODEL,)]
-    config = GatewayConfig(
-        models=tuple(
-            ServedModel(name, text_model or name, endpoint, tokenizer)
-            for name, _, text_model in names
-            for endpoint in endpoints
-        ),
-        host=host,
-        port=port,
-        num_processes=processes or choose_num_processes(count_cores()),
-        keys_file=str(find_home().keys),
-        key_policy=auth,
-        cors_origins=tuple(cors_origin or ()),
+    options = LaunchOptions(
+        openai_host=host,
+        openai_port=port,
+        openai_processes=processes,
+        openai_auth=auth,
         log_format=log_format,
-        chat_template=read_chat_template(Path(chat_template) if chat_template else None),
-        generation_config=generation_config,
-        tool_parser=tool_parser,
-        otlp_traces=traces_url(otlp_endpoint) if otlp_endpoint else None,
+        otlp_endpoint=otlp_endpoint,
+        trace_config=(f"rate={trace_rate}",),
+        **api,
     )
+    models = tuple(
+        ServedModel(name, text_model or name, endpoint, tokenizer)
+        for name, _, text_model in names
+        for endpoint in endpoints
+    )
+    config = configure_gateway(options, models, keys_file=find_home().keys, num_cores=count_cores())
     if dry_run:
         print(config.to_json())
         return
@@ -171,16 +164,18 @@ def gateway(
     raise typer.Exit(serve_as_configured(config))
 
 
-def plan_endpoints(urls: Sequence[str]) -> list[Endpoint]:
+def plan_endpoints(urls: Sequence[str], tls_ca: Path | None) -> list[Endpoint]:
     """Return an endpoint for each gRPC address in `urls`.
 
-    The HTTP address of an endpoint is "" if `urls` contains fewer HTTP than gRPC addresses. Raise
-    `BadInput` if an address is invalid, or if `urls` contains more HTTP than gRPC addresses.
+    The HTTP address of an endpoint is "" if `urls` contains fewer HTTP than gRPC addresses.
+    `tls_ca` is the CA of the servers with TLS. Raise `BadInput` if an address is invalid, if
+    `urls` contains more HTTP than gRPC addresses, or if `tls_ca` cannot be used.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
+    from trtllm_serve_cli.launch.triton.tls import check_ca
 
-    grpc = [parse_address(each) for each in urls if not each.startswith(_HTTP)]
+    grpc = [each for each in urls if not each.startswith(_HTTP)]
     http = [parse_address(each) for each in urls if each.startswith(_HTTP)]
     if len(http) > len(grpc):
         raise BadInput(
@@ -190,8 +185,15 @@ def plan_endpoints(urls: Sequence[str]) -> list[Endpoint]:
             next_step="add the gRPC address of each server, for example "
             f"-u {http[-1].rpartition(':')[0]}:8001",
         )
-    pairs = zip_longest(grpc, http, fillvalue="")
-    return [Endpoint(grpc=each, http=address, metrics="") for each, address in pairs]
+    ca = {each: tls_ca for each in grpc if each.startswith(_GRPCS)}
+    if ca and tls_ca is not None:
+        check_ca(tls_ca, "--tls-ca")
+    elif not ca:
+        choose_tls(None, tls_ca)
+    return [
+        Endpoint(parse_address(url), address, metrics="", tls=choose_tls(url, ca.get(url)))
+        for url, address in zip_longest(grpc, http, fillvalue="")
+    ]
 
 
 def check_interfaces(endpoints: Sequence[Endpoint]) -> None:
@@ -200,10 +202,17 @@ def check_interfaces(endpoints: Sequence[Endpoint]) -> None:
 
     from trtllm_serve_cli.client.transport.port_probe import probe_interface
 
-    expected = {each.grpc: "gRPC" for each in endpoints}
+    expected = {each.grpc: "gRPC" for each in endpoints if each.tls is None}
     expected |= {each.http: "HTTP" for each in endpoints if each.http}
-    with ThreadPoolExecutor(len(expected)) as pool:
-        found = list(pool.map(probe_interface, expected))
+    with ThreadPoolExecutor(max_workers=len(endpoints) * 2) as pool:
+        try:
+            found = list(pool.map(probe_interface, expected))
+        except BadInput as error:
+            raise BadInput(
+                error.what,
+                why=error.why,
+                next_step="pass -u grpcs://HOST:PORT, and --tls-ca FILE for a private CA",
+            ) from error
     for (address, title), served in zip(expected.items(), found, strict=True):
         if served is not None and served != title.lower():
             raise BadInput(

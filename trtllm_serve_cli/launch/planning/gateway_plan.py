@@ -11,6 +11,7 @@ from trtllm_serve_cli.gateway.access.keys import read_keys
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.launch.triton.telemetry_env import read_trace_rate, traces_url
+from trtllm_serve_cli.launch.triton.tls import load_certificate
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
 
@@ -22,32 +23,44 @@ def plan_gateway(
     keys_file: Path | None = None,
     num_cores: int = 1,
 ) -> GatewayConfig | None:
-    """Return the gateway configuration, or None if `options` disable the gateway.
+    """Return the configuration of a server's gateway, or None if `options` disable the gateway.
 
     `models` maps the name of each text model in Triton to the imported model. `endpoints` are those
-    of the server and its replicas. `directory` is the server's state folder, and `keys_file` is the
-    file with the API keys. `num_cores` determines the number of processes if `options` do not set
-    it. Raise `BadInput` if the chat template cannot be read, if only one of the two TLS files is
-    set or a TLS file does not exist, if the collector's URL is not valid, or if `runtime_lora_dir`
-    is not a folder or is set for several processes.
+    of the server and its replicas. `directory` is the server's state folder. Raise the errors that
+    `configure_gateway` raises.
     """
     if not options.openai:
         return None
-    if (options.openai_cert is None) != (options.openai_key is None):
-        raise BadInput(
-            "TLS for the OpenAI-compatible API requires a certificate and a private key.",
-            next_step="pass both --openai-cert and --openai-key",
-        )
+    served = tuple(
+        ServedModel(model.name, text_model, endpoint, str(model.engine_path), model.created_at)
+        for text_model, model in models.items()
+        for endpoint in endpoints
+    )
+    return configure_gateway(options, served, directory, keys_file=keys_file, num_cores=num_cores)
+
+
+def configure_gateway(
+    options: LaunchOptions,
+    models: tuple[ServedModel, ...],
+    directory: Path | None = None,
+    *,
+    keys_file: Path | None,
+    num_cores: int,
+) -> GatewayConfig:
+    """Return the configuration of a gateway for `models`.
+
+    `directory` is the state folder of the server, or None if tllm did not start it. `keys_file` is
+    the file with the API keys. `num_cores` determines the number of processes if `options` do not
+    set it. Raise `BadInput` if the chat template or the TLS files cannot be used, if the collector's
+    URL is not valid, or if `runtime_lora_dir` is not a folder or is set for several processes.
+    """
+    certificate, key = _check_tls(options.openai_cert, options.openai_key)
     return GatewayConfig(
-        models=tuple(
-            ServedModel(model.name, text_model, endpoint, str(model.engine_path), model.created_at)
-            for text_model, model in models.items()
-            for endpoint in endpoints
-        ),
+        models=models,
         host=options.openai_host or options.host,
         port=options.openai_port,
         num_processes=_choose_num_processes(options, num_cores),
-        server_directory=str(directory),
+        server_directory=str(directory) if directory else None,
         chat_template=read_chat_template(options.chat_template),
         generation_config=options.generation_config,
         tool_parser=options.tool_parser,
@@ -55,8 +68,8 @@ def plan_gateway(
         keys_file=str(keys_file) if keys_file else None,
         key_policy=options.openai_auth,
         cors_origins=options.cors_origin,
-        tls_certificate=_absolute(options.openai_cert),
-        tls_key=_absolute(options.openai_key),
+        tls_certificate=certificate,
+        tls_key=key,
         drain_s=DRAIN_S,
         log_format=options.log_format,
         otlp_traces=traces_url(options.otlp_endpoint) if options.otlp_endpoint else None,
@@ -131,12 +144,14 @@ def _check_lora_dir(options: LaunchOptions) -> str | None:
     return str(folder.absolute())
 
 
-def _absolute(file: Path | None) -> str | None:
-    if file is None:
-        return None
-    if not file.is_file():
+def _check_tls(certificate: Path | None, key: Path | None) -> tuple[str | None, str | None]:
+    """Return the absolute paths of the TLS files, or None and None if no files are given."""
+    if certificate is key is None:
+        return None, None
+    if certificate is None or key is None:
         raise BadInput(
-            f"The TLS file {file} does not exist.",
-            next_step="pass the paths of PEM files with --openai-cert and --openai-key",
+            "TLS for the OpenAI-compatible API requires a certificate and a private key.",
+            next_step="pass both --openai-cert and --openai-key",
         )
-    return str(file.absolute())
+    load_certificate(certificate, key, ("--openai-cert", "--openai-key"))
+    return str(certificate.absolute()), str(key.absolute())

@@ -41,7 +41,7 @@ def check_ports(
             raise LaunchFailed(
                 f"The {what} port {port} is reserved.",
                 why=f"{reserved[port]} will listen on this port",
-                next_step=f"choose another port with {flag} N",
+                next_step=f"choose another port with {option} N",
             )
         if error.errno != errno.EADDRINUSE:
             raise BadInput(
@@ -55,7 +55,7 @@ def check_ports(
             f"The {what} port {port} is in use.",
             why=f"{find_holder(port) or 'another process'} is listening on this port",
             next_step="stop this process (`tllm stop` stops tllm's servers), or choose another "
-            f"port with {flag} N",
+            f"port with {option} N",
         )
 
 

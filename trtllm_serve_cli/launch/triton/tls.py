@@ -1,4 +1,4 @@
-"""Check the TLS files for a gRPC server before Triton loads the files."""
+"""Check the TLS files for a server before the server loads the files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from trtllm_serve_cli.client.endpoint import Tls
 from trtllm_serve_cli.errors import BadInput
 
 _FLIGHTS = 4
+_FLAGS = ("--grpc-server-cert", "--grpc-server-key")
 
 
 def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> Tls | None:
@@ -32,8 +33,22 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
     name = _read_name(certificate, key)
     if root is None:
         return Tls(str(certificate), name)
-    _check_root(root)
+    check_ca(root, "--grpc-root-cert")
     return Tls(str(certificate), name, certificate_chain=str(certificate), private_key=str(key))
+
+
+def load_certificate(certificate: Path, key: Path, flags: tuple[str, str]) -> ssl.SSLContext:
+    """Return the TLS settings of a server with these files.
+
+    Raise `BadInput`, which names the options `flags`, if the files cannot be used.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Pass an empty password, so that OpenSSL does not prompt for one on the terminal.
+        server.load_cert_chain(certificate, key, password="")
+    except (OSError, ssl.SSLError) as error:
+        raise _unusable(certificate, key, flags, error) from error
+    return server
 
 
 def _read_name(certificate: Path, key: Path) -> str | None:
@@ -41,26 +56,30 @@ def _read_name(certificate: Path, key: Path) -> str | None:
 
     The check performs a TLS handshake in memory.
     """
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server = load_certificate(certificate, key, _FLAGS)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     try:
-        # Pass an empty password, so that OpenSSL does not prompt for one on the terminal.
-        server.load_cert_chain(certificate, key, password="")
         client.load_verify_locations(certificate)
         facts = _handshake(client, server)
     except (OSError, ssl.SSLError) as error:
-        raise BadInput(
-            f"{certificate} and {key} cannot be used for TLS.",
-            why=str(error),
-            next_step="pass a PEM certificate and its unencrypted private key, for example "
-            "--grpc-server-cert server.crt --grpc-server-key server.key",
-        ) from error
+        raise _unusable(certificate, key, _FLAGS, error) from error
     names = [value for kind, value in facts.get("subjectAltName", ()) if kind == "DNS"]
     names += [value for pairs in facts.get("subject", ()) for kind, value in pairs
               if kind == "commonName"]  # fmt: skip
     return names[0].replace("*", "server") if names else None
+
+
+def _unusable(
+    certificate: Path, key: Path, flags: tuple[str, str], error: OSError | ssl.SSLError
+) -> BadInput:
+    return BadInput(
+        f"{certificate} and {key} cannot be used for TLS.",
+        why=str(error),
+        next_step="pass a PEM certificate and its unencrypted private key, for example "
+        f"{flags[0]} server.crt {flags[1]} server.key",
+    )
 
 
 def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
@@ -77,13 +96,14 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
     return ours.getpeercert()
 
 
-def _check_root(root: Path) -> None:
+def check_ca(file: Path, flag: str) -> None:
+    """Raise `BadInput`, which names the option `flag`, if the file has no CA certificate."""
     try:
-        ssl.create_default_context(cafile=str(root))
+        ssl.create_default_context(cafile=str(file))
     except (OSError, ssl.SSLError) as error:
         raise BadInput(
-            f"{root} cannot be used as a CA certificate.",
+            f"{file} cannot be used as a CA certificate.",
             why=str(error),
-            next_step="pass the certificate of the CA that signs client certificates, for example "
-            "--grpc-root-cert ca.crt",
+            next_step="pass the PEM file of the CA that signs the certificates, for example "
+            f"{flag} ca.crt",
         ) from error
