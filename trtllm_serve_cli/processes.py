@@ -7,6 +7,7 @@ import ctypes
 import io
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -29,6 +30,20 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def count_cores() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1))
+
+
+def raise_open_file_limit() -> int:
+    """Raise this process's limit of open files to the hard limit, and return the new limit.
+
+    Every network connection is an open file. Many systems have a soft limit of 1024, because
+    programs that use select() cannot use more files.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS has an infinite hard limit, but rejects an infinite soft limit.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def die_with_parent(number: int | None = None) -> None:

@@ -12,6 +12,9 @@ from trtllm_serve_cli.choices import GenerationConfigSource, KeyPolicy, LogForma
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 
 DEFAULT_PORT = 9000
+# Open files of a gateway process that are not the connections of running and waiting requests, for
+# example its connections to servers, its libraries and idle connections.
+_OTHER_OPEN_FILES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,12 @@ class GatewayConfig:
         """The base URL for clients on this machine."""
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
         return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
+
+    @property
+    def num_open_files(self) -> int:
+        """The number of files that each process must be able to open."""
+        num_requests = (self.max_in_flight + self.max_waiting) // self.num_processes
+        return num_requests + _OTHER_OPEN_FILES
 
     def to_json(self) -> str:
         """Return the configuration as JSON, including the servers' tokens."""

@@ -11,6 +11,8 @@ from trtllm_serve_cli.gateway.access.http_connection import limit_connections
 from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.telemetry.access_log import AccessLog
+from trtllm_serve_cli.processes import raise_open_file_limit
 
 _STARTUP_FAILED = 3
 
@@ -25,6 +27,8 @@ def serve(
     `listener` is a socket that is already bound to the gateway's port. By default, bind a new one.
     `usage` is the per-key usage table that the gateway's processes share.
     """
+    if warning := describe_open_file_limit(config, raise_open_file_limit()):
+        AccessLog(config.log_format).record_warning(warning)
     server = uvicorn.Server(
         uvicorn.Config(
             build_app(config, usage=usage),
@@ -45,3 +49,15 @@ def serve(
     server.run(sockets=None if listener is None else [listener])
     if not server.started:
         sys.exit(_STARTUP_FAILED)
+
+
+def describe_open_file_limit(config: GatewayConfig, limit: int) -> str:
+    """Return a warning if `limit` open files are not enough for each process, otherwise ""."""
+    if limit >= config.num_open_files:
+        return ""
+    return (
+        f"The limit of open files is {limit}, but {config.num_open_files} are required for "
+        f"{config.max_in_flight // config.num_processes} running and "
+        f"{config.max_waiting // config.num_processes} waiting requests. Raise the hard limit, or "
+        "lower --openai-max-in-flight and --openai-max-waiting."
+    )

@@ -11,8 +11,8 @@ from tests.cli.running import Tllm
 from tests.fakes.container_engines import write_engine
 
 WHAT = ["Triton", "Python stub", "libpython", "NumPy", "engine openvino", "gateway", "disk",
-        "memory", "shared memory", "GPU", "NVIDIA driver", "models", "docker", "podman",
-        "model hub", "hub token", "MPI", "Slurm", "Kubernetes"]  # fmt: skip
+        "memory", "shared memory", "open files", "GPU", "NVIDIA driver", "models", "docker",
+        "podman", "model hub", "hub token", "MPI", "Slurm", "Kubernetes"]  # fmt: skip
 
 
 @pytest.fixture

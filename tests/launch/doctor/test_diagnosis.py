@@ -34,6 +34,7 @@ GOOD = MachineFacts(
     disk_free=50 * GIB,
     memory_available=20 * GIB,
     shared_memory_free=GIB,
+    open_file_limit=1 << 20,
     gpu="H200, 580.126.09",
     driver="580.126.09",
     models=(ModelFacts("llama", cuda=12), ModelFacts("demo")),
@@ -67,6 +68,7 @@ def test_findings_of_a_good_machine() -> None:
         Finding("disk", "ok", "50.0 GiB for /home/tllm"),
         Finding("memory", "ok", "20.0 GiB available"),
         Finding("shared memory", "ok", "1024 MiB free in /dev/shm"),
+        Finding("open files", "ok", "at most 1048576"),
         Finding("GPU", "ok", "H200, 580.126.09"),
         Finding("NVIDIA driver", "ok", "580.126.09, supports CUDA up to 13"),
         Finding("models", "ok", "2 imported; no problems with their engines"),
@@ -155,6 +157,14 @@ def test_findings_of_a_good_machine() -> None:
             {"shared_memory_free": None},
             Finding("shared memory", "problem", "no /dev/shm", REMOUNT),
         ),
+        (
+            {"open_file_limit": 4096},
+            Finding("open files", "note",
+                    "at most 4096; the gateway requires 8448 to serve as many clients as it can",
+                    "raise the hard limit, for example with LimitNOFILE= of systemd or --ulimit of "
+                    "docker"),
+        ),
+        ({"open_file_limit": -1}, Finding("open files", "ok", "no limit")),
         (
             {"gpu": None},
             Finding("GPU", "note", "not found; not required for the openvino engine kind"),

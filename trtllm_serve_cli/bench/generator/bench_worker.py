@@ -21,6 +21,7 @@ from trtllm_serve_cli.bench.transport.grpc_connection import GrpcConnection
 from trtllm_serve_cli.bench.transport.http_connection import HttpConnection
 from trtllm_serve_cli.bench.transport.openai_connection import OpenAIConnection
 from trtllm_serve_cli.client.generate import Interface
+from trtllm_serve_cli.processes import raise_open_file_limit
 
 _PROGRESS_PERIOD_S = 0.5
 # select() supports only file descriptors below 1024. The limit for sockets is lower, because the
@@ -70,11 +71,12 @@ def make_loop(share: Share) -> asyncio.AbstractEventLoop:
 
     The loop uses select() if possible, because its timeout has microsecond resolution. epoll rounds
     timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP with a high
-    or unlimited concurrency uses epoll, because each request in flight needs a socket and select()
-    supports too few sockets.
+    or unlimited concurrency uses epoll and raises the limit of open files, because each request in
+    flight needs a socket and select() supports too few sockets.
     """
     is_http = any(model.interface != "grpc" for model in share.models)
     if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):
+        raise_open_file_limit()
         return asyncio.SelectorEventLoop()
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 

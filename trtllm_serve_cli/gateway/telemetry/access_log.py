@@ -44,12 +44,18 @@ class AccessLog:
         started_at = psutil.Process().create_time()
         start_program_s = time.time() - started_at - sum(stages_s.values())
         stages = stage_fields(started_at, {"start_program": start_program_s, **stages_s})
-        fields = {
-            "time": _format_time(datetime.now(timezone.utc)),
-            "message": GATEWAY_READY,
-            "model": model,
-            **stages,
-        }
+        self._record_event({"message": GATEWAY_READY, "model": model, **stages})
+
+    def record_warning(self, message: str) -> None:
+        """Log a warning for the operator."""
+        self._record_event(
+            {"level": "warning", "message": message}
+            if self._is_json
+            else {"message": f"Warning: {message}"}
+        )
+
+    def _record_event(self, fields: Mapping[str, Any]) -> None:
+        fields = {"time": _format_time(datetime.now(timezone.utc)), **fields}
         self._write((format_json(fields) if self._is_json else _format_event(fields)) + "\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from trtllm_serve_cli.containers.container import ContainerHost, missing_toolkit
 from trtllm_serve_cli.containers.container_engine import NOT_INSTALLED, suggest_fix
 from trtllm_serve_cli.engine_kinds.machine import Finding, Machine
 from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, all_kinds
+from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.doctor.driver import MIN_DRIVERS, newest_cuda
 from trtllm_serve_cli.launch.doctor.machine_facts import MachineFacts, ModelFacts
 from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
@@ -43,6 +45,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         _at_least("memory", facts.memory_available, _MIN_MEMORY, "available",
                   "close other programs, or serve a smaller model"),
         _shared_memory(facts),
+        _open_files(facts.open_file_limit),
         _gpu(facts),
         _driver(facts),
         *_models(facts),
@@ -176,6 +179,18 @@ def _shared_memory(facts: MachineFacts) -> Finding:
         fix = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
         return Finding("shared memory", "problem", detail, fix)
     return Finding("shared memory", "ok", f"{free // _MIB} MiB free in /dev/shm")
+
+
+def _open_files(limit: int) -> Finding:
+    """Report a low hard limit as a note, because it matters only with thousands of clients."""
+    required = GatewayConfig(()).num_open_files
+    if limit == resource.RLIM_INFINITY:
+        return Finding("open files", "ok", "no limit")
+    if limit >= required:
+        return Finding("open files", "ok", f"at most {limit}")
+    detail = f"at most {limit}; the gateway requires {required} to serve as many clients as it can"
+    fix = "raise the hard limit, for example with LimitNOFILE= of systemd or --ulimit of docker"
+    return Finding("open files", "note", detail, fix)
 
 
 def _gpu(facts: MachineFacts) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -65,8 +66,9 @@ class MachineFacts:
     or None if NumPy is missing. `machine` contains the GPUs and the versions of the engines'
     packages. `gateway_versions` maps each package that the OpenAI-compatible gateway requires to
     its version, or to None if the package is missing. `ports` maps each port to the process that
-    uses it, or to None if the port is free. `containers` maps each container engine to its
-    settings, or to the reason why it does not work. `hub_error` is None if the hub responds.
+    uses it, or to None if the port is free. `open_file_limit` is the hard limit. `containers` maps
+    each container engine to its settings, or to the reason why it does not work. `hub_error` is
+    None if the hub responds.
     """
 
     python: tuple[int, int]
@@ -84,6 +86,7 @@ class MachineFacts:
     disk_free: int
     memory_available: int
     shared_memory_free: int | None
+    open_file_limit: int
     gpu: str | None
     driver: str | None
     models: tuple[ModelFacts, ...]
@@ -145,6 +148,7 @@ def collect_facts(
         disk_free=find_free_bytes(home.root),
         memory_available=psutil.virtual_memory().available,
         shared_memory_free=_shared_memory_free(),
+        open_file_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         gpu=gpu,
         driver=gpu.partition("; ")[0].rpartition(", ")[2] if gpu else None,
         models=_check_models(home, machine),

@@ -51,8 +51,9 @@ def configure_gateway(
 
     `directory` is the state folder of the server, or None if tllm did not start it. `keys_file` is
     the file with the API keys. `num_cores` determines the number of processes if `options` do not
-    set it. Raise `BadInput` if the chat template or the TLS files cannot be used, if the collector's
-    URL is not valid, or if `runtime_lora_dir` is not a folder or is set for several processes.
+    set it. Raise `BadInput` if the chat template or the TLS files cannot be used, if the URL of the
+    collector is not valid, or if `runtime_lora_dir` is not a folder or is set for several
+    processes.
     """
     certificate, key = _check_tls(options.openai_cert, options.openai_key)
     return GatewayConfig(

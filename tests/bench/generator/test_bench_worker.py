@@ -1,0 +1,34 @@
+"""The event loop of a worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# Opens more sockets than the soft limit allows when the worker starts.
+OPEN_MANY = """
+import resource, socket, sys
+from tests.bench.generator.test_worker_plan import MODEL
+from dataclasses import replace
+from trtllm_serve_cli.bench.generator.bench_worker import make_loop
+from trtllm_serve_cli.bench.generator.worker_plan import Share
+from trtllm_serve_cli.bench.transport.codec import RequestOptions
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 1000))
+model = replace(MODEL, interface="http")
+share = Share((model,), RequestOptions(), 0, 1, (), None, int(sys.argv[1]), 0.0, None)
+loop = make_loop(share)
+sockets = [socket.socket() for _ in range(500)]
+loop.close()
+"""
+
+
+@pytest.mark.parametrize(("concurrency", "code"), [(1000, 0), (10, 1)])
+def test_soft_limit_of_open_files_does_not_limit_the_concurrency(
+    concurrency: int, code: int
+) -> None:
+    command = (sys.executable, "-c", OPEN_MANY, str(concurrency))
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == code, result.stderr
+    assert code == 0 or "Too many open files" in result.stderr
