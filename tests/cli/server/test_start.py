@@ -12,23 +12,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.running import Tllm
 from tests.fakes.container_engines import calls_of, write_engine
 from tests.ports import free_ports
-from tests.samples.launch_plans import pids_in, write_fake_tritonserver
+from tests.samples.launch_plans import fake_plan, pids_in, write_fake_tritonserver
 from tests.samples.repositories import add_model
 from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.cli.server.start import suggest_prompts
+from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.importing.import_record import ImportRecord, record_import
 from trtllm_serve_cli.launch.launch_options import DRAIN_S
-from trtllm_serve_cli.launch.server_state import read_state, write_state
-from trtllm_serve_cli.launch.servers.running import list_servers
+from trtllm_serve_cli.launch.server_state import ServerState, read_state, write_state
+from trtllm_serve_cli.launch.servers.running import RunningServer, list_servers
 from trtllm_serve_cli.launch.startup import STARTUP_FILE
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
 from trtllm_serve_cli.paths import Home, find_home
+from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.settings.engine_references import find_users
 
 # A supervisor outlives the process that started it.
@@ -79,6 +83,52 @@ def test_server_from_start_to_stop(tllm: Tllm, ports: list[str]) -> None:
     assert (code, out) == (0, "")
     assert err == f"Stopping m on 127.0.0.1:{ports[1]} …\nStopped.\n"
     assert tllm("status") == (0, "", "No server is running. Next: run `tllm start`\n")
+
+
+@pytest.fixture
+def served(home: Home) -> RunningServer:
+    """Return a server with a gateway on port 9000, whose processes do not run."""
+    plan = fake_plan(home.servers)
+    gateway = GatewayConfig((), port=9000)
+    plan = dataclasses.replace(plan, repository=home.models / "m", gateway=gateway)
+    return RunningServer(plan.directory, plan, ServerState("ready", 0, 0.0))
+
+
+def with_gateway(server: RunningServer, **fields: Any) -> RunningServer:
+    """Return a copy of the server whose gateway has other settings."""
+    assert server.plan.gateway is not None
+    gateway = dataclasses.replace(server.plan.gateway, **fields)
+    return dataclasses.replace(server, plan=dataclasses.replace(server.plan, gateway=gateway))
+
+
+def test_commands_to_try_include_the_openai_api(served: RunningServer) -> None:
+    assert suggest_prompts(served, [served]) == [
+        'tllm infer "What is ML?"',
+        'tllm infer -i openai "What is ML?"',
+    ]
+    other = with_gateway(served, port=9100)
+    assert suggest_prompts(served, [served, other])[1] == (
+        'tllm infer -i openai -u http://127.0.0.1:9000 "What is ML?"'
+    )
+
+
+def test_commands_to_try_name_the_model_and_the_server(
+    served: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = dataclasses.replace(served.plan, models=("m", "n"))
+    several = dataclasses.replace(served, plan=models)
+    assert suggest_prompts(several, [several])[1] == 'tllm infer -i openai -m m "What is ML?"'
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1")
+    assert "-u http://127.0.0.1:9000" in suggest_prompts(served, [served])[1]
+
+
+def test_commands_that_would_fail_are_not_suggested(served: RunningServer, home: Home) -> None:
+    encrypted = with_gateway(served, tls_certificate="server.crt")
+    assert len(suggest_prompts(encrypted, [encrypted])) == 1
+    manifest = home.models / "m" / MANIFEST
+    facts = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**facts, "layout": "embedding"}))
+    assert len(suggest_prompts(served, [served])) == 1
 
 
 def test_start_as_json_is_alone_on_stdout(tllm: Tllm, ports: list[str]) -> None:
@@ -267,10 +317,12 @@ def test_foreground_stays_until_interrupted(tllm: Tllm, home: Home, ports: list[
     command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "start", "--foreground", *ports)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        lines = [process.stderr.readline(), process.stderr.readline()]
+        lines = list(iter(process.stderr.readline, "Ctrl-C stops the server.\n"))
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
-    assert lines[1] == f"Ready on http://127.0.0.1:{ports[1]}; Ctrl-C stops it.\n"
+    assert lines[1].startswith("m is ready after ")
+    assert f"  HTTP     http://127.0.0.1:{ports[1]}/v2/models/m/generate\n" in lines
+    assert lines[-1] == 'Next: tllm infer "What is ML?"\n'
     assert (process.returncode, "Traceback" in rest) == (130, False)
     log = home.servers / ports[1] / "server.log"
     wait_until(lambda: all(is_gone(pid) for pid in pids_in(log)))

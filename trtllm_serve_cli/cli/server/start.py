@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,10 @@ from trtllm_serve_cli.cli.server.startup import describe_starts, summarize_last_
 from trtllm_serve_cli.cli.server.status import describe_server
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import completes, gpu_indices, imported_models
+from trtllm_serve_cli.cli.shared.openai_options import BASE_URL_VARIABLE
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import DryRunOption, JsonOption
+from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
 
@@ -160,13 +162,16 @@ def _write_stderr(text: bytes) -> None:
 
 
 def _serve_attached(plan: LaunchPlan) -> None:
+    from trtllm_serve_cli.launch.servers.running import read_server
     from trtllm_serve_cli.launch.supervisor.lifecycle import run_in_foreground
     from trtllm_serve_cli.processes import exit_on_signals
 
     output.notify(f"Starting {', '.join(plan.models)}; log: {plan.log}")
+    started_s = time.monotonic()
 
     def on_ready() -> None:
-        output.notify(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
+        _notify_ready(read_server(plan.directory), time.monotonic() - started_s)
+        output.notify("Ctrl-C stops the server.")
 
     # Turn SIGTERM into an exception, so that the server stops cleanly before this process ends.
     with exit_on_signals():
@@ -176,22 +181,30 @@ def _serve_attached(plan: LaunchPlan) -> None:
 def _report_ready(
     server: RunningServer, took_s: float, *, as_json: bool, suggests_prompt: bool
 ) -> None:
-    are_several = len(server.models) > 1
-    (start, *_) = describe_starts(server)["starts"] or [{"stages": [], "problems": []}]
     if as_json:
+        start = _describe_last_start(server)
         output.show_json(
             describe_server(server)
             | {"took_s": round(took_s, 2), "stages": start["stages"], "problems": start["problems"]}
         )
         return
-    names, verb = " and ".join(server.models), "are" if are_several else "is"
+    _notify_ready(server, took_s, suggests_prompt=suggests_prompt)
+
+
+def _notify_ready(server: RunningServer, took_s: float, *, suggests_prompt: bool = True) -> None:
+    names, verb = " and ".join(server.models), "are" if len(server.models) > 1 else "is"
     parts = summarize_last_start(server)
     output.notify(f"{names} {verb} ready after {took_s:.1f} s{parts and f' ({parts})'}.")
-    for problem in start["problems"]:
+    for problem in _describe_last_start(server)["problems"]:
         output.notify(problem)
     notify_addresses(server)
     if suggests_prompt:
         notify_next_prompt(server)
+
+
+def _describe_last_start(server: RunningServer) -> dict[str, Any]:
+    starts = describe_starts(server)["starts"]
+    return dict(starts[0]) if starts else {"stages": [], "problems": []}
 
 
 def notify_addresses(server: RunningServer) -> None:
@@ -208,18 +221,47 @@ def notify_addresses(server: RunningServer) -> None:
 
 
 def notify_next_prompt(server: RunningServer) -> None:
-    """Print the command that sends a prompt to the server."""
-    name = server.models[0]
-    chosen = f" -m {name}" if len(server.models) > 1 else _select(server)
-    output.notify(f'Next: tllm infer{chosen} "What is ML?"')
-
-
-def _select(server: RunningServer) -> str:
-    """Return the options that select the server, or "" if no other server is running."""
+    """Print the commands that send a prompt to the server."""
     from trtllm_serve_cli.launch.servers.running import find_servers
     from trtllm_serve_cli.paths import find_home
 
     running = [each for each in find_servers(find_home(), None) if each.is_running]
+    first, *others = suggest_prompts(server, running)
+    output.notify(f"Next: {first}")
+    for each in others:
+        output.notify(f"  or: {each}")
+
+
+def suggest_prompts(server: RunningServer, running: Sequence[RunningServer]) -> list[str]:
+    """Return the commands that send a prompt: over gRPC, and to the OpenAI-compatible API.
+
+    `running` are all running servers. Commands for the OpenAI-compatible API send only prompts that
+    generate text, and cannot verify a certificate that is not for the local address.
+    """
+    name = server.models[0]
+    chosen = f" -m {name}" if len(server.models) > 1 else _select(server, running)
+    commands = [f'tllm infer{chosen} "What is ML?"']
+    gateway = server.plan.gateway
+    if gateway is not None and gateway.tls_certificate is None and not _is_embedding(server):
+        urls = [each.plan.gateway.url for each in running if each.plan.gateway is not None]
+        is_default = urls == [gateway.url] and BASE_URL_VARIABLE not in os.environ
+        chosen = "" if is_default else f" -u {gateway.url}"
+        chosen += f" -m {name}" if len(server.models) > 1 else ""
+        commands.append(f'tllm infer -i openai{chosen} "What is ML?"')
+    return commands
+
+
+def _is_embedding(server: RunningServer) -> bool:
+    from trtllm_serve_cli.repository.model.model_repository import open_repository
+
+    try:
+        return open_repository(server.plan.repositories[0]).layout == "embedding"
+    except (LookupError, TllmError):
+        return False
+
+
+def _select(server: RunningServer, running: Sequence[RunningServer]) -> str:
+    """Return the options that select the server, or "" if no other server is running."""
     if len(running) <= 1:
         return ""
     name = server.models[0]
