@@ -155,9 +155,12 @@ def test_triton_is_reached_behind_limits(address: str) -> None:
     status, events = send(generate, body)
     assert (status, events.count(b"data: {")) == (200, 3)
     # Each of these requests ends the embedded Triton if it arrives there.
-    large = iter([b'{"text_input": "', b"x" * 5_000_000, b'"}'])
+    large = iter([b'{"text_input": "', b"x" * 9_000_000, b'"}'])
     assert send(generate, large)[0] == 413
     assert send(generate, b"[" * 1_000_000)[0] == 400
+    # Triton must survive the largest body that the gateway passes on.
+    numbers = b'{"text_input": [' + b"1, " * 2_700_000 + b"1]}"
+    assert send(generate, numbers)[0] in (400, 500)
     assert send("/v2/repository/models/demo/unload", b"{}")[0] == 404
     assert send(generate, body) == (status, events)
 

@@ -12,6 +12,13 @@ from trtllm_serve_cli.choices import GenerationConfigSource, KeyPolicy, LogForma
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 
 DEFAULT_PORT = 9000
+MIB = 1 << 20
+# A prompt of one million token ids takes up to 8 MB of JSON.
+DEFAULT_MAX_BODY_MIB = 8
+DEFAULT_MAX_IN_FLIGHT = 4096
+DEFAULT_MAX_WAITING = 4096
+DEFAULT_RECEIVE_TIMEOUT_S = 30.0
+DEFAULT_SEND_TIMEOUT_S = 60.0
 # Open files of a gateway process that are not the connections of running and waiting requests, for
 # example its connections to servers, its libraries and idle connections.
 _OTHER_OPEN_FILES = 256
@@ -71,12 +78,12 @@ class GatewayConfig:
     tls_certificate: str | None = None
     tls_key: str | None = None
     max_header_bytes: int = 32 * 1024
-    max_body_bytes: int = 4 * 1024 * 1024
-    receive_timeout_s: float = 30.0
-    max_in_flight: int = 4096
-    max_waiting: int = 4096
+    max_body_bytes: int = DEFAULT_MAX_BODY_MIB * MIB
+    receive_timeout_s: float = DEFAULT_RECEIVE_TIMEOUT_S
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+    max_waiting: int = DEFAULT_MAX_WAITING
     drain_s: float = 30.0
-    send_timeout_s: float = 60.0
+    send_timeout_s: float = DEFAULT_SEND_TIMEOUT_S
     log_format: LogFormat = "text"
     otlp_traces: str | None = None
     trace_rate: int = 1

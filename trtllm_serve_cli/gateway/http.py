@@ -68,7 +68,8 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 def _too_large(max_bytes: int) -> ApiError:
     return ApiError(
         413,
-        f"The request body is larger than {max_bytes} bytes. Send a smaller request.",
+        f"The request body is larger than {max_bytes} bytes. Send a smaller request, or start the "
+        "server with a larger --openai-max-body-mib.",
         code="request_too_large",
     )
 

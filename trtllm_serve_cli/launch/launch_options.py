@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from trtllm_serve_cli.choices import (
     COUNT,
+    LARGEST,
     PORT,
     SECONDS,
     VERBOSITY,
@@ -23,6 +24,14 @@ from trtllm_serve_cli.choices import (
     ToolParserName,
 )
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.gateway.config import (
+    DEFAULT_MAX_BODY_MIB,
+    DEFAULT_MAX_IN_FLIGHT,
+    DEFAULT_MAX_WAITING,
+    DEFAULT_PORT,
+    DEFAULT_RECEIVE_TIMEOUT_S,
+    DEFAULT_SEND_TIMEOUT_S,
+)
 from trtllm_serve_cli.option_fields import Option, OptionField, Within, option_fields
 
 # Default time limit in seconds for requests in flight to finish when a server stops.
@@ -199,7 +208,7 @@ class LaunchOptions:
     ] = None
     openai_port: Annotated[
         int, PORT, Option("Port for the OpenAI-compatible API.", panel=_OPENAI)
-    ] = 9000
+    ] = DEFAULT_PORT
     openai_processes: Annotated[
         int | None,
         COUNT,
@@ -278,6 +287,56 @@ class LaunchOptions:
             panel=_OPENAI,
         ),
     ] = None
+    openai_max_body_mib: Annotated[
+        int,
+        COUNT,
+        Option(
+            "Maximum size of a request body for the OpenAI-compatible API, in MiB. Larger requests "
+            "get the status 413.",
+            metavar="N",
+            panel=_OPENAI,
+        ),
+    ] = DEFAULT_MAX_BODY_MIB
+    openai_max_in_flight: Annotated[
+        int,
+        COUNT,
+        Option(
+            "Maximum number of requests that the OpenAI-compatible API runs at the same time. "
+            "Further requests wait.",
+            metavar="N",
+            panel=_OPENAI,
+        ),
+    ] = DEFAULT_MAX_IN_FLIGHT
+    openai_max_waiting: Annotated[
+        int,
+        Within(0, LARGEST),
+        Option(
+            "Maximum number of requests that wait. Further requests get the status 429.",
+            metavar="N",
+            panel=_OPENAI,
+        ),
+    ] = DEFAULT_MAX_WAITING
+    openai_receive_timeout_s: Annotated[
+        float,
+        SECONDS,
+        Option(
+            "Time limit in seconds for the headers, and for the body, of a request to arrive. "
+            "Slower requests get the status 408.",
+            flags=("--openai-receive-timeout",),
+            metavar="SECONDS",
+            panel=_OPENAI,
+        ),
+    ] = DEFAULT_RECEIVE_TIMEOUT_S
+    openai_send_timeout_s: Annotated[
+        float,
+        SECONDS,
+        Option(
+            "Time in seconds after which a client that does not read its stream is disconnected.",
+            flags=("--openai-send-timeout",),
+            metavar="SECONDS",
+            panel=_OPENAI,
+        ),
+    ] = DEFAULT_SEND_TIMEOUT_S
     model_control_mode: Annotated[
         ModelControlMode,
         Option(
@@ -367,6 +426,11 @@ class LaunchOptions:
     ] = None
 
 
+# The options that limit the requests of clients.
+OPENAI_LIMITS = (
+    "openai_max_body_mib", "openai_max_in_flight", "openai_max_waiting",
+    "openai_receive_timeout_s", "openai_send_timeout_s",
+)  # fmt: skip
 _LAST_PORT = 65535
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")

@@ -40,6 +40,10 @@ def test_options_become_the_configuration(tllm: Tllm) -> None:
     assert config["keys_file"] == str(find_home().keys)
     assert config["cors_origins"] == ["https://a.example", "https://b.example"]
     assert (config["log_format"], config["trace_rate"]) == ("json", 9)
+    limits = ("--openai-max-body-mib", "64", "--openai-max-waiting", "0")
+    config = plan(tllm, *limits, "--openai-receive-timeout", "5")
+    assert (config["max_body_bytes"], config["max_waiting"]) == (64 << 20, 0)
+    assert (config["max_in_flight"], config["receive_timeout_s"]) == (4096, 5.0)
 
 
 def test_http_addresses_belong_to_the_grpc_addresses(tllm: Tllm) -> None:

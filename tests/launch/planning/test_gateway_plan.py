@@ -32,6 +32,11 @@ def test_options_become_the_configuration() -> None:
         cors_origin=("https://chat.example.com",),
         log_format="json",
         generation_config="off",
+        openai_max_body_mib=2,
+        openai_max_in_flight=3,
+        openai_max_waiting=0,
+        openai_receive_timeout_s=5.0,
+        openai_send_timeout_s=6.0,
     )
     assert planned == GatewayConfig(
         (ServedModel("mine", "ensemble", Endpoint(), "/engines/mine", MODEL.created_at),),
@@ -42,6 +47,11 @@ def test_options_become_the_configuration() -> None:
         cors_origins=("https://chat.example.com",),
         log_format="json",
         generation_config="off",
+        max_body_bytes=2 << 20,
+        max_in_flight=3,
+        max_waiting=0,
+        receive_timeout_s=5.0,
+        send_timeout_s=6.0,
     )
     assert GatewayConfig.from_json(planned.to_json()) == planned
 

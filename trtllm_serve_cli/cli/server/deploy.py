@@ -16,7 +16,7 @@ from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.launch_options import OPENAI_LIMITS, LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
 
 deploy_app = typer.Typer(
@@ -60,7 +60,7 @@ OpenAiProcessesOption = Annotated[
 ]
 # The options of `tllm start` for the OpenAI-compatible API that the deploy commands also accept.
 _POD_GATEWAY = (
-    "openai", "openai_auth", "chat_template", "tool_parser", "cors_origin",
+    "openai", "openai_auth", "chat_template", "tool_parser", "cors_origin", *OPENAI_LIMITS,
 )  # fmt: skip
 _TELEMETRY = option_fields(LaunchOptions, "otlp_endpoint")
 _JOB_GATEWAY = (*_POD_GATEWAY, "openai_cert", "openai_key")

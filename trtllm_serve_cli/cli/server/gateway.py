@@ -17,7 +17,7 @@ from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_opt
 from trtllm_serve_cli.cli.shared.options import DryRunOption
 from trtllm_serve_cli.cli.shared.target import TlsCaOption, choose_tls
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.launch_options import OPENAI_LIMITS, LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _HTTP, _GRPCS = "http://", "grpcs://"
 # The options of `tllm start` that `tllm gateway` also accepts.
 _API = (
     "chat_template", "generation_config", "tool_parser", "cors_origin", "openai_cert", "openai_key",
+    *OPENAI_LIMITS,
 )  # fmt: skip
 
 

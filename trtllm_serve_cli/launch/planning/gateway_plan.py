@@ -8,7 +8,7 @@ from pathlib import Path
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.access.keys import read_keys
-from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
+from trtllm_serve_cli.gateway.config import MIB, GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.launch.triton.telemetry_env import read_trace_rate, traces_url
 from trtllm_serve_cli.launch.triton.tls import load_certificate
@@ -71,6 +71,11 @@ def configure_gateway(
         cors_origins=options.cors_origin,
         tls_certificate=certificate,
         tls_key=key,
+        max_body_bytes=options.openai_max_body_mib * MIB,
+        max_in_flight=options.openai_max_in_flight,
+        max_waiting=options.openai_max_waiting,
+        receive_timeout_s=options.openai_receive_timeout_s,
+        send_timeout_s=options.openai_send_timeout_s,
         drain_s=DRAIN_S,
         log_format=options.log_format,
         otlp_traces=traces_url(options.otlp_endpoint) if options.otlp_endpoint else None,
