@@ -5,6 +5,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -66,10 +67,13 @@ def serving_triton(handler: type[BaseHTTPRequestHandler] = Triton) -> Iterator[s
 
 
 @contextmanager
-def serving_gateway(*addresses: str, text_model: str = "demo") -> Iterator[TestClient]:
-    """Serve a gateway for the model `demo` on the Tritons with these HTTP addresses."""
-    served = tuple(ServedModel("demo", text_model, Endpoint(http=each)) for each in addresses)
-    config = GatewayConfig(served, max_body_bytes=4000)
+def serving_gateway(*addresses: str, **fields: Any) -> Iterator[TestClient]:
+    """Serve a gateway for the model `demo` on the Tritons with these HTTP addresses.
+
+    `fields` are fields of its configuration.
+    """
+    served = tuple(ServedModel("demo", "demo", Endpoint(http=each)) for each in addresses)
+    config = GatewayConfig(served, max_body_bytes=4000, **fields)
     registry = LoadedRegistry(config, make_model(FakeBackend()))
     with TestClient(build_app(config, registry), raise_server_exceptions=False) as client:
         yield client
@@ -210,6 +214,23 @@ def test_model_is_ready_if_one_server_has_it() -> None:
     assert statuses == {200}
     with serving_triton(Loading) as loading, serving_gateway(loading, loading) as client:
         assert client.get("/v2/models/demo/ready").status_code == 400
+
+
+def test_server_that_does_not_respond_is_not_ready(tmp_path: Path) -> None:
+    """Triton reports that it is ready even if its engine hangs."""
+    ready = ("/v2/health/ready", "/v2/models/demo/ready", "/v2/models/demo/versions/1/ready")
+    state = {"phase": "unresponsive", "why": ["the engine hangs"], "restarts": 0}
+    with (
+        serving_triton() as address,
+        serving_gateway(address, server_directory=str(tmp_path)) as client,
+    ):
+        assert {client.get(path).status_code for path in ready} == {200}
+        (tmp_path / "state.json").write_text(json.dumps(state))
+        responses = [client.get(path) for path in ready]
+        assert client.get("/v2/models/demo").status_code == 200
+    assert {(each.status_code, each.json()["error"]) for each in responses} == {
+        (503, "The server does not respond: the engine hangs; retry the request.")
+    }
 
 
 def test_unknown_http_address_is_not_replaced_by_a_default() -> None:

@@ -23,19 +23,21 @@ from trtllm_serve_cli.gateway.access.admission import admit, check_model, proces
 from trtllm_serve_cli.gateway.access.call import find_call
 from trtllm_serve_cli.gateway.config import ServedModel
 from trtllm_serve_cli.gateway.door.triton_http import TritonHttp
-from trtllm_serve_cli.gateway.errors import ApiError
+from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 from trtllm_serve_cli.gateway.http import (
     EventStream,
     JsonResponse,
     read_body,
     run_while_connected,
 )
+from trtllm_serve_cli.runtime.telemetry.server_status import find_server_problem
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/[0-9]+)?"
 _ALLOWED: Mapping[str, re.Pattern[str]] = {
     "GET": re.compile(rf"/v2/?|/v2/health/(?:live|ready)|{_MODEL}(?:/(?:ready|config))?"),
     "POST": re.compile(rf"{_MODEL}/(?:infer|generate|generate_stream)"),
 }
+_READY = re.compile(rf"/v2/health/ready|{_MODEL}/ready")
 _PASSED_HEADERS = (
     "accept",
     "content-type",
@@ -68,6 +70,10 @@ async def _pass(request: Request) -> Response:
     if "/models/" in request.url.path:
         check_model(request, name)
     addresses = _list_addresses(servers)
+    if _READY.fullmatch(request.url.path) and (
+        problem := find_server_problem(config.server_directory)
+    ):
+        raise unavailable(f"The server does not respond: {problem}; retry the request.")
     body = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
     if request.method == "POST":
         _check_countable(request)

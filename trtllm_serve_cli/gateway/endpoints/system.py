@@ -1,8 +1,6 @@
-"""Handle `GET /health`, `/metrics` and `/version`."""
+"""Handle `/health`, `/metrics` and `/version`."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,7 +9,7 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.gateway.errors import unavailable
 from trtllm_serve_cli.gateway.http import json_response
 from trtllm_serve_cli.gateway.telemetry.metrics import CONTENT_TYPE
-from trtllm_serve_cli.runtime.telemetry.server_status import read_server_status
+from trtllm_serve_cli.runtime.telemetry.server_status import find_server_problem
 
 
 async def metrics(request: Request) -> Response:
@@ -25,10 +23,8 @@ async def health(request: Request) -> Response:
     Otherwise, raise `ApiError` (503).
     """
     problems = list(request.app.state.models.find_problems())
-    directory = request.app.state.config.server_directory
-    status = None if directory is None else read_server_status(Path(directory))
-    if status is not None and status.problem:
-        problems.append(f"The server does not respond: {status.problem}")
+    if problem := find_server_problem(request.app.state.config.server_directory):
+        problems.append(f"The server does not respond: {problem}")
     if problems:
         raise unavailable(f"{'; '.join(problems)}; retry the request.")
     return Response()

@@ -35,3 +35,12 @@ def read_server_status(directory: Path) -> ServerStatus | None:
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def find_server_problem(directory: str | None) -> str:
+    """Return why the server in `directory` does not respond, or "" if it responds.
+
+    Without a folder, the server is not supervised, and the result is "".
+    """
+    status = None if directory is None else read_server_status(Path(directory))
+    return "" if status is None else status.problem
