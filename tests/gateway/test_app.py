@@ -58,11 +58,13 @@ def test_models() -> None:
 def test_health_follows_the_engine() -> None:
     backend = FakeBackend()
     with make_client(backend) as client:
-        assert client.get("/health").status_code == 200
+        checks = [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")]
+        assert [client.request(*each).status_code for each in checks] == [200] * 3
         backend.is_open = False
-        response = client.get("/health")
-    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-    assert "engine of the model 'demo'" in response.json()["error"]["message"]
+        responses = [client.request(*each) for each in checks]
+    for response in responses:
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert "engine of the model 'demo'" in response.json()["error"]["message"]
 
 
 def test_health_and_metrics_follow_the_supervisor(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ ROUTES = (
     Route("/detokenize", tokenize.detokenize, methods=["POST"]),
     Route("/tokenizer_info", tokenize.describe_tokenizer, methods=["GET"]),
     Route("/health", system.health, methods=["GET"]),
+    Route("/ping", system.health, methods=["GET", "POST"]),
     Route("/metrics", system.metrics, methods=["GET"]),
     Route("/version", system.version, methods=["GET"]),
     Route("/v2{path:path}", kserve.pass_to_triton, methods=["GET", "POST", "PUT", "DELETE"]),

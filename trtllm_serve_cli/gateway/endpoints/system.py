@@ -1,4 +1,4 @@
-"""Handle `/health`, `/metrics` and `/version`."""
+"""Handle `/health`, `/ping`, `/metrics` and `/version`."""
 
 from __future__ import annotations
 
