@@ -6,18 +6,36 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.errors import ApiError
-from trtllm_serve_cli.gateway.generation.triton_backend import plan_embedding, plan_message
+from trtllm_serve_cli.gateway.generation.triton_backend import (
+    EmbeddingReader,
+    ResponseReader,
+    plan_embedding,
+    plan_message,
+)
+from trtllm_serve_cli.runtime.embedding import decode_vector
 
+BASIC = {"input_ids": (1, 2), "max_new_tokens": 3, "num_return_sequences": 1}
 INPUTS = ("input_ids", "input_lengths", "request_output_len", "embedding_bias")
 
 
 def plan(*inputs: str, **fields: Any) -> Any:
     core = ModelInfo("tensorrt_llm", inputs=frozenset(inputs))
-    basic = {"input_ids": (1, 2), "max_new_tokens": 3, "num_return_sequences": 1}
-    return plan_message(core, {**basic, **fields}, pad_id=0, vocab_size=4)
+    return plan_message(core, {**BASIC, **fields}, pad_id=0, vocab_size=4)
+
+
+def respond(**outputs: Any) -> Any:
+    """Return a `ModelInferResponse`."""
+    response = service_pb2.ModelInferResponse()
+    for name, rows in outputs.items():
+        array = np.array(rows)
+        datatype, dtype = ("FP32", np.float32) if array.dtype.kind == "f" else ("INT32", np.int32)
+        response.outputs.add(name=name, datatype=datatype, shape=array.shape)
+        response.raw_output_contents.append(array.astype(dtype).tobytes())
+    return response
 
 
 def test_bias_is_a_row_of_the_vocabulary() -> None:
@@ -65,3 +83,43 @@ def test_an_embedding_is_requested_with_token_ids_only() -> None:
         "mine", "input_ids", "INT32", [1, 2],
     )  # fmt: skip
     assert np.frombuffer(message.raw_input_contents[0], dtype=np.int32).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("has_prompt", [False, True])
+def test_sequences_of_one_response_are_separated(has_prompt: bool) -> None:
+    """The shorter sequence is padded. Log probabilities have no values for the prompt."""
+    core = ModelInfo("tensorrt_llm", is_decoupled=not has_prompt)
+    reader = ResponseReader(core, {**BASIC, "num_return_sequences": 2}, 7)
+    prompt = [1, 2] if has_prompt else []
+    response = respond(
+        output_ids=[[[*prompt, 65, 66, 67], [*prompt, 68, -1, -1]]],
+        sequence_length=[[len(prompt) + 3, len(prompt) + 1]],
+        output_log_probs=[[[-0.5, -1.0, -1.5], [-2.0, 0.0, 0.0]]],
+    )
+    first, second = reader.read(response)
+    assert (first.sequence_index, first.token_ids) == (0, (65, 66, 67))
+    assert (second.sequence_index, second.token_ids) == (1, (68,))
+    assert (first.log_probs, second.log_probs) == ((-0.5, -1.0, -1.5), (-2.0,))
+    assert [each.finish_reason for each in reader.finish(None)] == ["length", "stop"]
+
+
+def test_response_without_outputs_has_no_updates() -> None:
+    reader = ResponseReader(ModelInfo("tensorrt_llm"), BASIC, 7)
+    assert reader.read(respond()) == []
+
+
+def test_embedding_is_the_only_update() -> None:
+    reader = EmbeddingReader(7)
+    assert reader.read(respond(embedding=[[0.5, 1.0]])) == []
+    (update,) = reader.finish(None)
+    assert (update.request_id, update.finish_reason) == (7, "stop")
+    assert decode_vector(update.embedding).tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_rejected"),
+    [(None, False), ("out of memory", False), ("max_seq_len is 512, but …", True)],
+)
+def test_missing_embedding_is_an_error(error: str | None, is_rejected: bool) -> None:
+    (update,) = EmbeddingReader(7).finish(error)
+    assert (bool(update.error), update.rejected) == (True, is_rejected)

@@ -93,14 +93,14 @@ class TritonBackend:
         trace_parent = fields.get("trace_parent")
         if self._core.embedding is not None:
             message = plan_embedding(self._core.name, fields)
-            return self._submit(message, _EmbeddingReader, trace_parent, on_update)
+            return self._submit(message, EmbeddingReader, trace_parent, on_update)
         message = plan_message(
             self._core,
             fields,
             pad_id=self._tokenizer.pad_id,
             vocab_size=self._core.vocab_size or self._tokenizer.vocab_size,
         )
-        reader = partial(_ResponseReader, self._core, fields)
+        reader = partial(ResponseReader, self._core, fields)
         return self._submit(message, reader, trace_parent, on_update)
 
     def _submit(
@@ -261,7 +261,7 @@ class _Reader(Protocol):
         """Return the final updates: an error, or the finish reason of each sequence."""
 
 
-class _EmbeddingReader:
+class EmbeddingReader:
     """Converts the response of an embedding model into a sequence update."""
 
     def __init__(self, request_id: int) -> None:
@@ -285,7 +285,7 @@ class _EmbeddingReader:
         return [update]
 
 
-class _ResponseReader:
+class ResponseReader:
     """Converts `tensorrt_llm` responses into sequence updates.
 
     `tensorrt_llm` does not report why a sequence finished. A sequence with fewer tokens than
@@ -316,6 +316,8 @@ class _ResponseReader:
         for number, length in enumerate(values["sequence_length"]):
             start = number * width
             ids = values["output_ids"][start + self._prompt_len : start + length]
+            # Log probabilities have no values for the prompt, so their rows may be shorter.
+            start = number * shapes.get("output_log_probs", (0,))[-1]
             log_probs = values.get("output_log_probs", [])[start : start + len(ids)]
             index = first + number
             self._num_tokens[index] += len(ids)
