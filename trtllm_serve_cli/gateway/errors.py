@@ -148,9 +148,9 @@ def engine_error(message: str, *, is_rejected: bool) -> ApiError:
     """Return the error for a request that the engine rejected or could not complete."""
     if is_rejection(message):
         return ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
+    if "retry the request" in message or "is being unloaded" in message:
+        return unavailable(message)
     if is_rejected:
         code = "context_length_exceeded" if "max_seq_len" in message else None
         return invalid(message, code=code)
-    if "retry the request" in message or "is being unloaded" in message:
-        return unavailable(message)
     return ApiError(500, message)

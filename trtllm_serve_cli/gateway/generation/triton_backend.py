@@ -22,10 +22,11 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.llmapi import name_inflight_inputs
 from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.transport.error_mapping import is_from_triton
 from trtllm_serve_cli.client.transport.over_grpc import GRPC_OPTIONS, read_credentials
 from trtllm_serve_cli.client.transport.tensors import decode_raw
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.gateway.errors import ApiError, invalid
+from trtllm_serve_cli.gateway.errors import ApiError, invalid, unavailable
 from trtllm_serve_cli.gateway.generation.backend import OnUpdate
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
@@ -36,6 +37,8 @@ from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
 _READY_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 5.0
+# gRPC's default is two minutes, during which a restarted server would receive no requests.
+_MAX_RECONNECT_PAUSE_MS = 1000
 # Maps a field of `GenerationRequest` to the name and type of the `tensorrt_llm` input. `input_ids`
 # and the word lists are not in this table because they are not scalars.
 _SCALARS: Mapping[str, tuple[str, str]] = {
@@ -71,7 +74,13 @@ _WITHOUT_EFFECT = {"num_return_sequences": 1, "return_log_probs": False}
 class TritonBackend:
     """A connection to the `core` model of a Triton server."""
 
-    def __init__(self, endpoint: Endpoint, core: ModelInfo, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        core: ModelInfo,
+        tokenizer: Tokenizer,
+        ready_period_s: float = _READY_PERIOD_S,
+    ) -> None:
         self._core = core
         self._tokenizer = tokenizer
         self._channel = _open_channel(endpoint)
@@ -79,6 +88,7 @@ class TritonBackend:
         self._ids = itertools.count(1)
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._is_ready = True
+        self._ready_period_s = ready_period_s
         self._monitor = asyncio.create_task(self._watch())
 
     @property
@@ -90,6 +100,8 @@ class TritonBackend:
         return False
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        if not self._is_ready:
+            raise unavailable(f"The model {self._core.name} is not ready; retry the request.")
         trace_parent = fields.get("trace_parent")
         if self._core.embedding is not None:
             message = plan_embedding(self._core.name, fields)
@@ -113,7 +125,7 @@ class TritonBackend:
         request_id = next(self._ids)
         metadata = (("traceparent", trace_parent),) if trace_parent else None
         reader = make_reader(request_id)
-        call = asyncio.create_task(self._run(message, metadata, reader, on_update))
+        call = asyncio.create_task(self._run(request_id, message, metadata, reader, on_update))
         self._calls[request_id] = call
         call.add_done_callback(lambda _: self._calls.pop(request_id, None))
         return request_id
@@ -144,11 +156,18 @@ class TritonBackend:
                 self._is_ready = bool(reply.ready)
             except grpc.RpcError:
                 self._is_ready = False
-            await asyncio.sleep(_READY_PERIOD_S)
+            await asyncio.sleep(self._ready_period_s)
 
-    async def _run(self, message: Any, metadata: Any, reader: _Reader, on_update: OnUpdate) -> None:
+    async def _run(
+        self,
+        request_id: int,
+        message: Any,
+        metadata: Any,
+        reader: _Reader,
+        on_update: OnUpdate,
+    ) -> None:
         call = self._stub.ModelStreamInfer(iter([message]), metadata=metadata)
-        error = None
+        error = failure = None
         try:
             async for response in call:
                 if response.error_message:
@@ -158,23 +177,36 @@ class TritonBackend:
                 elif error is None:
                     for update in reader.read(response.infer_response):
                         on_update(update)
-        except grpc.RpcError as failure:
-            error = f"{failure.details() or failure.code().name}; retry the request"
-        except (ValueError, LookupError, struct.error) as failure:
-            error = f"the server's response is invalid: {failure}"
+        except grpc.RpcError as raised:
+            failure = self._explain(raised)
+        except (ValueError, LookupError, struct.error) as raised:
+            failure = f"the server's response is invalid: {raised}"
         finally:
             call.cancel()
-        for update in reader.finish(error):
+        failed = [SequenceUpdate(request_id, error=failure)]
+        for update in failed if failure else reader.finish(error):
             on_update(update)
+
+    def _explain(self, error: Any) -> str:
+        """Return why a call failed, without the server's address, which clients must not see.
+
+        If the connection was lost, do not accept requests until the server responds again.
+        """
+        code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.UNAVAILABLE and not is_from_triton(details):
+            self._is_ready = False
+            return "the connection to the server was lost; retry the request"
+        return f"{details or code.name}; retry the request"
 
 
 def _open_channel(endpoint: Endpoint) -> Any:
+    options = (*GRPC_OPTIONS, ("grpc.max_reconnect_backoff_ms", _MAX_RECONNECT_PAUSE_MS))
     if endpoint.tls is None:
-        return grpc.aio.insecure_channel(endpoint.grpc, options=GRPC_OPTIONS)
+        return grpc.aio.insecure_channel(endpoint.grpc, options=options)
     name = endpoint.tls.server_name
     override = (("grpc.ssl_target_name_override", name),) if name else ()
     credentials = read_credentials(endpoint.grpc, endpoint.tls)
-    return grpc.aio.secure_channel(endpoint.grpc, credentials, options=(*GRPC_OPTIONS, *override))
+    return grpc.aio.secure_channel(endpoint.grpc, credentials, options=(*options, *override))
 
 
 def plan_message(
