@@ -4,10 +4,13 @@ import asyncio
 import dataclasses
 import os
 import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.triton.server import FakeTriton
 from tests.gateway.fakes import FakeBackend, LetterTokenizer, LoadedRegistry, make_model
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.model_info import ModelInfo
@@ -68,6 +71,32 @@ def test_adapters_are_folders(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert list_adapters(tmp_path) == ["7", "poet"]
     assert list_adapters(tmp_path / "missing") == []
+
+
+def test_tokenizers_are_loaded_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Concurrent first imports of transformers fail with an ImportError."""
+    is_loading = threading.Lock()
+
+    def load(folder: Path) -> LetterTokenizer:
+        if not is_loading.acquire(blocking=False):
+            raise ImportError(name="transformers")
+        time.sleep(0.1)
+        is_loading.release()
+        return LetterTokenizer()
+
+    monkeypatch.setattr("trtllm_serve_cli.gateway.model_registry.load_tokenizer", load)
+
+    async def run(endpoint: Endpoint) -> list[str]:
+        served = tuple(ServedModel(name, name, endpoint, "/tokenizer") for name in ("a", "b"))
+        registry = ModelRegistry(GatewayConfig(served))
+        registry.start()
+        while registry.find_problems():
+            await asyncio.sleep(0.01)
+        await registry.close()
+        return sorted(each.name for each in registry.list_loaded())
+
+    with FakeTriton() as triton:
+        assert asyncio.run(run(triton.endpoint)) == ["a", "b"]
 
 
 def test_worker_that_closes_the_connection_is_a_problem() -> None:

@@ -53,6 +53,8 @@ class ModelRegistry:
         # The names of the adapters that clients have loaded.
         self._runtime_adapters: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        # Load one tokenizer at a time, because concurrent first imports of transformers fail.
+        self._tokenizer_lock = asyncio.Lock()
 
     @property
     def base_names(self) -> tuple[str, ...]:
@@ -196,7 +198,8 @@ class ModelRegistry:
     async def _connect(self, served: ServedModel, stages: StageTimer) -> LoadedModel:
         info = await asyncio.to_thread(_fetch_info, served)
         stages.end("wait_for_server")
-        tokenizer = await asyncio.to_thread(_load_tokenizer, info)
+        async with self._tokenizer_lock:
+            tokenizer = await asyncio.to_thread(_load_tokenizer, info)
         stages.end("load_tokenizer")
         backend = await self._make_backend(served, info, tokenizer)
         template = ChatTemplate.of(info, self._config.chat_template, self._config.tool_parser)
