@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import openai
 import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.cpp_backend import EmulatedTllm, import_engine, make_engine, make_tllm
 from tests.e2e.upstream import as_tensors
+from tests.ports import free_ports
+from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface
 from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.client.token_pipeline import open_token_pipeline
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
 
 pytestmark = pytest.mark.e2e
 
@@ -41,10 +47,30 @@ def served(
     engine = make_engine(folder / "engine", version)
     import_engine(tllm, "parts", engine, letters)
     import_engine(tllm, "whole", engine, letters, "--param", "decoupled_mode=false")
-    started = tllm.start("-m", "parts", "-m", "whole")
+    template = folder / "template.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    started = tllm.start(
+        "-m", "parts", "-m", "whole",
+        "--openai", f"--openai-port={free_ports(1)[0]}", f"--chat-template={template}",
+    )  # fmt: skip
     assert started.returncode == 0, started.stdout + started.stderr
     yield tllm
     tllm("stop", "--all")
+
+
+@pytest.fixture(scope="module")
+def chat(served: EmulatedTllm) -> Iterator[Callable[..., Any]]:
+    """Return a function that sends the message `abc` to the gateway."""
+    url = f"{served.status()['openai']}/v1"
+    with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+
+        def send(model: str, **fields: Any) -> Any:
+            messages: Any = [{"role": "user", "content": "abc"}]
+            return client.chat.completions.create(
+                model=model, messages=messages, **{"seed": 0, **fields}
+            )
+
+        yield send
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +101,48 @@ def test_token_ids_are_those_of_the_text(endpoint: Endpoint, model: str) -> None
     completion = generate(pipeline, model, GenerateRequest("abc", max_tokens=7, seed=0))
     a, b, c = completion.input_ids
     assert (completion.text, completion.output_ids) == ("abcabca", ((a, b, c, a, b, c, a),))
+
+
+@pytest.mark.parametrize("model", ["parts", "whole"])
+def test_gateway_returns_the_new_text_only(chat: Callable[..., Any], model: str) -> None:
+    answer = chat(model, max_tokens=7)
+    assert answer.choices[0].message.content == "abcabca"
+    assert answer.choices[0].finish_reason == "length"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 7)
+    assert chat(model, max_tokens=7, stop="ca").choices[0].message.content == "ab"
+
+
+@pytest.mark.parametrize(
+    ("model", "pieces"), [("parts", ["a", "b", "c", "a", "b"]), ("whole", ["abcab"])]
+)
+def test_gateway_streams_what_triton_returns(
+    chat: Callable[..., Any], model: str, pieces: list[str]
+) -> None:
+    chunks = list(chat(model, max_tokens=5, stream=True))
+    texts = [each.choices[0].delta.content for each in chunks]
+    assert [each for each in texts if each] == pieces
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+def count_ended(endpoint: Endpoint) -> float:
+    """Return how many requests for `parts` Triton has completed or failed."""
+    model = {"model": "parts_tensorrt_llm"}
+    snapshot = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
+    counts = [
+        snapshot.value(f"nv_inference_request_{end}", **model) for end in ("success", "failure")
+    ]
+    return sum(filter(None, counts))
+
+
+def test_client_that_leaves_the_gateway_ends_its_request(
+    chat: Callable[..., Any], endpoint: Endpoint
+) -> None:
+    """The response would take at least 3.8 s."""
+    num_before = count_ended(endpoint)
+    with chat("parts", max_tokens=1900, stream=True) as chunks:
+        next(iter(chunks))
+    wait_until(lambda: count_ended(endpoint) == num_before + 1, 3)
+    assert chat("parts", max_tokens=2).choices[0].message.content == "ab"
 
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])
