@@ -99,6 +99,25 @@ def test_tokenizers_are_loaded_one_after_the_other(monkeypatch: pytest.MonkeyPat
         assert asyncio.run(run(triton.endpoint)) == ["a", "b"]
 
 
+def test_model_without_a_tokenizer_is_refused_with_the_reason() -> None:
+    async def run(endpoint: Endpoint) -> tuple[str, str]:
+        refusal: asyncio.Future[tuple[str, str]] = asyncio.Future()
+        registry = ModelRegistry(
+            GatewayConfig((ServedModel("demo", "ensemble", endpoint),)),
+            on_refused=lambda name, why: refusal.set_result((name, why)),
+        )
+        registry.start()
+        model, why = await refusal
+        with pytest.raises(ApiError, match="'demo' does not support this API, because the conf"):
+            registry.find("demo")
+        await registry.close()
+        return model, why
+
+    with FakeTriton() as triton:
+        refusal = asyncio.run(run(triton.endpoint))
+    assert refusal == ("demo", "the configuration of ensemble does not contain tokenizer_dir")
+
+
 def test_worker_that_closes_the_connection_is_a_problem() -> None:
     """A worker closes the connections of other users immediately."""
     name = f"tllm-test-registry-{os.getpid()}"

@@ -93,7 +93,7 @@ def build_app(
     usage that the gateway's processes share.
     """
     log = AccessLog(config.log_format)
-    known = ModelRegistry(config, log.record_start) if registry is None else registry
+    known = registry or ModelRegistry(config, log.record_start, log.record_refusal)
     limits = Limits(config.max_in_flight, config.max_waiting, config.num_processes, table=usage)
     directory = config.server_directory
     metrics = Metrics(limits, None if directory is None else Path(directory))

@@ -35,16 +35,18 @@ class ModelRegistry:
     """The gateway's models. Each model is available as soon as its server has loaded it.
 
     When a model becomes available, `on_loaded` is called with its name and the duration of each
-    loading stage.
+    loading stage. If a model cannot be served, `on_refused` is called with its name and the reason.
     """
 
     def __init__(
         self,
         config: GatewayConfig,
         on_loaded: Callable[[str, Mapping[str, float]], None] = lambda name, stages_s: None,
+        on_refused: Callable[[str, str], None] = lambda name, why: None,
     ) -> None:
         self._config = config
         self._on_loaded = on_loaded
+        self._on_refused = on_refused
         self._models: dict[str, LoadedModel] = {}
         # Both map model names to reasons: why the model is not available yet (`_problems`), or why
         # it cannot be served at all (`_refused`).
@@ -166,6 +168,7 @@ class ModelRegistry:
                 return
             except _CannotServe as error:
                 self._refused[served.name] = str(error)
+                self._on_refused(served.name, str(error))
                 return
             except (TllmError, ApiError, OSError) as error:
                 self._problems[served.name] = getattr(error, "what", None) or str(error)

@@ -59,6 +59,16 @@ def test_start_is_logged_with_its_stages(log_format: LogFormat) -> None:
     assert (start.model, list(start.stages_s)) == ("demo", ["start program", "load tokenizer"])
 
 
+def test_model_that_cannot_be_served_is_logged() -> None:
+    lines: list[str] = []
+    AccessLog("text", lines.append).record_refusal("demo", "its tokenizer cannot be loaded")
+    (line,) = lines
+    assert line.endswith(
+        " Warning: The gateway cannot serve the model demo, because its tokenizer cannot be loaded."
+        "\n"
+    )
+
+
 def test_disconnected_client_has_the_status_499() -> None:
     call = read_call(make_scope())
     fields = describe(call, NOW)

@@ -46,6 +46,10 @@ class AccessLog:
         stages = stage_fields(started_at, {"start_program": start_program_s, **stages_s})
         self._record_event({"message": GATEWAY_READY, "model": model, **stages})
 
+    def record_refusal(self, model: str, why: str) -> None:
+        """Log why the gateway cannot serve `model`."""
+        self.record_warning(f"The gateway cannot serve the model {model}, because {why}.")
+
     def record_warning(self, message: str) -> None:
         """Log a warning for the operator."""
         self._record_event(
