@@ -7,14 +7,20 @@ import shutil
 import signal
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import openai
 import psutil
 import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.ports import free_ports
 from tests.waiting import wait_until
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
 
 pytestmark = [
     pytest.mark.e2e,
@@ -30,12 +36,12 @@ def in_two(imported: Tllm, tmp_path: Path) -> Iterator[Tllm]:
     repository = str(tmp_path / "repository")
     imported.done("import", "-m", "demo", "--layout", "llmapi", "--repo", repository)
     tllm = Tllm(tmp_path / "home")
-    # The second rank uses the next three ports.
-    http, grpc, metrics, *_ = free_ports(6)
+    # The second rank uses the three ports after those of the first rank.
+    http, grpc, metrics, *_, openai_port = free_ports(7)
     tllm.done(
         "start", "--repo", repository, "--mode=mpi", "--world-size=2", "--oversubscribe",
-        "--no-openai",
         f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}",
+        f"--openai-port={openai_port}",
     )  # fmt: skip
     yield tllm
     tllm("stop", "--all")
@@ -46,6 +52,34 @@ def generate(address: str) -> str:
     url = f"http://{address}/v2/models/tensorrt_llm/generate"
     with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
         return str(json.load(answer)["text_output"])
+
+
+def ask_gateway(address: str, number: int) -> str:
+    """Return the response to a chat completion through the gateway."""
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client:
+        answer = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": f"What is {number} plus {number}?"}],
+            max_tokens=4,
+            temperature=0,
+        )
+        return answer.choices[0].message.content or ""
+
+
+def count_requests(address: str) -> float:
+    """Return how many requests the engine of a rank has completed."""
+    snapshot = parse_metrics(fetch_metrics(address), 0.0)
+    return snapshot.value("tllm_requests_total") or 0.0
+
+
+def assert_gateway_uses_every_rank(status: dict[str, Any]) -> None:
+    """Assert that the gateway distributes simultaneous requests over the ranks."""
+    ranks = [each["metrics"] for each in (status, *status["replicas"])]
+    before = [count_requests(each) for each in ranks]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(partial(ask_gateway, status["openai"]), range(8)))
+    for rank, count in zip(ranks, before, strict=True):
+        wait_until(lambda rank=rank, count=count: count_requests(rank) > count)
 
 
 def processes_of(tllm: Tllm) -> list[psutil.Process]:
@@ -68,6 +102,7 @@ def test_two_ranks_serve_restart_and_stop(in_two: Tllm) -> None:
     assert "Paris" in in_two.done("infer", "The capital of France is", "--raw", "--max-tokens=3")
     assert "Paris" in generate(status["http"])
     assert "Paris" in generate(status["replicas"][0]["http"])
+    assert_gateway_uses_every_rank(status)
 
     ranks["1"].send_signal(signal.SIGKILL)
     (server,) = (in_two.home / "servers").iterdir()

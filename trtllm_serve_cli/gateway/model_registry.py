@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.model_info import CORE_MODEL, ModelInfo, fetch_model_config
 from trtllm_serve_cli.errors import RequestFailed, TllmError
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
@@ -218,14 +219,13 @@ class ModelRegistry:
         Triton.
         """
         core = info.name if info.embedding else info.name_of(CORE_MODEL)
-        # If several servers on this machine serve the model, their sockets cannot be distinguished,
-        # so connect to Triton.
-        is_single = not self._has_several_servers(served.name)
-        if self._config.server_directory is not None and is_single:
+        if self._config.server_directory is not None:
             directory = Path(self._config.server_directory)
+            has_ranks = self._has_several_servers(served.name)
+            port = split_address(served.endpoint.http)[1] if has_ranks else None
             # In the llmapi and vllm layouts, the text model itself starts the engine worker.
             for name in dict.fromkeys((core, info.name)):
-                find = partial(find_worker_socket, directory, name)
+                find = partial(find_worker_socket, directory, name, port)
                 if await asyncio.to_thread(find) is not None:
                     return await open_worker(find, tokenizer)
         core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)

@@ -14,22 +14,25 @@ from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
 _SOCKETS = Path("/proc/net/unix")
 
 
-def find_worker_socket(server_directory: Path, core_model: str) -> str | None:
+def find_worker_socket(
+    server_directory: Path, core_model: str, http_port: int | None = None
+) -> str | None:
     """Return the name of the abstract socket that the worker of `core_model` listens on.
 
     Return None if the server is not running, or if its engine has no worker that accepts
-    connections. `server_directory` is the server's state folder.
+    connections. `server_directory` is the server's state folder. If each MPI rank is a separate
+    server, `http_port` selects the rank.
     """
     words = {line.rpartition(" ")[2] for line in _SOCKETS.read_text().splitlines()}
-    for pid in _list_tritons(server_directory):
+    for pid in _list_tritons(server_directory, http_port):
         with contextlib.suppress(OSError):
             if f"@{(name := shared_socket_name(core_model, pid))}" in words:
                 return name
     return None
 
 
-def _list_tritons(server_directory: Path) -> Iterator[int]:
-    """Yield the ids of the server's `tritonserver` processes.
+def _list_tritons(server_directory: Path, http_port: int | None) -> Iterator[int]:
+    """Yield the ids of the server's `tritonserver` processes, or of the process with `http_port`.
 
     These can be the server's first process or its descendants, for example MPI ranks.
     """
@@ -40,5 +43,7 @@ def _list_tritons(server_directory: Path) -> Iterator[int]:
         return
     for each in processes:
         with contextlib.suppress(psutil.Error):
-            if each.name() == "tritonserver":
+            if each.name() != "tritonserver":
+                continue
+            if http_port is None or f"--http-port={http_port}" in each.cmdline():
                 yield each.pid
