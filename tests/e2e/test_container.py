@@ -23,6 +23,7 @@ from tests.e2e.podman import (
     skip_reason,
     use_own_store,
 )
+from tests.ports import free_ports
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.triton.drain import draining
 
@@ -40,8 +41,8 @@ class ContainerTllm(Tllm):
     def environ(self) -> dict[str, str]:
         return {**super().environ, **self.store}
 
-    def serve(self, image: str = IMAGE) -> subprocess.CompletedProcess[str]:
-        return self.start(*self.words(image))
+    def serve(self, *words: str, image: str = IMAGE) -> subprocess.CompletedProcess[str]:
+        return self.start(*self.words(image), *words)
 
     def words(self, image: str = IMAGE) -> tuple[str, ...]:
         options = ("--mode=container", "--container-engine=podman", f"--image={image}")
@@ -94,11 +95,18 @@ def infer(tllm: Tllm, *words: str) -> str:
     return tllm.done("infer", "The capital of France is", "--raw", "--max-tokens=3", *words)
 
 
+def ask_gateway(tllm: Tllm) -> str:
+    """Return the response to a chat completion through the gateway."""
+    words = ("--temperature", "0", "--max-tokens", "8")
+    return tllm.done("infer", "-i", "openai", "What is the capital of France?", *words)
+
+
 def test_server_in_a_container_serves_restarts_and_stops(tllm: ContainerTllm) -> None:
-    started = tllm.serve()
+    started = tllm.serve("--openai", f"--openai-port={free_ports(1)[0]}")
     assert started.returncode == 0, started.stdout + started.stderr
     (name,) = tllm.containers()
     assert "Paris" in infer(tllm)
+    assert ask_gateway(tllm)
     status = tllm.status()
     # The container's processes are found, although they are not children of the supervisor.
     assert {"supervisor", "tritonserver", "engine worker", "model tensorrt_llm"} <= set(
@@ -118,6 +126,7 @@ def test_server_in_a_container_serves_restarts_and_stops(tllm: ContainerTllm) ->
     )
     wait_until(lambda: tllm.is_back(1), 180)
     assert "Paris" in infer(tllm)
+    assert ask_gateway(tllm)
 
     stubs = psutil.Process(tllm.status()["server_pid"]).children()
     stubs[0].kill()
@@ -186,7 +195,7 @@ def test_image_without_triton_is_reported_and_leaves_no_container(
     archive = tmp_path / "empty.tar"
     subprocess.run(("tar", "-cf", archive, "-C", tmp_path, "nothing"), check=True)
     tllm.podman("import", "--quiet", str(archive), "empty")
-    result = tllm.serve("empty")
+    result = tllm.serve(image="empty")
     assert (result.returncode, "did not become ready" in result.stderr) == (3, True)
     assert "tritonserver" in result.stderr
     assert "executable file not found in $PATH" in result.stderr

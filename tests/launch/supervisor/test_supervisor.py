@@ -444,7 +444,22 @@ def test_attached_client_forwards_the_stop_to_the_container(tmp_path: Path, podm
     assert is_in(plan, "stopped")
 
 
-def test_container_engine_is_queried_once_per_run(tmp_path: Path, podman: Path) -> None:
+def test_process_in_the_container_is_recorded_before_the_server_is_ready(
+    tmp_path: Path, podman: Path
+) -> None:
+    """The gateway connects to the engine worker of this process."""
+    run = 'while [ "$1" != img ]; do shift; done; shift; "$@" & echo $! > "$0.pid"; wait $!'
+    write_engine(podman.parent, "podman", run=run, inspect='cat "$0.pid"')
+    plan = fake_container_plan(tmp_path, podman, "silent")
+    with supervised(plan):
+        wait_until(lambda: pids_in(plan.log))
+        wait_until(lambda: [read_state(plan.directory).server_pid] == pids_in(plan.log))
+        assert is_in(plan, "starting")
+
+
+def test_container_engine_is_queried_only_until_it_reports_the_process(
+    tmp_path: Path, podman: Path
+) -> None:
     # exec replaces the fake podman by the fake Triton.
     write_engine(podman.parent, "podman", run='echo $$ > "$0.pid"; shift 4; exec "$@"',
                  inspect='cat "$0.pid"')  # fmt: skip
@@ -454,11 +469,12 @@ def test_container_engine_is_queried_once_per_run(tmp_path: Path, podman: Path) 
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
         assert [read_state(plan.directory).server_pid] == pids_in(plan.log)
+        num_queries = len(calls_of(podman, "inspect"))
         time.sleep(10 * QUICK.watch_s)
+        assert len(calls_of(podman, "inspect")) == num_queries
         crash(plan)
         wait_until(lambda: is_in(plan, "ready", restarts=1))
         assert read_state(plan.directory).server_pid == pids_in(plan.log)[-1]
-    assert len(calls_of(podman, "inspect")) == 2
 
 
 needs_mpirun = pytest.mark.skipif(

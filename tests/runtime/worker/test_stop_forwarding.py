@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from tests.waiting import wait_until
@@ -107,3 +108,30 @@ def test_processes_of_one_server_share_its_identifier() -> None:
     assert len(outputs) == 1
     assert outputs.pop().split()[0] == str(os.getpid())
     assert identify_server().split()[0] == str(os.getppid())
+
+
+# Runs a child in a new PID namespace, as in a container.
+UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--map-root-user")
+
+
+@pytest.mark.skipif(
+    subprocess.run((*UNSHARE, "true"), capture_output=True, check=False).returncode != 0,
+    reason="unshare cannot create a PID namespace here",
+)
+def test_server_in_a_container_has_the_same_identifier_outside() -> None:
+    code = (
+        "import os, sys\n"
+        "from trtllm_serve_cli.runtime.worker.stop_forwarding import identify_server\n"
+        "print(identify_server(os.getpid()), flush=True)\n"
+        "sys.stdin.read()"
+    )
+    command = (*UNSHARE, sys.executable, "-c", code)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as unshare:
+        assert unshare.stdout is not None
+        inside = unshare.stdout.readline().strip()
+        (child,) = psutil.Process(unshare.pid).children()
+        outside = identify_server(child.pid)
+        unshare.communicate()
+    assert (inside, inside.split()[0]) == (outside, "1")

@@ -247,6 +247,7 @@ class Supervisor:
                 if self._state.ready_at is None:
                     return why
                 self._restart_gateway()
+            self._record_container_pid()
             self._token_hiding.hide(self._process.pid)
             protect_regions(self._plan.region_prefix)
             if probe.is_ready.is_set():
@@ -377,6 +378,14 @@ class Supervisor:
             self._log_start = 0
         if self._gateway is not None:
             rotate_log(self._plan.gateway_log, self._limits.max_log_bytes)
+
+    def _record_container_pid(self) -> None:
+        """Record the first process of the container as soon as the engine reports it.
+
+        The gateway finds the engine workers by this id, and must do so before the server is ready.
+        """
+        if self._first_pid is None and self._find_first_pid() != self._state.server_pid:
+            self._write_state(self._state.phase, server_pid=self._first_pid)
 
     def _find_first_pid(self) -> int:
         """Return the process id of the child, or of the first process in the container.

@@ -105,7 +105,18 @@ def identify_server(triton_pid: int | None = None) -> str:
     # (field 22). Read the fields after the last parenthesis, because field 2 is a name in
     # parentheses that may contain any characters.
     stat = Path(f"/proc/{triton}/stat").read_text().rpartition(")")[2].split()
-    return f"{triton} {stat[19]}"
+    return f"{_inner_pid(triton)} {stat[19]}"
+
+
+def _inner_pid(pid: int) -> str:
+    """Return the process id that the process `pid` has inside its container.
+
+    Models in a container see only this id, but the gateway runs outside of the container.
+    """
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("NSpid:"):
+            return line.split()[-1]
+    return str(pid)
 
 
 def _prefix_of(group: str) -> str:
