@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.triton.server import INPUTS_OF, FakeTriton
 from trtllm_serve_cli.bench.model.served_model import ServedModel, Target, fetch_model
 from trtllm_serve_cli.client.generate import Interface
-from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
+from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed, UnknownModel
 
 Serve = Callable[[FakeTriton], str]
 
@@ -61,5 +61,6 @@ def test_fetch_model_reports_an_unknown_model(serve: Serve) -> None:
 
 
 def test_fetch_model_rejects_a_model_that_is_not_an_llm(serve: Serve) -> None:
-    with pytest.raises(UnknownModel, match=r"not an LLM(.|\n)*input_ids, request_output_len"):
+    with pytest.raises(BadInput, match=r"not an LLM(.|\n)*input_ids, request_output_len") as raised:
         _fetch(serve(FakeTriton(input_names=("input_lengths", "image"))))
+    assert not isinstance(raised.value, UnknownModel)

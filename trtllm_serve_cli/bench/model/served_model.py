@@ -11,7 +11,7 @@ from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.client.server import fetch_versions
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.openai.endpoint import Api, OpenAIEndpoint
-from trtllm_serve_cli.errors import TimedOut, UnknownModel
+from trtllm_serve_cli.errors import BadInput, TimedOut
 
 CORE_MODEL = "tensorrt_llm"
 _REQUIRED_INPUTS = {
@@ -91,8 +91,8 @@ class ServedModel:
 def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
     """Query the model's metadata.
 
-    Raise `NoServer` or `RequestFailed` if the query fails, or `UnknownModel` if the model lacks a
-    required input.
+    Raise `NoServer` or `RequestFailed` if the query fails, or `BadInput` if the model does not have
+    the inputs that `input_kind` requires.
     """
     endpoint, name, interface = target.endpoint, target.model, target.interface
     try:
@@ -126,7 +126,7 @@ def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) 
 def _check_inputs(model: ServedModel, input_kind: InputKind) -> None:
     if missing := _REQUIRED_INPUTS[input_kind] - model.inputs:
         what = "token-id" if input_kind == "tokens" else "text"
-        raise UnknownModel(
+        raise BadInput(
             f"The model {model.name} at {model.address} is not an LLM with {what} input.",
             why=f"the model does not have the inputs {', '.join(sorted(missing))}",
             next_step="list the models with `tllm status`; `tllm bench end-to-end` requires a "

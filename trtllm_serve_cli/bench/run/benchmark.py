@@ -188,7 +188,7 @@ def open_benchmark(
     The benchmark sends its requests to the targets in turn. `metrics` maps a target's index to the
     address of its metrics page. Targets without an address are not sampled. `tokenizer` counts a
     response's tokens if the server does not report their number. Raise `NoServer` or
-    `RequestFailed` if a query fails, or `UnknownModel` if a model lacks a required input.
+    `RequestFailed` if a query fails, or `BadInput` if a model lacks a required input.
     """
     models = tuple(_find_model(target, settings) for target in targets)
 
