@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_serve_cli.client.address import parse_address, split_address
+from trtllm_serve_cli.client.address import join_address, parse_address, split_address
 from trtllm_serve_cli.errors import BadInput
 
 
@@ -28,6 +28,10 @@ def test_rejects_other_addresses(text: str) -> None:
     with pytest.raises(BadInput, match="is not a server address") as raised:
         parse_address(text)
     assert "HOST:PORT" in raised.value.why
+
+
+def test_only_ipv6_hosts_have_brackets() -> None:
+    assert (join_address("::1", 8001), join_address("box", 1)) == ("[::1]:8001", "box:1")
 
 
 def test_split_removes_brackets() -> None:

@@ -30,7 +30,7 @@ from trtllm_serve_cli.gateway.health import find_gateway_problem
 def make_config(**fields: Any) -> GatewayConfig:
     """Return the configuration of a gateway whose model has no server."""
     served = ServedModel("demo", "demo", Endpoint(grpc="127.0.0.1:9", http=""))
-    return GatewayConfig((served,), port=free_ports(1)[0], **fields)
+    return GatewayConfig((served,), **{"port": free_ports(1)[0], **fields})
 
 
 @contextmanager
@@ -62,6 +62,20 @@ def running(
             yield log
         finally:
             gateway.terminate()
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("0.0.0.0", "127.0.0.1"), ("localhost", "localhost"), ("::", "[::1]"), ("::1", "[::1]")],
+)
+def test_url_is_for_clients_on_this_machine(host: str, address: str) -> None:
+    assert make_config(host=host, port=9000).url == f"http://{address}:9000"
+
+
+def test_gateway_listens_on_an_ipv6_address(tmp_path: Path) -> None:
+    config = make_config(host="::1")
+    with running(tmp_path, config):
+        assert "The model 'demo' is not ready" in find_gateway_problem(config)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl (apt-get install openssl)")

@@ -46,6 +46,11 @@ def parse_address(text: str) -> str:
         parts = parts._replace(path="")
     if not host or not port or parts.path.strip("/") or parts.query or parts.username:
         raise refusal
+    return join_address(host, port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtllm_serve_cli.choices import GenerationConfigSource, KeyPolicy, LogFormat
+from trtllm_serve_cli.client.address import join_address
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 
 DEFAULT_PORT = 9000
@@ -22,6 +23,9 @@ DEFAULT_SEND_TIMEOUT_S = 60.0
 # Open files of a gateway process that are not the connections of running and waiting requests, for
 # example its connections to servers, its libraries and idle connections.
 _OTHER_OPEN_FILES = 256
+
+# The addresses at which clients on this machine reach a gateway that listens on all addresses.
+_LOOPBACKS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,9 @@ class GatewayConfig:
     @property
     def url(self) -> str:
         """The base URL for clients on this machine."""
-        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
-        return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
+        host = _LOOPBACKS.get(self.host, self.host)
+        scheme = "https" if self.tls_certificate else "http"
+        return f"{scheme}://{join_address(host, self.port)}"
 
     @property
     def num_open_files(self) -> int:

@@ -81,6 +81,7 @@ def test_number_of_processes_follows_the_cores(num_cores: int, expected: int) ->
     [
         ("auto", "missing", "127.0.0.1", ""),
         ("auto", "missing", "0.0.0.0", "anyone who can connect to 0.0.0.0:9000"),
+        ("auto", "missing", "::", "anyone who can connect to [::]:9000"),
         ("auto", "one key", "0.0.0.0", ""),
         ("auto", "empty", "127.0.0.1", "rejects all requests"),
         ("on", "missing", "127.0.0.1", "rejects all requests"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trtllm_serve_cli.client.address import join_address
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.access.keys import read_keys
@@ -111,7 +112,7 @@ def describe_missing_keys(config: GatewayConfig) -> str:
     if not is_required and config.host not in ("127.0.0.1", "localhost", "::1"):
         return (
             "The OpenAI-compatible API does not require an API key: anyone who can connect to "
-            f"{config.host}:{config.port} can use it. Next: tllm keys add NAME"
+            f"{join_address(config.host, config.port)} can use it. Next: tllm keys add NAME"
         )
     return ""
 
