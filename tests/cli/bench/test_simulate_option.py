@@ -104,6 +104,8 @@ def test_conversations_and_prefixes_are_simulated(timing: Path) -> None:
         ("--workers", "2"),
         ("--timeout", "1"),
         ("--server-times",),
+        ("--sample-interval", "2"),
+        ("--tls-ca", "ca.pem"),
     ],
     ids=lambda words: words[0],
 )

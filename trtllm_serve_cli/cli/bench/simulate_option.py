@@ -29,6 +29,8 @@ _SERVER_OPTIONS = {
     "workers": "--workers",
     "timeout": "--timeout",
     "server_times": "--server-times",
+    "sample_interval": "--sample-interval",
+    "tls_ca": "--tls-ca",
 }
 
 
