@@ -123,8 +123,12 @@ def test_number_of_rows_is_limited() -> None:
     check_num_rows(ModelInfo("m", max_batch_size=2), 2)
     with pytest.raises(BadInput, match="at most 2 prompts per request, but the file has 3"):
         check_num_rows(ModelInfo("m", max_batch_size=2), 3)
-    with pytest.raises(BadInput, match="only one prompt per request"):
-        check_num_rows(ModelInfo("m", max_batch_size=0), 1)
+
+
+def test_model_without_batching_accepts_one_row() -> None:
+    check_num_rows(ModelInfo("m", max_batch_size=0), 1)
+    with pytest.raises(BadInput, match="only one prompt per request, but the file has 2"):
+        check_num_rows(ModelInfo("m", max_batch_size=0), 2)
 
 
 def test_rows_without_indices_are_in_order(triton: FakeTriton) -> None:

@@ -69,11 +69,11 @@ def _find_differences(first: GenerateRequest, other: GenerateRequest) -> list[st
 
 def check_num_rows(info: ModelInfo, num_rows: int) -> None:
     """Raise `BadInput` if the model does not accept this number of prompts in one request."""
-    if num_rows <= info.max_batch_size:
+    if num_rows <= max(info.max_batch_size, 1):
         return
     if info.max_batch_size == 0:
         raise BadInput(
-            f"{info.name} accepts only one prompt per request.",
+            f"{info.name} accepts only one prompt per request, but the file has {num_rows}.",
             why="its configuration does not enable batching (max_batch_size is 0)",
             next_step="omit --batch-inputs, which sends one request per prompt",
         )
