@@ -291,6 +291,15 @@ def test_system_libpython_is_ok() -> None:
     assert Finding("libpython", "ok", "the system's libpython3.11") in diagnose(facts)
 
 
+def test_only_the_embedded_triton_requires_libpython() -> None:
+    system = TritonInstallation(Path("/opt/tritonserver/bin/tritonserver"), "PATH")
+    facts = dataclasses.replace(GOOD, triton=system, libpython_dir=None)
+    expected = Finding(
+        "libpython", "note", "libpython3.11.so.1.0 not found; required only for the embedded Triton"
+    )
+    assert expected in diagnose(facts)
+
+
 @pytest.mark.parametrize("broken", [{"triton": None}, {"libpython_dir": None}])
 def test_every_problem_has_a_fix(broken: dict[str, Any]) -> None:
     findings = diagnose(dataclasses.replace(GOOD, **broken))

@@ -97,11 +97,15 @@ def _stub(facts: MachineFacts) -> Finding:
 
 def _libpython(facts: MachineFacts) -> Finding:
     version = ".".join(map(str, facts.python))
+    missing = f"libpython{version}.so.1.0 not found"
+    if facts.libpython_dir is None and facts.triton and facts.triton.backend_parts is None:
+        detail = f"{missing}; required only for the embedded Triton"
+        return Finding("libpython", "note", detail)
     if facts.libpython_dir is None:
         return Finding(
             "libpython",
             "problem",
-            f"libpython{version}.so.1.0 not found; Triton's Python stub is linked against it",
+            f"{missing}; Triton's Python stub is linked against it",
             f"apt-get install libpython{version}   (or a Python built with --enable-shared)",
         )
     return Finding("libpython", "ok", facts.libpython_dir or f"the system's libpython{version}")
