@@ -10,6 +10,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -47,6 +48,13 @@ def test_chat_has_the_text_that_triton_generates(client: openai.OpenAI, served: 
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 24
     assert answer.choices[0].finish_reason == "length"
+
+
+def test_gateway_next_to_an_engine_worker_does_not_load_grpc(
+    client: openai.OpenAI, served: Tllm
+) -> None:
+    assert client.models.retrieve("demo")
+    assert "cygrpc" not in Path(f"/proc/{served.state().gateway_pid}/maps").read_text()
 
 
 def test_infer_finds_the_gateway(client: openai.OpenAI, served: Tllm) -> None:

@@ -118,6 +118,23 @@ def test_model_without_a_tokenizer_is_refused_with_the_reason() -> None:
     assert refusal == ("demo", "the configuration of ensemble does not contain tokenizer_dir")
 
 
+def test_configuration_of_a_local_server_is_fetched_over_http(tmp_path: Path) -> None:
+    async def run(endpoint: Endpoint) -> str:
+        refusal: asyncio.Future[str] = asyncio.Future()
+        config = GatewayConfig(
+            (ServedModel("demo", "ensemble", endpoint),), server_directory=str(tmp_path)
+        )
+        registry = ModelRegistry(config, on_refused=lambda name, why: refusal.set_result(why))
+        registry.start()
+        why = await refusal
+        await registry.close()
+        return why
+
+    with FakeTriton() as triton:
+        endpoint = Endpoint(grpc="127.0.0.1:1", http=triton.endpoint.http)
+        assert "does not contain tokenizer_dir" in asyncio.run(run(endpoint))
+
+
 def test_worker_that_closes_the_connection_is_a_problem() -> None:
     """A worker closes the connections of other users immediately."""
     name = f"tllm-test-registry-{os.getpid()}"

@@ -96,6 +96,12 @@ def test_requests_are_encrypted_with_the_certificate(tmp_path: Path, num_process
             urllib.request.urlopen(f"http://127.0.0.1:{config.port}/version")
 
 
+def test_server_starts_without_large_libraries() -> None:
+    code = "import sys\nimport trtllm_serve_cli.gateway.server\nprint(*sys.modules)"
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    assert {"aiohttp", "grpc", "tokenizers", "transformers"} & set(ran.stdout.split()) == set()
+
+
 def test_soft_limit_of_open_files_does_not_limit_the_connections(tmp_path: Path) -> None:
     config = make_config(max_in_flight=200, max_waiting=200)
     with running(tmp_path, config, (128, 1000)) as log, ExitStack() as connections:

@@ -22,7 +22,6 @@ from trtllm_serve_cli.gateway.access.limits import Limits
 from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.door import kserve
-from trtllm_serve_cli.gateway.door.triton_http import TritonHttp
 from trtllm_serve_cli.gateway.endpoints import (
     adapters,
     chat,
@@ -110,11 +109,12 @@ def build_app(
         known.start()
         sharing = asyncio.create_task(metrics.share_gauges())
         beating = asyncio.create_task(_beat())
-        async with contextlib.aclosing(TritonHttp()) as app.state.triton:
-            yield
+        yield
         sharing.cancel()
         beating.cancel()
         await known.close()
+        if app.state.triton is not None:
+            await app.state.triton.aclose()
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
 
@@ -128,6 +128,7 @@ def build_app(
     app.state.models = known
     app.state.limits = limits
     app.state.metrics = metrics
+    app.state.triton = None
     return app
 
 

@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from trtllm_serve_cli.client.address import split_address
+from trtllm_serve_cli.client.generate import TritonInterface
 from trtllm_serve_cli.client.model_info import CORE_MODEL, ModelInfo, fetch_model_config
 from trtllm_serve_cli.errors import RequestFailed, TllmError
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError, invalid, model_not_found, unavailable
 from trtllm_serve_cli.gateway.generation.backend import Backend
 from trtllm_serve_cli.gateway.generation.balanced_backend import BalancedBackend
-from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 from trtllm_serve_cli.gateway.generation.worker_backend import WorkerBackend
 from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
@@ -200,7 +200,9 @@ class ModelRegistry:
         return sum(each.name == name for each in self._config.models) > 1
 
     async def _connect(self, served: ServedModel, stages: StageTimer) -> LoadedModel:
-        info = await asyncio.to_thread(_fetch_info, served)
+        # Use HTTP for a server on this machine, whose engine worker usually makes gRPC unnecessary.
+        interface: TritonInterface = "grpc" if self._config.server_directory is None else "http"
+        info = await asyncio.to_thread(_fetch_info, served, interface)
         stages.end("wait_for_server")
         async with self._tokenizer_lock:
             tokenizer = await asyncio.to_thread(_load_tokenizer, info)
@@ -231,6 +233,9 @@ class ModelRegistry:
         core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)
         if "input_ids" not in core_info.inputs:
             raise _CannotServe(f"the model {core} does not accept token ids")
+        # Import gRPC only if it is needed, because it uses 16 MB of memory.
+        from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
+
         return TritonBackend(served.endpoint, core_info, tokenizer)
 
 
@@ -266,17 +271,17 @@ class _CannotServe(Exception):
     """Raised if the gateway cannot serve a model even though the model's server is ready."""
 
 
-def _fetch_info(served: ServedModel) -> ModelInfo:
+def _fetch_info(served: ServedModel, interface: TritonInterface) -> ModelInfo:
     """Return the text model's settings.
 
     If its configuration does not set `tokenizer_dir` or `lora_prefetch_dir`, use the value from the
     models that it calls. If `tokenizer_dir` is still missing, use the gateway's configuration.
     """
-    info = fetch_model_config(served.endpoint, served.text_model)
+    info = fetch_model_config(served.endpoint, served.text_model, interface)
     for role in (CORE_MODEL, "preprocessing"):
         name = info.name_of(role)
         with contextlib.suppress(RequestFailed):
-            part = fetch_model_config(served.endpoint, name)
+            part = fetch_model_config(served.endpoint, name, interface)
             # NVIDIA's text models do not have the tokenizer_dir parameter, so use the value of a
             # model that the text model calls.
             folder = info.tokenizer_dir or part.tokenizer_dir
