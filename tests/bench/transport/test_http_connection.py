@@ -14,7 +14,7 @@ from trtllm_serve_cli.bench.model.served_model import Target, fetch_model
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult, run_benchmark
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.bench.workloads.words import RandomWords
-from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
+from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed
 
 ServeHttp = Callable[[FakeTriton], str]
 
@@ -99,5 +99,5 @@ def test_reports_an_unknown_model_over_http(serve_http: ServeHttp) -> None:
 
 def test_rejects_a_model_without_text_input(serve_http: ServeHttp) -> None:
     target = Target(serve_http(FakeTriton(answer=exact_length)), "tensorrt_llm", "http")
-    with pytest.raises(UnknownModel, match="is not an LLM with text input"):
+    with pytest.raises(BadInput, match="is not an LLM with text input"):
         fetch_model(target, "text")

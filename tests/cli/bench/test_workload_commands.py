@@ -20,7 +20,7 @@ from trtllm_serve_cli.bench.run.search import Measured, Probe, conclude
 from trtllm_serve_cli.cli.bench.search_command import check_rate_found
 from trtllm_serve_cli.cli.bench.show_result import raise_failure
 from trtllm_serve_cli.cli.bench.workload_commands import bench_app
-from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed, UnknownModel
+from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed
 
 CORE = "tensorrt_llm"
 SMALL = ("--num-requests", "4", "--input-mean", "8", "--output-mean", "4")
@@ -228,7 +228,7 @@ def test_bench_reports_a_lost_server(server: FakeTriton) -> None:
 
 def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
     result = CliRunner().invoke(bench_app, ["end-to-end", "-u", server.endpoint.grpc, "-m", CORE])
-    assert isinstance(result.exception, UnknownModel)
+    assert isinstance(result.exception, BadInput)
     assert "text input" in str(result.exception)
 
 
