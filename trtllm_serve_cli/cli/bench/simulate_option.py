@@ -30,7 +30,6 @@ _SERVER_OPTIONS = {
     "timeout": "--timeout",
     "server_times": "--server-times",
     "sample_interval": "--sample-interval",
-    "tls_ca": "--tls-ca",
 }
 
 
