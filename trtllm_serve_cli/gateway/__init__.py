@@ -6,10 +6,11 @@ prompts, sends token ids to a model's engine worker or to Triton, and decodes th
     config       the gateway's configuration, which `tllm start` writes as JSON
     app          the ASGI application: routes, errors and the life cycle
     endpoints    one module per group of routes
-    schema       request bodies and response templates
+    schema       request bodies
+    translate    conversion of Anthropic Messages and OpenAI Responses requests to chat completions
     generation   backends that generate tokens, and the conversion of tokens to text
     prompts      chat templates, and parsers for tool calls and reasoning
     access       API keys, limits and the request queue
     door         Triton's own API behind limits
-    telemetry    metrics and the access log
+    telemetry    metrics, traces and the access log
 """

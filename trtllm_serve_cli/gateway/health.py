@@ -13,7 +13,7 @@ _TIMEOUT_S = 5.0
 
 
 def find_gateway_problem(config: GatewayConfig, timeout_s: float = _TIMEOUT_S) -> str:
-    """Return why the gateway is not healthy, or "" if it can serve all its models."""
+    """Return why the gateway is not healthy, or "" if it is healthy."""
     address = config.url.partition("://")[2]
     if config.tls_certificate is None:
         connection = http.client.HTTPConnection(address, timeout=timeout_s)

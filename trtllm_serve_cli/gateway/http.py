@@ -77,8 +77,9 @@ def _too_large(max_bytes: int) -> ApiError:
 async def read_json(request: Request, kind: type[Body]) -> Body:
     """Read the request's JSON body, and return it as an instance of `kind`.
 
-    Raise `ApiError` with status 400 for invalid JSON, 408 if the body arrives too slowly, 413 if it
-    is too large, or 415 if the content type is not JSON.
+    Raise `ApiError` with status 400 if the JSON or a field is invalid or a field is not supported,
+    408 if the body arrives too slowly, 413 if it is too large, or 415 if the content type is not
+    JSON.
     """
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:

@@ -176,8 +176,8 @@ def _stop_all(pool: list[Member], timeout_s: float) -> None:
 def _shared_folder(config: GatewayConfig) -> Iterator[Path]:
     """Yield an empty folder in which the processes share metrics and per-key usage.
 
-    It is a sub-folder of the server's state folder, so it is removed with that folder even if the
-    gateway was killed.
+    If the server has a state folder, use a subfolder of it, which is removed with the state folder
+    even if the gateway was killed.
     """
     if config.server_directory is None:
         with tempfile.TemporaryDirectory(prefix="tllm-gateway-") as temporary:

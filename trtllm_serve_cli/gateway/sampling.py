@@ -90,7 +90,7 @@ def plan_generation(
 
     If `max_tokens` is None, the response may fill the rest of the model's context. `guide`
     overrides the guide in the body. Raise `ApiError` (400) if the prompt does not fit in the
-    context, or if the engine kind does not support a parameter.
+    context, or if a parameter is invalid or not supported by the engine kind.
     """
     _check_stream(body)
     room = model.max_seq_len - len(input_ids)
@@ -200,13 +200,14 @@ def _encode_bad_words(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int
 def read_guide(body: SamplingBody) -> tuple[str, str] | None:
     """Return the type and text of the request's guide, or None.
 
-    Raise `ApiError` (400) if the request sets several guides.
+    Raise `ApiError` (400) if the request sets several guides, or if a guide is incomplete or not
+    supported.
     """
     guides = [*_list_guides(body)]
     if len(guides) > 1:
         raise invalid(
-            "The request sets several of response_format, structured_outputs and guided_*. "
-            "Set only one of them."
+            "The request sets several guides (response_format, structured_outputs or guided_*). "
+            "Set only one guide."
         )
     return guides[0] if guides else None
 

@@ -30,10 +30,11 @@ class Call:
     """An HTTP request to the gateway, and the state of its response.
 
     Times are from `time.perf_counter`. `model` is empty until the model has been looked up.
-    `rejected_by` is the limit that rejected the request. `trace_id` is the id of the OpenTelemetry
-    trace, which the client or the gateway started. `parent_span_id` is the id of the client's span.
-    `is_sampled` is the sampled flag of the client's `traceparent` header, or None without this
-    header. `span_id` is the id of the gateway's span, or empty if the request is not traced.
+    `rejected_by` is the limit that rejected the request, "key" if its API key is missing or
+    invalid, or empty. `trace_id` is the id of the OpenTelemetry trace, which the client or the
+    gateway started. `parent_span_id` is the id of the client's span. `is_sampled` is the sampled
+    flag of the client's `traceparent` header, or None without this header. `span_id` is the id of
+    the gateway's span, or empty if the request is not traced.
     """
 
     request_id: str

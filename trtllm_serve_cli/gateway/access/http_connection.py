@@ -62,7 +62,10 @@ class HttpConnection(HttpToolsProtocol):
             return
         self._num_bytes += len(data)
         if self._num_bytes > self.max_header_bytes + _READ_BYTES:
-            message = f"The request headers exceed {self.max_header_bytes} bytes."
+            message = (
+                f"The request headers exceed {self.max_header_bytes} bytes. Send fewer or shorter "
+                "headers."
+            )
             self._reject(ApiError(431, message))
 
     def _start_timer(self) -> None:
@@ -78,7 +81,10 @@ class HttpConnection(HttpToolsProtocol):
             # The response to the previous request is still being sent, so keep the connection open.
             self._start_timer()
         elif self._num_bytes:
-            message = f"The request's headers did not arrive within {self.timeout_s:g} s."
+            message = (
+                f"The request headers did not arrive within {self.timeout_s:g} s. Retry the "
+                "request."
+            )
             self._reject(ApiError(408, message, code="request_timeout"))
         else:
             self.transport.close()

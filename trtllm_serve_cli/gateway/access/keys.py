@@ -113,7 +113,7 @@ def add_key(file: Path, name: str, *, now_s: float, **limits: Any) -> str:
     """Create a key, add its hash to `file`, and return the key.
 
     The key is not stored, so it cannot be shown again. `limits` are further fields of `ApiKey`.
-    Raise `BadInput` if the name is invalid or in use.
+    Raise `BadInput` if the name is invalid or in use, or if the keys in `file` cannot be read.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(
@@ -137,7 +137,10 @@ def add_key(file: Path, name: str, *, now_s: float, **limits: Any) -> str:
 
 
 def revoke_key(file: Path, name: str) -> None:
-    """Remove a key from `file`. Raise `BadInput` if no key has this name."""
+    """Remove a key from `file`.
+
+    Raise `BadInput` if no key has this name, or if the keys cannot be read.
+    """
 
     def remove(keys: Sequence[ApiKey]) -> list[ApiKey]:
         if all(each.name != name for each in keys):
@@ -229,4 +232,5 @@ class KeyRing:
         try:
             self._keys = {key.hash: key for key in read_keys(self._file)}
         except BadInput as error:
-            _log.error("%s %s; the previous keys remain valid.", error.what, error.why)
+            what = error.what.removesuffix(".")
+            _log.error("%s: %s; the previous keys remain valid.", what, error.why)

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 # Maximum number of keys in the shared table. For additional keys, each process enforces the limits
-# separately. Unused rows take no memory.
+# separately. A row has about 100 bytes.
 _MAX_SHARED_KEYS = 16384
 
 
 class UsageTable:
-    """A table of per-key usage: requests, tokens and running requests.
+    """A table of per-key usage: requests, tokens and running sequences.
 
     In each row, `requests` and `tokens` are `TokenBucket` states, and `running` contains the number
-    of running requests per process. If `file` is set, all gateway processes share the table through
-    this file. Each process passes its own `process_index` and updates only its own element of
-    `running`.
+    of sequences of admitted requests per process. If `file` is set, all gateway processes share the
+    table through this file. Each process passes its own `process_index` and updates only its own
+    element of `running`.
     """
 
     def __init__(
