@@ -42,6 +42,16 @@ def test_times_of_a_request() -> None:
     assert samples["tllm_gateway_http_responses_total", "200"] == 1
 
 
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/v1/messages/count_tokens"])
+def test_requests_for_the_tokenizer_are_not_operations(path: str) -> None:
+    metrics = Metrics(Limits(1, 1))
+    call = Call("id", "POST", path, model="demo", status=200, is_complete=True, ended_s=1.0)
+    metrics.observe(call)
+    samples = read_samples(metrics.render().decode())
+    assert not [name for name, *_ in samples if name.startswith("gen_ai_")]
+    assert samples["tllm_gateway_http_responses_total", "200"] == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_requests_are_counted_by_model_operation_and_key(tmp_path: Path, stream: bool) -> None:
     file = tmp_path / "keys.json"

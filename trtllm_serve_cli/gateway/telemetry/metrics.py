@@ -46,6 +46,8 @@ OPERATIONS: Mapping[str, str] = {
 }
 # The value of `gen_ai.operation.name` for requests that the gateway forwards to Triton.
 _TRITON_OPERATION = "kserve"
+# Requests for these paths use only the tokenizer of a model, so they are not operations.
+_TOKENIZER_PATHS = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
 _DURATION_BUCKETS = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -148,7 +150,7 @@ class Metrics:
         self._responses.labels(str(call.status or 499)).inc()
         if call.rejected_by:
             self._rejected.labels(call.rejected_by, call.key_name).inc()
-        elif call.model:
+        elif call.model and call.path not in _TOKENIZER_PATHS:
             self._observe_generation(call)
 
     def _observe_generation(self, call: Call) -> None:
