@@ -79,9 +79,9 @@ async def unload_adapter(request: Request) -> Response:
     if not registry.remove_runtime_adapter(body.lora_name):
         raise ApiError(
             404,
-            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because no client has "
-            "loaded it with /v1/load_lora_adapter. Send the name of an adapter that a "
-            "client has loaded.",
+            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because it is not one of the "
+            "adapters that clients have loaded with /v1/load_lora_adapter. Send the name of one "
+            "of these adapters.",
             param="lora_name",
             code="model_not_found",
         )
@@ -119,8 +119,8 @@ def _check_allowed(request: Request) -> Path:
     if folder is None:
         raise ApiError(
             403,
-            "This gateway does not allow clients to load adapters. Ask the operator to start "
-            "the gateway with --runtime-lora-dir DIR.",
+            "This server does not allow clients to load adapters. Ask the operator to start the "
+            "server with --runtime-lora-dir DIR.",
         )
     key = find_call(request.scope).key
     if key is not None and key.models:

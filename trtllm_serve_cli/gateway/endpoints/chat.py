@@ -44,8 +44,8 @@ _encode = msgspec.json.encode
 class ChatPlan:
     """A planned chat completion: the engine request and the response settings.
 
-    If `repeats_usage` is set, each chunk contains the token counts so far. `new_parser` returns a
-    parser that finds tool calls and reasoning in the text of one sequence.
+    If `repeats_usage` is set, each chunk contains the token counts of its choice so far.
+    `new_parser` returns a parser that finds tool calls and reasoning in the text of one sequence.
     """
 
     generation: GenerationPlan

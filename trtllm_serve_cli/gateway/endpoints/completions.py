@@ -44,7 +44,7 @@ class CompletionPlan:
     The engine generates `num_generated` sequences for each prompt, and the response contains the
     best `num_choices` of them. If `scores_prompts` is set, the response contains the log
     probabilities of the prompts. If `discards_output` is set, the response contains only the
-    prompts. If `repeats_usage` is set, each chunk contains the token counts so far.
+    prompts. If `repeats_usage` is set, each chunk contains the token counts of its choice so far.
     """
 
     generations: list[GenerationPlan]
@@ -98,8 +98,9 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid(
             "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
         )
-    # Prompt log probabilities do not depend on sampling parameters, so do not apply the model's
-    # defaults. If `max_tokens` is 0, the engine still generates one token, which is discarded.
+    # Prompt log probabilities do not depend on sampling parameters, so requests for them do not use
+    # the model's defaults, not even for generated text. If `max_tokens` is 0, the engine still
+    # generates one token, which is discarded.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
         sampled = _without_sampling(body)
@@ -224,7 +225,10 @@ class CompletionWriter(Writer):
         self._prompts: dict[int, PromptFacts] = {}
 
     def first_events(self) -> bytes:
-        """Return the chunks with the prompts, if the client requested them."""
+        """Return the chunks with the prompts, if the client requested them.
+
+        If the client also requested their log probabilities, `events` returns the prompts.
+        """
         if not self._plan.echoes or self._plan.scores_prompts:
             return b""
         return b"".join(

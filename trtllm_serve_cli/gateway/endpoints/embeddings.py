@@ -67,7 +67,7 @@ def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings
         )
     inputs = body.inputs
     if not inputs or not all(inputs):
-        raise invalid("input is empty. Send a text or token ids.", "input")
+        raise invalid("input is empty or has an empty item. Send texts or token ids.", "input")
     if isinstance(body.input, list) and len({type(each) for each in body.input}) > 1:
         raise invalid("input has values of different types. Send texts or token ids.", "input")
     if len(inputs) > MAX_INPUTS:
@@ -85,7 +85,8 @@ def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings
 def encode_inputs(model: LoadedModel, body: EmbeddingsBody, prefix: str) -> list[list[int]]:
     """Return the token ids of each input, truncated if the request sets `truncate_prompt_tokens`.
 
-    Raise `ApiError` (400) if an input is too long or contains an unknown token id.
+    Raise `ApiError` (400) if an input is too long or contains an unknown token id, or if
+    `truncate_prompt_tokens` is 0.
     """
     longest = model.max_seq_len
     cut = body.truncate_prompt_tokens
@@ -141,7 +142,8 @@ def _encode(model: LoadedModel, each: str | list[int], prefix: str, limit: int |
 def cut_tokens(ids: list[int], plain: list[int], limit: int) -> list[int]:
     """Truncate a text to `limit` tokens, but keep the special tokens before and after it.
 
-    `ids` includes the special tokens; `plain` does not.
+    `ids` includes the special tokens; `plain` does not. If `limit` leaves no room for the text, or
+    `ids` does not contain `plain`, return the first `limit` of `ids`.
     """
     num_special = len(ids) - len(plain)
     for start in range(num_special + 1):

@@ -20,7 +20,7 @@ async def metrics(request: Request) -> Response:
 async def health(request: Request) -> Response:
     """Return status 200 if all models can receive requests and the server responds.
 
-    Otherwise, raise `ApiError` (503).
+    Otherwise, raise `ApiError` (503). The check skips models that the gateway cannot serve at all.
     """
     problems = list(request.app.state.models.find_problems())
     if problem := find_server_problem(request.app.state.config.server_directory):

@@ -58,7 +58,10 @@ def _tokenize(model: LoadedModel, body: TokenizeBody) -> dict[str, Any]:
     prompt = body.prompt
     if prompt is None:
         if model.template is None:
-            raise invalid(f"The model '{model.name}' has no chat template.", "messages")
+            raise invalid(
+                f"The model '{model.name}' has no chat template. Send prompt instead of messages.",
+                "messages",
+            )
         messages = body.messages or ()
         check_messages(messages)
         prompt = model.template.render(
@@ -99,7 +102,8 @@ def _detokenize(model: LoadedModel, body: DetokenizeBody) -> str:
     vocab_size = model.tokenizer.vocab_size
     if body.tokens and max(body.tokens) >= vocab_size:
         raise invalid(
-            f"tokens contains {max(body.tokens)}, but the vocabulary has {vocab_size} tokens.",
+            f"tokens contains the token id {max(body.tokens)}, but the vocabulary has "
+            f"{vocab_size} tokens.",
             "tokens",
         )
     return model.tokenizer.decode(body.tokens, skip_special_tokens=False)
