@@ -27,8 +27,8 @@ class Backend(Protocol):
 
         `fields` are the fields of a `GenerationRequest`. `on_update` is called from the event loop
         for each update until all sequences have finished or the request is cancelled. An update
-        with an error is always the last one. Raise `ApiError` (503) if the engine cannot receive
-        requests.
+        with an error is always the last one. Raise `ApiError` with status 503 if the engine cannot
+        receive requests, 400 if it does not support a field, or 413 if the request is too long.
         """
 
     def cancel(self, request_id: int) -> None:
@@ -40,4 +40,4 @@ class Backend(Protocol):
         """Return a decoder for the tokens of one sequence."""
 
     async def close(self) -> None:
-        """Close the connection. Requests in flight fail."""
+        """Close the connection. Requests in flight receive no more updates."""

@@ -1,8 +1,8 @@
 """Send token ids to the `tensorrt_llm` model of a Triton server over gRPC.
 
 The gateway uses this backend if it cannot connect to an engine worker directly: TensorRT-LLM
-engines run in Triton's C++ backend and have no worker, and workers on other machines are not
-reachable.
+engines run in Triton's C++ backend and have no worker, workers on other machines are not reachable,
+and the workers of several servers with the same model cannot be distinguished.
 """
 
 from __future__ import annotations

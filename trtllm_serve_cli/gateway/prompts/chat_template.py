@@ -74,7 +74,11 @@ class ChatTemplate:
         continues_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the prompt. Raise `ApiError` (400) if the template rejects the messages."""
+        """Return the prompt.
+
+        Raise `ApiError` (400) if a setting is invalid, or if the template cannot render the
+        messages.
+        """
         if continues_final_message and adds_generation_prompt:
             raise invalid(
                 "continue_final_message and add_generation_prompt cannot both be true. Set "

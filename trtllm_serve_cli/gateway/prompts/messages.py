@@ -40,7 +40,8 @@ def convert_message(message: ChatMessage) -> dict[str, Any]:
     """Return a message in the form that chat templates expect.
 
     Content parts are joined with line breaks, as in vLLM's server. Tool call arguments are parsed
-    into an object, or left as a string if they are not a valid JSON object.
+    into an object, or left as a string if they are not a valid JSON object. Raise `ApiError` (400)
+    if a content part is not supported.
     """
     converted: dict[str, Any] = msgspec.to_builtins(message)
     if isinstance(message.content, list):

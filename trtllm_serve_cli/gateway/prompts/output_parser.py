@@ -11,7 +11,8 @@ class ToolCallDelta:
     """Part of a streamed tool call.
 
     Only the first part of a call contains the `id` and the `name`. The concatenated `arguments` of
-    all parts are a JSON object. `index` is the zero-based position of the call in the response.
+    all parts are a JSON object, unless the model generated invalid JSON or reached the token limit.
+    `index` is the zero-based position of the call in the response.
     """
 
     index: int

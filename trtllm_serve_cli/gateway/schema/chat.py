@@ -16,7 +16,7 @@ Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
-    """A part of a message. Only text parts are supported."""
+    """A part of a message. Only texts and refusals are supported."""
 
     type: str
     text: str | None = None

@@ -1,7 +1,8 @@
 """Mark request fields that have no effect or are rejected.
 
 The marks are type annotations. If a request sets a field that is marked as rejected, the gateway
-rejects the request. `docs/reference/openai-parameters.md` is generated from the marks.
+rejects the request: `check_rejected` checks the fields of the body, and `translate` the fields
+inside parameters. `docs/reference/openai-parameters.md` is generated from the marks.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def find_marks(kind: type[msgspec.Struct]) -> Marks:
 def find_nested_marks(kind: type[msgspec.Struct]) -> dict[str, Mark]:
     """Return the mark of each field inside the parameters of a body, by path.
 
-    A path is for example `tools[].function.name`. Fields that contain other fields are omitted.
+    A path is for example `tools[].function.name`. Fields that contain other fields or have only one
+    valid value are omitted.
     """
     marks: dict[str, Mark] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():

@@ -75,8 +75,8 @@ class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
 class SamplingBody(msgspec.Struct, kw_only=True):
     """The fields that chat completions and completions have in common.
 
-    These are the model, the sampling parameters and some fields that have no effect. `PROMPT` is
-    the name of the field that contains the prompt.
+    They include the model, the sampling parameters, and fields that have no effect or are rejected.
+    `PROMPT` is the name of the field that contains the prompt.
     """
 
     PROMPT: ClassVar[str] = "messages"

@@ -1,4 +1,4 @@
-"""Send an OpenTelemetry span for each request that generates tokens.
+"""Send OpenTelemetry spans for requests that generate tokens or compute embeddings.
 
 The names of the `gen_ai.…` attributes are from OpenTelemetry's semantic conventions for generative
 AI. Source: https://github.com/open-telemetry/semantic-conventions,
