@@ -56,9 +56,9 @@ class GatewayConfig:
     `generation_config.json` are the defaults. `tool_parser` is the name of a tool call format in
     `prompts/tools/formats.py`, or None to detect the format from the model's template. Clients may
     load LoRA adapters from folders below `runtime_lora_dir`. `keys_file` contains the hashed API
-    keys. If `key_policy` is "auto", a key is required if this file exists. If `keys_file` is None,
-    the gateway accepts requests without a key. `max_header_bytes` and `max_body_bytes` limit the
-    size of a request. A request is rejected if its headers or its body have not arrived after
+    keys. If `key_policy` is "auto", a key is required if this file exists. If `key_policy`
+    is "on", a key is always required. `max_header_bytes` and `max_body_bytes` limit the size of a
+    request. A request is rejected if its headers or its body have not arrived after
     `receive_timeout_s`. At most `max_in_flight` requests run at the same time, and at most
     `max_waiting` more are queued. A client that does not read its response is disconnected after
     `send_timeout_s`. `log_format` is the format of the access log. `otlp_traces` is the URL that

@@ -140,7 +140,10 @@ class ModelRegistry:
         return True
 
     def find_problems(self) -> list[str]:
-        """Return a message for each model that cannot currently receive requests."""
+        """Return a message for each model that cannot currently receive requests.
+
+        Models that the gateway cannot serve at all are omitted.
+        """
         problems = []
         for name in self.base_names:
             model = self._models.get(name)

@@ -74,8 +74,8 @@ def gateway(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder on this machine with a tokenizer to use for all models. Default: for "
-            "each model, the folder that the model's configuration in Triton specifies.",
+            help="Folder on this machine with the tokenizer of the models whose configuration in "
+            "Triton does not specify a tokenizer folder.",
         ),
     ] = None,
     processes: Annotated[

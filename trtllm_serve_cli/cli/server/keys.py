@@ -71,8 +71,8 @@ def add(
     """Create an API key, and print it.
 
     The key is shown only once, because only its hash is stored. As soon as the first key exists,
-    servers that were started with --openai-auth auto require a key. Running servers notice new keys
-    within a second.
+    the OpenAI-compatible API requires a key, unless its authentication is off. Running servers
+    notice new keys within a second.
 
     Example:  tllm keys add alice --requests-per-minute 60 --expires-in 90d
     """
@@ -142,8 +142,9 @@ def revoke(
     output.notify(f"Revoked {name}.")
     if not read_keys(file):
         output.notify(
-            "No API key remains, so the OpenAI-compatible API rejects all requests. Next: tllm "
-            f"keys add NAME, or accept requests without a key: rm {file} && tllm restart"
+            "No API key remains, so the OpenAI-compatible API rejects all requests, unless its "
+            "authentication is off. Next: tllm keys add NAME, or accept requests without a key: "
+            f"rm {file} && tllm restart"
         )
 
 
