@@ -89,6 +89,15 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
             "Options follow the name of a command, for example `tllm bench token-norm-dist "
             "--concurrency 4`.",
         ),
+        (
+            ("bench", "--concurrency", "4", "trace", "x.jsonl"),
+            "for example `tllm bench trace --concurrency 4 x.jsonl`.",
+        ),
+        (
+            ("bench", "--speed=2", "x.jsonl"),
+            "Options follow the name of a command, for example `tllm bench trace --speed=2 x.jsonl",
+        ),
+        (("keys", "--nonsense"), "--nonsense"),
         (("metrics", "--nonsense"), "--nonsense"),
         (("remove", "a", "--all"), "A model name and --all cannot be used together."),
     ],
@@ -96,6 +105,12 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
 def test_wrong_usage_exits_with_2(tllm: Tllm, arguments: tuple[str, ...], message: str) -> None:
     code, out, err = tllm(*arguments)
     assert (code, out, message in err) == (2, "", True)
+
+
+@pytest.mark.parametrize("group", ["bench", "deploy", "keys", "lora"])
+def test_group_without_a_command_prints_its_help(tllm: Tllm, group: str) -> None:
+    _, out, err = tllm(group)
+    assert out + err == tllm(group, "--help")[1]
 
 
 @pytest.mark.parametrize(("synonym", "command"), SYNONYMS.items())

@@ -137,16 +137,32 @@ class FullSummaryGroup(SuggestingGroup):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the group's own options. Name a command if a command's option precedes it."""
+        """Parse the group's own options.
+
+        If a command's option precedes the command's name, the error shows the correct order.
+        """
         words = list(args)
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
-            if self.invoke_without_command or not words[0].startswith("-"):
+            reordered = None if self.invoke_without_command else self._reorder(words)
+            if reordered is None:
                 raise
-            example = f"{ctx.command_path} {next(iter(self.commands))} {shlex.join(words)}"
+            example = f"{ctx.command_path} {shlex.join(reordered)}"
             what = f"Options follow the name of a command, for example `{example}`."
             raise UsageError(what, ctx) from error
+
+    def _reorder(self, words: list[str]) -> list[str] | None:
+        """Return `words` after the name of a command that has the option `words[0]`, or None.
+
+        If `words` contains the name of such a command, use this command.
+        """
+        option = words[0].partition("=")[0] if words else ""
+        named = [word for word in words if word in self.commands]
+        for name in (*named, *self.commands):
+            if any(option in each.opts for each in self.commands[name].params):
+                return [name, *(word for word in words if word != name)]
+        return None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the name and the first sentence of each command."""
