@@ -172,12 +172,11 @@ def test_start_that_takes_too_long_suggests_a_longer_time_limit(home: Home) -> N
 
 def test_gateway_that_ends_suggests_its_log(home: Home) -> None:
     plan = fake_plan(home.servers, "silent")
-    missing = str(home.servers / "missing.pem")
     config = GatewayConfig(
         (ServedModel("m", "m", plan.endpoint),),
         port=free_ports(1)[0],
-        tls_certificate=missing,
-        tls_key=missing,
+        tls_certificate="/missing/cert.pem",
+        tls_key="/missing/key.pem",
     )
     with pytest.raises(LaunchFailed) as raised:
         start(dataclasses.replace(plan, gateway=config))
@@ -196,6 +195,18 @@ def test_unknown_failure_suggests_the_log_and_the_machine(home: Home) -> None:
     assert raised.value.next_step == (
         "search the log for the first error, and check this machine with `tllm doctor`; the full "
         f"log is {plan.log}"
+    )
+
+
+def test_program_that_cannot_be_started_suggests_the_machine(home: Home) -> None:
+    plan = dataclasses.replace(fake_plan(home.servers), argv=("/missing/tritonserver",))
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert raised.value.why == (
+        "/missing/tritonserver could not be started: No such file or directory"
+    )
+    assert raised.value.next_step == (
+        f"check this machine with `tllm doctor`; the full log is {plan.log}"
     )
 
 

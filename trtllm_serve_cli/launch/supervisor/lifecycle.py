@@ -252,10 +252,14 @@ def _suggest_checks_of_machine(plan: LaunchPlan, state: ServerState) -> str:
     """Return what to check after a failure whose cause is not in a model."""
     if state.exit_code is not None:
         return "search the log for the first error, and check this machine with `tllm doctor`"
-    # Triton was still running, so the gateway ended or the time limit was reached.
+    # Triton did not exit, so the time limit was reached, the gateway ended, or Triton could not be
+    # started.
     if any(line.startswith("the server was not ready after") for line in state.why):
         return f"allow more time, for example --timeout {2 * plan.timeout_s:g}"
-    return f"read the gateway's log, {plan.gateway_log}, or start without the gateway: --no-openai"
+    if any(line.startswith("the OpenAI-compatible gateway ") for line in state.why):
+        log = plan.gateway_log
+        return f"read the gateway's log, {log}, or start without the gateway: --no-openai"
+    return "check this machine with `tllm doctor`"
 
 
 def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subprocess.Popen[bytes]:
