@@ -60,7 +60,8 @@ def test_server_without_explicit_mode_is_rejected(home: Home) -> None:
     with pytest.raises(BadInput, match="cannot load or unload demo") as raised:
         find_controlled(home, "demo")
     assert raised.value.why == "the server's model control mode is 'none'"
-    assert "tllm start -m demo --model-control-mode explicit" in raised.value.next_step
+    command = "`tllm stop -m demo && tllm start -m demo --model-control-mode explicit`"
+    assert command in raised.value.next_step
 
 
 def test_unknown_model_is_rejected(home: Home) -> None:

@@ -42,12 +42,12 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
             "with `tllm start -m A -m B`",
         )
     if server.plan.model_control_mode != "explicit":
-        models = " -m ".join(server.models)
+        models, stop = " -m ".join(server.models), f"tllm stop -m {server.models[0]}"
         raise BadInput(
             f"The server cannot load or unload {name}.",
             why=f"the server's model control mode is {server.plan.model_control_mode!r}",
             next_step="restart the server with "
-            f"`tllm stop && tllm start -m {models} --model-control-mode explicit`",
+            f"`{stop} && tllm start -m {models} --model-control-mode explicit`",
         )
     return server
 
