@@ -214,9 +214,13 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
 
     rate, concurrency, ramp_s = common.request_rate, common.concurrency, common.ramp or 0.0
     if common.arrival is not None and rate is None:
-        raise typer.BadParameter("--arrival requires --request-rate.")
+        raise typer.BadParameter(
+            "--arrival requires --request-rate. Add --request-rate, or omit --arrival."
+        )
     if common.burstiness is not None and common.arrival != "gamma":
-        raise typer.BadParameter("--burstiness requires --arrival gamma.")
+        raise typer.BadParameter(
+            "--burstiness requires --arrival gamma. Add --arrival gamma, or omit --burstiness."
+        )
     if rate is not None:
         return AtRate(
             rate,
@@ -249,7 +253,9 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
     for objective in objectives:
         needed = objective.time_metric.needs
         if needed is not None and not is_set[needed]:
-            raise typer.BadParameter(f"--slo {objective} requires {needed}.")
+            raise typer.BadParameter(
+                f"--slo {objective} requires {needed}. Add {needed}, or omit this objective."
+            )
     return objectives
 
 

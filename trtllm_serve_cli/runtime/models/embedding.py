@@ -80,13 +80,17 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         names = [] if prompt_name is None else list(prompt_name.reshape(-1))
         found = {self._settings.find_prompt(_as_text(each, "prompt_name")) for each in names}
         if len(found) > 1:
-            raise InvalidRequest("prompt_name differs between rows; send one request per prompt")
+            raise InvalidRequest(
+                "prompt_name differs between rows; send a separate request for each prompt_name"
+            )
         return found.pop() if found else ""
 
     def _read_dimensions(self, tensor: Array | None) -> int | None:
         sizes = {int(each) for each in ([] if tensor is None else tensor.reshape(-1))}
         if len(sizes) > 1:
-            raise InvalidRequest("dimensions differs between rows; send one request per size")
+            raise InvalidRequest(
+                "dimensions differs between rows; send a separate request for each value"
+            )
         for size in sizes:
             self._settings.check_dimensions(size)
         return sizes.pop() if sizes else None

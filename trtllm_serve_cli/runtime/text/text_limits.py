@@ -45,7 +45,7 @@ def check_prompt_lengths(name: str, prompts: Sequence[str], max_seq_len: int) ->
     max_bytes = max(_MAX_BYTES, max_seq_len * _BYTES_PER_TOKEN)
     if num_bytes > max_bytes:
         raise InvalidRequest(
-            f"{name} has {num_bytes} bytes, but a request may have at most {max_bytes}; send "
+            f"{name} has {num_bytes} bytes, but a request may contain at most {max_bytes}; send "
             "shorter or fewer texts"
         )
 
@@ -58,6 +58,6 @@ def check_word_lengths(name: str, rows: Sequence[Sequence[str]]) -> None:
     length = sum(len(word) for words in rows for word in words)
     if num_words > MAX_WORD_TOKENS or length > _MAX_WORD_LENGTH:
         raise InvalidRequest(
-            f"{name} has {num_words} words in a row and {length} characters in all rows; send at "
-            f"most {MAX_WORD_TOKENS} words and {_MAX_WORD_LENGTH} characters"
+            f"{name} has up to {num_words} words per row and {length} characters in total; send at "
+            f"most {MAX_WORD_TOKENS} words per row and {_MAX_WORD_LENGTH} characters in total"
         )
