@@ -15,7 +15,10 @@ from trtllm_serve_cli.sources.registry import guess_source
 
 
 def check_name(model: ModelSection) -> None:
-    """Raise `BadInput` if the name is not valid, with a valid name if it looks like a source."""
+    """Raise `BadInput` if the name is not valid.
+
+    If the source is set, or if the name looks like a source, the error suggests a valid name.
+    """
     try:
         check_model_name(model.name)
     except BadInput as error:

@@ -41,14 +41,16 @@ def interruptible() -> Iterator[Interruption]:
 def interrupts_blocked() -> Iterator[None]:
     """Block SIGINT in this thread and in the processes that it spawns.
 
-    Ctrl-C sends SIGINT to all processes. A process that is starting would print a traceback.
+    Ctrl-C sends SIGINT to all processes of the terminal's foreground process group. A process that
+    is starting would print a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     from multiprocessing import resource_tracker
 
-    # multiprocessing starts this process with the first worker, and unblocks SIGINT afterwards.
+    # Otherwise, multiprocessing would start the resource tracker with the first worker, and then
+    # unblock SIGINT.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -193,7 +193,7 @@ def open_benchmark(
     models = tuple(_find_model(target, settings) for target in targets)
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:
-        # Until the run is complete, Ctrl-C must not discard it and the runs before it.
+        # Ctrl-C ends this run early, but must not discard its records or the earlier runs.
         with interruptible() as interruption:
             shares = plan_workers(
                 settings,

@@ -141,8 +141,8 @@ def run_search(
     """Benchmark one rate after another until the highest rate that meets the objectives is found.
 
     `open_at` returns a benchmark for the given rate. A run that does not finish ends the search.
-    `keep` receives the result for each rate. Afterwards, the search keeps only its figures, because
-    the records of all requests need too much memory.
+    `keep` receives the result for each rate. The search itself keeps the request records of only
+    one rate, because the records of all rates would need too much memory.
     """
     probes: list[Probe] = []
     result: BenchmarkResult | None = None

@@ -77,7 +77,7 @@ class SharedOptions:
             (
                 "Time during which requests are sent. Cannot be combined with --num-requests. "
                 "Default: no time limit, or 30 seconds per measurement in a search without "
-                "--num-requests."
+                "--num-requests (with --simulate, less if the rate exceeds 1000)."
             ),
             metavar="SECONDS",
             panel=_AMOUNT,

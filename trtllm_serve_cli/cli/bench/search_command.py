@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _DURATION_S = 30.0
-# The maximum number of requests in a simulated run, because their records need about 20 KiB per
-# request of 128 tokens.
+# The default duration of a simulated run is reduced to that of about this many requests, because
+# the records of a request of 128 tokens need about 20 KiB.
 _MAX_SIMULATED = 30_000
 # The default of --max-rate, as a multiple of --min-rate. Without a limit, a search whose objective
-# is met at every rate would use more and more time and memory.
+# is met at every rate would not end.
 _DEFAULT_RANGE = 1000
 
 
@@ -44,8 +44,8 @@ def run_search_job(
     """Find the highest rate that meets the objectives, then print and write the result.
 
     Raise `BadParameter` if --slo is missing or if --max-rate is below --min-rate, `CheckFailed` if
-    the lowest rate already misses an objective, or the exceptions of `raise_failure` if the search
-    ended early.
+    the lowest rate already misses an objective, `TllmError` if a file could not be written, or the
+    exceptions of `raise_failure` if the search ended early.
     """
     if not options.slo:
         raise typer.BadParameter(

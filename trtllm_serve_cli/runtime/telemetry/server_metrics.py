@@ -1,8 +1,9 @@
 """Publish what the supervisor has recorded about the server on Triton's metrics page.
 
-One process publishes these metrics, because Triton adds up the counters of all processes: the first
-instance of the model `$TLLM_STATE_PUBLISHER`. The supervisor's record is in the folder
-`$TLLM_STATE_FOLDER`. Both variables are set only if `tllm start` starts the server on this machine.
+Only the first instance of the model `$TLLM_STATE_PUBLISHER` publishes these metrics, because Triton
+adds up the counters of all processes. The supervisor's record is in the folder
+`$TLLM_STATE_FOLDER`. The supervisor sets both variables if Triton does not run in a container and
+loads a text model when it starts.
 """
 
 from __future__ import annotations

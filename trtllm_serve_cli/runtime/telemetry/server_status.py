@@ -1,4 +1,4 @@
-"""Read the supervisor's record of the server that runs the gateway's models."""
+"""Read the supervisor's record of a server."""
 
 from __future__ import annotations
 

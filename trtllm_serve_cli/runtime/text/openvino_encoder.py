@@ -1,10 +1,10 @@
 """Encode texts with the OpenVINO model of a tokenizer, `openvino_tokenizer.xml`.
 
 `openvino_genai.Tokenizer.encode` holds the GIL, so a long text would block all other threads of
-the process for up to seconds. It also truncates texts silently: GenAI's conversion of a GGUF file
-limits each text to the model's context. Such texts would appear to have exactly this number of
-tokens. `OpenVinoEncoder` therefore runs the same model with OpenVINO's own API, which releases the
-GIL, and removes the limit.
+the process, possibly for several seconds. It may also truncate texts silently: GenAI's conversion
+of a GGUF file limits each text to the model's context, so a longer text appears to have exactly as
+many tokens as the context. `OpenVinoEncoder` therefore removes the limit from the model, and runs
+the model with OpenVINO's own API, which releases the GIL.
 """
 
 from __future__ import annotations

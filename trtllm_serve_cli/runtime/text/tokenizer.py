@@ -52,7 +52,10 @@ class Tokenizer(Protocol):
 
 
 class OpenVinoTokenizer:
-    """A tokenizer that OpenVINO GenAI loads from `openvino_tokenizer.xml`."""
+    """A tokenizer in the files `openvino_tokenizer.xml` and `openvino_detokenizer.xml`.
+
+    `OpenVinoEncoder` encodes texts, and OpenVINO GenAI decodes tokens.
+    """
 
     def __init__(self, directory: Path) -> None:
         import openvino_genai
@@ -204,8 +207,8 @@ def _find_backend(tokenizer: Any, *method_names: str) -> Any:
     """Return the tokenizer of the `tokenizers` library, or None if its results would be different.
 
     `decode_batch` is six times as fast as decoding each sequence separately with Transformers, and
-    `encode` needs no lock. The results are equal unless a model's own tokenizer class overrides
-    Transformers' methods.
+    `encode_batch` needs no lock. The results are equal unless a model's own tokenizer class
+    overrides Transformers' methods.
     """
     methods = (getattr(type(tokenizer), name, None) for name in method_names)
     is_plain = all(

@@ -39,7 +39,7 @@ class WorkerProcess(WorkerLink):
     Exceptions in `on_stats` and `on_state` are logged. `command` is the command that starts a
     worker, without the worker's options. By default, the interpreter `python` runs this package's
     worker. `python_path` is the folder of the worker's package, by default the folder of this
-    package. `logs_start` writes the durations of a worker's startup stages to the log.
+    package. If `logs_start` is set, the durations of a worker's startup stages are logged.
     """
 
     def __init__(

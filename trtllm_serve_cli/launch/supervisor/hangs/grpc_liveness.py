@@ -2,8 +2,9 @@
 
 The supervisor does not import `grpc`, which needs 20 MB and has threads that do not survive the
 fork of a new process. The request for `ServerLive` has the same bytes each time, and every response
-is a sign of life, so a few frames of HTTP/2 are sufficient (RFC 9113 and RFC 7541). Only silence is
-a hang: a server that refuses the connection or the certificate, or resets the connection, responds.
+is a sign of life, so a few frames of HTTP/2 are sufficient (RFC 9113 and RFC 7541). Only a timeout
+counts as a hang: a server that refuses or resets the connection, or rejects the certificate, has
+responded.
 """
 
 from __future__ import annotations

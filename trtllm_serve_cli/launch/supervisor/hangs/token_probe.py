@@ -51,9 +51,9 @@ def count_steps(endpoint: Endpoint, parts: Container[str]) -> int:
 class TokenProbe:
     """Requests tokens from one model. Each request runs in a thread.
 
-    `parts` are the Triton models of the model, including its engine. If the engine completes no
-    step for `idle_s` seconds, the probe requests a token with a timeout of `timeout_s` seconds.
-    `clock` returns the time in seconds.
+    `parts` are the names of all Triton models in the model's repository. If the engine among them
+    completes no step for `idle_s` seconds, the probe requests a token with a timeout of `timeout_s`
+    seconds. `clock` returns the time in seconds.
     """
 
     def __init__(

@@ -57,8 +57,8 @@ class HangWatch:
 
         Keep the gateway's files, because the gateway keeps running when Triton is restarted.
         """
-        # If the disk is full, continue without heartbeat files. Triton and the models in `_models`
-        # are then monitored only with requests, and the gateway is not monitored.
+        # If the disk is full, continue without heartbeat files. Triton and the models that are
+        # always loaded are then monitored only with requests, and the gateway is not monitored.
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
         for path in self._folder.glob("*"):

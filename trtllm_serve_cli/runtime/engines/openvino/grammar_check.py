@@ -10,8 +10,8 @@ engine, `GrammarCheck` first compiles each guide in a process that it can kill, 
 tokens with it. The process uses a one-layer model and the engine's tokenizer.
 
 The process first writes the line "ready". It then reads one JSON object per line:
-{"type": ..., "guide": ...}. It responds to each object with the fields of a `CheckedGuide` on one
-line.
+{"type": ..., "guide": ...}. It responds to each object with a JSON object on one line, which
+contains the fields of a `CheckedGuide`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CheckedGuide:
 
 
 class GrammarCheck:
-    """A checker that compiles and samples guides in a separate process.
+    """A checker that compiles guides, and samples tokens with them, in a separate process.
 
     The process starts when the first guide is checked. This class is not thread-safe.
     """
@@ -71,7 +71,7 @@ class GrammarCheck:
         self._results: OrderedDict[tuple[str, str], CheckedGuide] = OrderedDict()
 
     def check(self, guide_type: str, guide: str) -> CheckedGuide:
-        """Check a guide. The process has `CHECK_LIMIT_S` seconds to compile and sample it."""
+        """Check a guide. The process has `CHECK_LIMIT_S` seconds for the check."""
         key = (guide_type, guide)
         if key not in self._results:
             result = self._query({"type": guide_type, "guide": guide})

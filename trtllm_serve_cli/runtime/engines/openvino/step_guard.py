@@ -58,7 +58,8 @@ class StepGuard:
     """Compare steps with guides to steps without guides."""
 
     def __init__(self) -> None:
-        # Until steps without guides are known, assume that all cores worked for the thread.
+        # Until a step without guides has been measured, assume that a step takes as long as the
+        # thread's CPU time multiplied by the number of cores.
         self._duration_s, self._thread_s = float(os.cpu_count() or 1), 1.0
         self._num_slow = 0
 
