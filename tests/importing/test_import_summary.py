@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from tests.samples.builds import ENGINE
+from tests.samples.tensorrt_engines import tensorrt_engine
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.importing.import_summary import describe_serving, describe_stages
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
@@ -24,6 +26,17 @@ def lines(
 def test_limits_are_stated_with_the_card() -> None:
     assert lines("openvino", None) == ["Limits: 64 sequences, 256 tokens per step"]
     assert lines("vllm", "a100") == ["Limits on a100-80gb: 256 sequences, 8,192 tokens per step"]
+
+
+def test_limits_of_a_built_engine_are_those_of_its_build(tmp_path: Path) -> None:
+    repository = plan_repository("m", tensorrt_engine(tmp_path), ServingOptions(max_batch_size=4))
+    (limits, *_) = describe_serving(repository, None, load_gpu("a100"))
+    assert limits == "Limits: 16 sequences, 8,192 tokens per step"
+
+
+def test_engine_of_an_old_version_has_no_known_limits(tmp_path: Path) -> None:
+    engine = tensorrt_engine(tmp_path, max_num_tokens=None)
+    assert list(describe_serving(plan_repository("m", engine, ServingOptions()), None, None)) == []
 
 
 def test_fp8_is_offered_on_cards_that_support_it() -> None:

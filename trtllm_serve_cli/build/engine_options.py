@@ -48,7 +48,8 @@ class EngineOptions:
         Count | None,
         Option(
             "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), 256 "
-            "(pytorch, vllm; up to 1024 depending on the GPU), trtllm-build's default (tensorrt)."
+            "(pytorch, vllm; up to 1024 depending on the GPU), trtllm-build's default (tensorrt; "
+            "256 to 1024 on a known GPU)."
         ),
     ] = None
     max_input_len: Annotated[
@@ -61,7 +62,7 @@ class EngineOptions:
         Option(
             "Maximum number of tokens in an engine step. Default: 256 (openvino), 8192 (sim), 8192 "
             "(pytorch; 16384 on fast GPUs), 8192 (vllm; 2048 to 16384 depending on the GPU), "
-            "trtllm-build's default (tensorrt)."
+            "trtllm-build's default (tensorrt; 8192 or 16384 on a known GPU)."
         ),
     ] = None
     opt_num_tokens: Annotated[

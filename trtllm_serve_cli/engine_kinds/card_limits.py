@@ -1,4 +1,4 @@
-"""Choose default limits for engines that serve a checkpoint on this machine's GPUs."""
+"""Choose default limits for the engines that run on this machine's GPUs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,12 @@ from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.versions import Container
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
-from trtllm_serve_cli.engine_kinds.serving import OUR_CORE_MODEL, CoreModel, ServingOptions
+from trtllm_serve_cli.engine_kinds.serving import (
+    OUR_CORE_MODEL,
+    CoreModel,
+    ServingOptions,
+    describe_limits,
+)
 
 Values = dict[str, str]
 # The program that starts the processes of an engine on several GPUs. `mpirun` starts one Triton
@@ -122,7 +127,8 @@ class Serving:
     `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
     parameters of the models, or an empty string for the newest version. `backends` maps each layout
     to the Triton backend that the layout requires. For `native_layout`, `--engine auto` chooses
-    this kind if the kind reads the checkpoint's format. `model_yaml` is set if the file
+    this kind if the kind reads the checkpoint's format. `describe_limits` returns the engine's
+    limits as text, or an empty string if they are unknown. `model_yaml` is set if the file
     `model.yaml` contains arguments for TensorRT-LLM's LLM API. It returns these arguments and the
     entries that remain in `config.pbtxt`.
     """
@@ -141,6 +147,7 @@ class Serving:
     contract_version: Callable[[Engine], str] = lambda engine: ""
     backends: Mapping[str, str] | None = None
     native_layout: Layout | None = None
+    describe_limits: Callable[[Engine, Mapping[str, str]], str] = describe_limits
     model_yaml: Callable[[Mapping[str, str]], tuple[dict[str, Any], Values]] | None = None
 
 

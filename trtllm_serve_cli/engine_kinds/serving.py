@@ -52,6 +52,21 @@ class CoreModel:
 OUR_CORE_MODEL = CoreModel()
 
 
+def describe_limits(engine: Engine, values: Mapping[str, str]) -> str:
+    """Return the engine's limits, for example "64 sequences, 256 tokens per step".
+
+    `values` are the parameters of the model repository. Return an empty string if they do not
+    contain the limits.
+    """
+    sequences, tokens = (values.get(name) for name in ("max_num_seqs", "max_num_tokens"))
+    return show_limits(int(sequences), int(tokens)) if sequences and tokens else ""
+
+
+def show_limits(max_num_seqs: int, max_num_tokens: int) -> str:
+    """Format the two limits that all engine kinds have."""
+    return f"{max_num_seqs:,} sequences, {max_num_tokens:,} tokens per step"
+
+
 def choose_context_length(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> int:

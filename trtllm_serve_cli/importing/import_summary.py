@@ -20,13 +20,13 @@ def describe_serving(
     `quantization` is the value of the `--quantization` option. `card` is the type of this machine's
     GPU, or `None` if the machine has no GPU or the GPU is not in tllm's GPU table.
     """
-    parameters = repository.parameters
-    sequences, tokens = (parameters.get(name) for name in ("max_num_seqs", "max_num_tokens"))
-    if sequences and tokens:
-        # Only engines with engine arguments have limits that depend on the GPU.
-        depends_on_card = repository.engine.llm_arguments is not None
+    engine = repository.engine
+    serving = find_kind(engine.kind).serving
+    if limits := serving.describe_limits(engine, repository.parameters):
+        # Only engines with engine arguments have limits that depend on the present GPU.
+        depends_on_card = engine.llm_arguments is not None
         origin = f" on {card.name}" if card and depends_on_card else ""
-        yield f"Limits{origin}: {int(sequences):,} sequences, {int(tokens):,} tokens per step"
+        yield f"Limits{origin}: {limits}"
     if _can_convert_to_fp8(repository, quantization, card):
         yield (
             "This GPU supports FP8. To use it, import the model with --quantization fp8. "

@@ -51,8 +51,8 @@ class Formats:
 class ParallelPlan:
     """The memory use and the speed of a model with a given parallelism.
 
-    `limits` are the default limits of engines that serve a checkpoint without a build. `speed` and
-    `limits` are None if the model does not fit.
+    `limits` are the default limits of engines. `speed` and `limits` are None if the model does not
+    fit.
     """
 
     parallelism: Parallelism

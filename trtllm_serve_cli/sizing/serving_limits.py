@@ -24,6 +24,7 @@ from trtllm_serve_cli.sizing.stages import split_stages
 # tokens of Llama 2 7B on an H200 is 0.33 s.
 _STEP_S = 0.35
 _MIN_TOKENS, _MAX_TOKENS = 2048, 16384
+_MIN_UNSPLIT_TOKENS = 8192
 _MIN_SEQUENCES, _MAX_SEQUENCES = 256, 1024
 # The minimum space in the KV cache for each sequence, in tokens. With less space, the engine would
 # repeatedly preempt and recompute sequences.
@@ -36,6 +37,15 @@ class ServingLimits:
 
     max_num_seqs: int
     max_num_tokens: int
+
+    @property
+    def max_unsplit_tokens(self) -> int:
+        """The value of `max_num_tokens` for engines that reject prompts with more tokens.
+
+        By default, TensorRT-LLM does not split a long prompt into several steps. A slow GPU does
+        not lower the limit below TensorRT-LLM's default.
+        """
+        return max(self.max_num_tokens, _MIN_UNSPLIT_TOKENS)
 
 
 def choose_limits(

@@ -72,6 +72,18 @@ def test_output_fits_80_columns(tllm: Tllm) -> None:
     assert "Minimum number of GPUs: 1 (--tp 1 --pp 1)" in out
 
 
+@pytest.mark.parametrize(
+    ("gpu", "limits"),
+    [
+        ("h200", "1,024 sequences and 16,384 tokens per step (pytorch and tensorrt: 16,384)"),
+        ("l4", "256 sequences and 2,048 tokens per step (pytorch and tensorrt: 8,192)"),
+    ],
+)
+def test_default_limits_of_engines_are_printed(tllm: Tllm, gpu: str, limits: str) -> None:
+    out = tllm("plan", "-s", "local:m", "--gpu", gpu)[1]
+    assert f"Default limits on this number of GPUs: {limits}" in " ".join(out.split())
+
+
 def test_imported_model_is_found_by_its_name(tllm: Tllm) -> None:
     add_model(find_home(), "mine")
     code, _, err = tllm("plan", "-m", "mine", "--gpu", "h200")

@@ -36,6 +36,7 @@ def test_reads_the_build_of_an_engine(tmp_path: Path) -> None:
         max_beam_width=2,
         max_seq_len=2048,
         world_size=2,
+        max_num_tokens=8192,
     )
 
 

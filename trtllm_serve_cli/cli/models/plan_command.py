@@ -182,8 +182,9 @@ def _describe_options(plan: SizePlan) -> Iterator[str]:
         return
     if limits := plan.smallest.limits:
         yield (
-            f"Default limits of vllm and pytorch on this number of GPUs: {limits.max_num_seqs:,} "
-            f"sequences and {limits.max_num_tokens:,} tokens per step"
+            f"Default limits on this number of GPUs: {limits.max_num_seqs:,} sequences and "
+            f"{limits.max_num_tokens:,} tokens per step (pytorch and tensorrt: "
+            f"{limits.max_unsplit_tokens:,})"
         )
     fp8 = plan.smallest_in_fp8
     if fp8 and fp8.speed and plan.smallest.speed:

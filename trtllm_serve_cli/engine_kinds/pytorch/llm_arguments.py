@@ -15,7 +15,6 @@ from packaging.version import Version
 
 from trtllm_serve_cli.build.engine_options import EngineOptions, refuse_unsupported
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
-from trtllm_serve_cli.engine_kinds.checkpoint_serving import MAX_NUM_TOKENS
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 
@@ -59,12 +58,8 @@ def plan_llm_limits(limits: ServingLimits) -> Arguments:
     """Return the arguments for the limits.
 
     `LLM` rejects prompts longer than `max_num_tokens` unless chunked prefill is enabled.
-    Therefore, a slow GPU does not lower this limit.
     """
-    return {
-        "max_batch_size": limits.max_num_seqs,
-        "max_num_tokens": max(MAX_NUM_TOKENS, limits.max_num_tokens),
-    }
+    return {"max_batch_size": limits.max_num_seqs, "max_num_tokens": limits.max_unsplit_tokens}
 
 
 def plan_llm_arguments(

@@ -23,6 +23,7 @@ from trtllm_serve_cli.build.tensorrt.tensorrt_plan import plan_tensorrt
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit, find_examples_dir
 from trtllm_serve_cli.build.tensorrt.versions import parse_version
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
+from trtllm_serve_cli.engine_kinds.tensorrt.default_limits import with_default_limits
 from trtllm_serve_cli.engine_kinds.tensorrt.serving import PAGED_CONTEXT_PARAMETERS
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.shape import parse_shape
@@ -55,12 +56,14 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     steps = plan_tensorrt(
         shape,
         checkpoint.path,
-        options,
+        with_default_limits(request, tools, shape, version),
         toolkit,
         tools.gpu,
         published_name=str(config.get("_name_or_path") or checkpoint.source),
     )
     weights = options.quantization or options.dtype
+    # The default limits are not among the facts, although they are part of the engine. They follow
+    # from the other facts, and a change to their rules must not cause engines to be built again.
     facts = {
         **facts_of_engine(checkpoint, request.kind, weights),
         "options": list_chosen(options),

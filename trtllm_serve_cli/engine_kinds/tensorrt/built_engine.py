@@ -33,7 +33,8 @@ _EXTERNAL_DRAFTS = (2, "draft_tokens_external", "DRAFT_TOKENS_EXTERNAL")
 class TensorRtBuild:
     """The build settings of a TensorRT engine.
 
-    Lengths are in tokens. `world_size` is the number of GPUs. KV cache reuse and chunked context
+    Lengths are in tokens. `world_size` is the number of GPUs. `max_num_tokens` is None if the
+    engine's files do not contain this limit. KV cache reuse and chunked context
     require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts` can check the
     tokens of a draft model. `file_name` is the name of each rank's engine file, with `{}` in place
     of the rank.
@@ -50,6 +51,7 @@ class TensorRtBuild:
     max_beam_width: int
     max_seq_len: int
     world_size: int
+    max_num_tokens: int | None = None
     has_paged_context_fmha: bool = False
     accepts_drafts: bool = False
     file_name: str = "rank{}.engine"
@@ -191,6 +193,7 @@ def _parse(config: dict[str, Any]) -> TensorRtBuild:
         max_beam_width=int(build.get("max_beam_width") or 1),
         max_seq_len=int(length),
         world_size=int((model.get("mapping") or {}).get("world_size") or 1),
+        max_num_tokens=int(build.get("max_num_tokens") or 0) or None,
         has_paged_context_fmha=has_paged_context_fmha(build),
         accepts_drafts=accepts_drafts(build),
     )

@@ -13,7 +13,12 @@ from collections.abc import Mapping
 
 from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine
 from trtllm_serve_cli.engine_kinds.kind import Serving
-from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL, CoreModel, ServingOptions
+from trtllm_serve_cli.engine_kinds.serving import (
+    DRAFT_MODEL,
+    CoreModel,
+    ServingOptions,
+    show_limits,
+)
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import built_of
 from trtllm_serve_cli.engine_kinds.tensorrt.draft import describe_draft
 from trtllm_serve_cli.errors import BadInput
@@ -78,6 +83,12 @@ def _plan_values(
     }
 
 
+def _describe_limits(engine: Engine, values: Mapping[str, str]) -> str:
+    built = built_of(engine)
+    num_tokens = built.max_num_tokens
+    return show_limits(built.max_batch_size, num_tokens) if num_tokens else ""
+
+
 def _check_values(engine: Engine, values: Mapping[str, str]) -> None:
     backend = values["triton_backend"]
     if backend != _BACKEND:
@@ -134,6 +145,7 @@ SERVING = Serving(
     plan_values=_plan_values,
     core=CoreModel(backend_parameter="triton_backend", entries=_FIXED),
     check_values=_check_values,
+    describe_limits=_describe_limits,
     empty_is_default=True,
     describe_draft=describe_draft,
     draft_parameter="draft_engine_dir",
