@@ -12,6 +12,7 @@ pytest.importorskip("openvino_genai", reason="pip install 'trtllm-serve-cli[embe
 
 import openvino_genai
 
+from trtllm_serve_cli.runtime.engines.openvino import threads
 from trtllm_serve_cli.runtime.engines.openvino.loading import load_pipeline
 
 
@@ -28,6 +29,11 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(openvino_genai, "ContinuousBatchingPipeline", load)
     monkeypatch.setattr(openvino_genai, "draft_model", lambda model, device: model.name)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def no_cpu_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "read_cpu_limit", lambda: None)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import openvino
 
 from ...embedding import Vector, normalize, pad_right, pool
 from ...embedding_settings import EmbeddingSettings
+from .threads import thread_properties
 
 
 class OpenVinoEmbedder:
@@ -26,9 +27,8 @@ class OpenVinoEmbedder:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._settings = EmbeddingSettings.from_dict(config["embedding"])
-        properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
-        if num_threads := int(config["num_threads"]):
-            properties["INFERENCE_NUM_THREADS"] = num_threads
+        threads = thread_properties(int(config["num_threads"]))
+        properties = {"PERFORMANCE_HINT": "LATENCY", **threads}
         path = Path(config["engine_dir"], "openvino_model.xml")
         if not path.exists():
             raise FileNotFoundError(f"{path} is missing; rebuild the engine")

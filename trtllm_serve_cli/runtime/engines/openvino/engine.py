@@ -57,7 +57,8 @@ class OpenVinoEngine:
 
     `config` contains engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
     max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads, num_draft_tokens
-    and draft_model_dir. If num_threads is 0, the engine uses all cores.
+    and draft_model_dir. If num_threads is 0, the engine uses all cores that the
+    process may use.
 
     Speculative decoding is disabled if num_draft_tokens is 0. Otherwise, the model in the
     draft_model_dir folder generates the draft tokens. If draft_model_dir is empty, the engine

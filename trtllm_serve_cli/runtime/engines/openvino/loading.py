@@ -9,6 +9,7 @@ import openvino_genai
 
 from ...lora.adapter import Adapter
 from .lora import adapter_properties
+from .threads import thread_properties
 
 
 def load_pipeline(
@@ -19,9 +20,7 @@ def load_pipeline(
     scheduler.max_num_seqs = int(config["max_batch_size"])
     scheduler.max_num_batched_tokens = int(config["max_num_tokens"])
     scheduler.enable_prefix_caching = reuses_blocks(config)
-    properties: dict[str, Any] = {}
-    if num_threads := int(config["num_threads"]):
-        properties["INFERENCE_NUM_THREADS"] = num_threads
+    properties = thread_properties(int(config["num_threads"]))
     if _uses_draft_model(config):
         draft = _find_model(Path(config["draft_model_dir"]), "the draft model")
         properties["draft_model"] = openvino_genai.draft_model(draft, "CPU")

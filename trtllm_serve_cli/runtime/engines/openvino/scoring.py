@@ -24,6 +24,7 @@ from ...engine import (
 )
 from ...triton.tensors import Array
 from ..sequence_end import find_end
+from .threads import thread_properties
 
 # The number of prompt tokens per inference. It limits the memory that the logits need.
 CHUNK_SIZE = 128
@@ -33,15 +34,15 @@ class Scorer:
     """A model that scores prompts and selects the first token of the response, in its own thread.
 
     The model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0, the
-    model uses all cores. If `has_adapter` is true, all requests are rejected, because this copy of
-    the model does not apply the adapter. `pending` maps the id of each request in flight to its
-    future.
+    model uses all cores that the process may use. If `has_adapter` is true, all requests are
+    rejected, because this copy of the model does not apply the adapter. `pending` maps the id of
+    each request in flight to its future.
     """
 
     def __init__(self, engine_dir: Path, num_threads: int, *, has_adapter: bool) -> None:
         self.pending: dict[int, Future[SequenceUpdate]] = {}
         self._engine_dir = engine_dir
-        self._properties = {"INFERENCE_NUM_THREADS": num_threads} if num_threads else {}
+        self._properties = thread_properties(num_threads)
         self._has_adapter = has_adapter
         self._model: Any = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scorer")

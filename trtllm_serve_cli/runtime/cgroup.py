@@ -1,0 +1,76 @@
+"""Read the CPU and memory limits of this process's control groups (cgroups).
+
+A container's limits are those of its cgroup. The limits of all parent cgroups apply, too. Version 2
+has one hierarchy of cgroups. Version 1 has one per controller, for example `/sys/fs/cgroup/memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+_MOUNT = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+
+
+def read_cpu_limit(own: Path = _OWN, mount: Path = _MOUNT) -> float | None:
+    """Return how many CPU cores' time the process may use, or None if the time is not limited.
+
+    The CPU affinity is a separate limit, which `os.sched_getaffinity` returns.
+    """
+    limits = []
+    for folder in _list_folders("cpu", own, mount):
+        quota_and_period = _read_words(folder / "cpu.max") or (
+            *_read_words(folder / "cpu.cfs_quota_us"),
+            *_read_words(folder / "cpu.cfs_period_us"),
+        )
+        # The quota "max" in version 2 and the quota -1 in version 1 mean that there is no limit.
+        if len(quota_and_period) == 2 and all(map(str.isdecimal, quota_and_period)):
+            quota_us, period_us = map(int, quota_and_period)
+            limits.append(quota_us / max(1, period_us))
+    return min(limits, default=None)
+
+
+def read_memory_limit(own: Path = _OWN, mount: Path = _MOUNT) -> int | None:
+    """Return how many bytes of memory the process may use, or None if the memory is not limited.
+
+    In version 1, a group without a limit has a limit that exceeds every machine's memory.
+    """
+    limits = [
+        int(word)
+        for folder in _list_folders("memory", own, mount)
+        for name in ("memory.max", "memory.limit_in_bytes")
+        for word in _read_words(folder / name)
+        if word.isdecimal()
+    ]
+    return min(limits, default=None)
+
+
+def _list_folders(controller: str, own: Path, mount: Path) -> Iterator[Path]:
+    """Yield the folders of the process's cgroups, from the innermost one to the root.
+
+    In a container, the paths in `own` may be those on the host. These folders do not exist in the
+    container, where the root describes the container's cgroup.
+    """
+    for line in _read_text(own).splitlines():
+        _, names, path = line.split(":", 2)
+        if not names:
+            root = mount
+        elif controller in names.split(","):
+            root = mount / controller
+        else:
+            continue
+        folder = root / path.lstrip("/")
+        yield from (each for each in (folder, *folder.parents) if each.is_relative_to(root))
+
+
+def _read_words(path: Path) -> tuple[str, ...]:
+    return tuple(_read_text(path).split())
+
+
+def _read_text(path: Path) -> str:
+    """Return the file's content, or an empty string if the file is missing or not readable."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError):
+        return ""

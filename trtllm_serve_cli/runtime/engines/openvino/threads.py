@@ -1,0 +1,51 @@
+"""Choose the number of threads with which OpenVINO runs a model.
+
+By default, OpenVINO starts one thread per physical core. It respects the CPU affinity of the
+process, but not the CPU time limit of a container. Threads in excess of this limit only use up the
+time earlier, and the kernel then stops all of them (openvinotoolkit/openvino#37838).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from ...cgroup import read_cpu_limit
+
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+def thread_properties(num_threads: int) -> dict[str, Any]:
+    """Return OpenVINO's properties for this number of threads.
+
+    0 selects one thread per physical core that this process may use.
+    """
+    num_threads = num_threads or choose_num_threads(read_cpu_limit(), count_physical_cores())
+    if not num_threads:
+        return {}
+    # OpenVINO would pin the threads to the first cores. Several engines that do not use all cores
+    # would then compete for the same cores, while other cores are idle.
+    return {"INFERENCE_NUM_THREADS": num_threads, "ENABLE_CPU_PINNING": False}
+
+
+def choose_num_threads(cpu_limit: float | None, num_cores: int) -> int:
+    """Return the number of threads for a CPU time limit in cores, or 0 for OpenVINO's default."""
+    if cpu_limit is None or cpu_limit >= num_cores:
+        return 0
+    return max(1, math.ceil(cpu_limit))
+
+
+def count_physical_cores(cpus: Path = _CPUS) -> int:
+    """Return the number of physical cores that this process may use.
+
+    Logical processors of the same core have the same list of siblings.
+    """
+    cores = set()
+    for number in os.sched_getaffinity(0):
+        try:
+            cores.add((cpus / f"cpu{number}/topology/thread_siblings_list").read_text("utf-8"))
+        except OSError:
+            cores.add(str(number))
+    return len(cores)
