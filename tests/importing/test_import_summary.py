@@ -24,7 +24,9 @@ def lines(
 
 
 def test_limits_are_stated_with_the_card() -> None:
-    assert lines("openvino", None) == ["Limits: 64 sequences, 256 tokens per step"]
+    assert lines("openvino", None) == [
+        "Limits: 64 sequences, 256 tokens per step, 32,768 tokens in the KV cache"
+    ]
     assert lines("vllm", "a100") == ["Limits on a100-80gb: 256 sequences, 8,192 tokens per step"]
 
 

@@ -90,6 +90,20 @@ def test_imported_model_is_found_by_name(home: Home, builder: Builder, gguf: str
     ]
 
 
+def test_kv_cache_fits_into_the_memory_of_the_machine(home: Home, gguf: str) -> None:
+    def build(plan: BuildPlan, **options: object) -> Engine:
+        with write_aside(plan.engine_dir) as work:
+            write_engine(ENGINE, work)
+            cache = 'variable_id="0" variable_type="f32" variable_shape="?,1,?,10000000000"'
+            (work / "openvino_model.xml").write_text(f"<data {cache} />")
+            (work / "openvino_model.bin").write_bytes(b"")
+        return read_engine(plan.engine_dir)
+
+    rendered, _ = import_model(Declaration(ModelSection("mine", gguf)), home, build=build)
+    assert rendered.parameters["max_tokens_in_paged_kv_cache"] == "2048"
+    assert rendered.parameters["max_seq_len"] == "2048"
+
+
 def test_completed_stages_are_timed(home: Home, builder: Builder, gguf: str) -> None:
     stages_s: dict[str, float] = {}
     display = Display(on_stage=stages_s.__setitem__)

@@ -8,22 +8,25 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trtllm_serve_cli.errors import MissingPart
+from trtllm_serve_cli.sizing.cpu_memory import CpuHost
 
 Verdict = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine's GPUs and installed engine packages.
+    """A machine's GPUs, memory and installed engine packages.
 
     `gpus` are the names that the driver reports for the GPUs. `versions` maps the packages that are
     installed for this Python to their versions. `pythons` maps each package that may be installed
-    for another Python to the interpreter that has the package.
+    for another Python to the interpreter that has the package. `host` describes the memory, or is
+    None if it is unknown.
     """
 
     gpus: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     pythons: Mapping[str, str] = field(default_factory=dict)
+    host: CpuHost | None = None
 
     @property
     def gpus_in_words(self) -> str:

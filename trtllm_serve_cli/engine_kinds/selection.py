@@ -7,13 +7,14 @@ from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.engine_kinds.kind import EngineKind
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
 from trtllm_serve_cli.engine_kinds.registry import AUTO, EMBEDDED, all_kinds, find_kind
+from trtllm_serve_cli.sizing.cpu_memory import find_host
 from trtllm_serve_cli.sizing.gpus import find_gpus
 
 
 def detect_machine(
     requested: str = "", engine_python: str = "", *, search_pythons: bool = False
 ) -> Machine:
-    """Return the GPUs and engine packages of this machine without importing the packages.
+    """Return this machine's GPUs, memory and engine packages, without importing the packages.
 
     By default, tllm searches other Python interpreters only for the package of the `requested`
     kind. If `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs, tllm
@@ -36,7 +37,7 @@ def detect_machine(
             )
             if python:
                 pythons[kind.package] = python
-    return Machine(gpus, versions, pythons)
+    return Machine(gpus, versions, pythons, find_host())
 
 
 def _find_python(package: str, named: str, *, is_certain: bool) -> str | None:

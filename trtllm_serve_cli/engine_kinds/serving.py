@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.cpu_memory import CpuHost
 
 # The Triton model that runs the engine of a draft model. NVIDIA's examples use the same name.
 DRAFT_MODEL = "tensorrt_llm_draft"
@@ -24,6 +25,7 @@ class ServingOptions:
     Options that are None use a default that depends on the engine. `parameters` maps the names of
     template parameters to the values from `--param`, which override the other options.
     `engine_python` is the Python that has the engine's package, or empty for Triton's Python.
+    `host` is the machine whose memory limits engines on the CPU, or None if it is unknown.
     """
 
     max_batch_size: int | None = None
@@ -33,6 +35,7 @@ class ServingOptions:
     parameters: Mapping[str, str] = field(default_factory=dict)
     layout: Layout = "inflight"
     engine_python: str = ""
+    host: CpuHost | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class ImportPlan:
     declaration: Declaration
     source: Source
     fetch: FetchPlan
+    machine: Machine
     choice: EngineChoice
     build: BuildPlan | None
     repository: Path
@@ -200,7 +201,9 @@ def plan_import(
             request_build(declaration, choice, checkpoint, home, preserved.kept), declaration, home
         )
     problem = find_path_problem(declaration, home)
-    return ImportPlan(declaration, source, fetch, choice, build, repository, preserved, problem)
+    return ImportPlan(
+        declaration, source, fetch, machine, choice, build, repository, preserved, problem
+    )
 
 
 def find_source(name: str, home: Home) -> Source:

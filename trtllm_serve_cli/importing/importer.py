@@ -158,7 +158,9 @@ def import_model(
 
 def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) -> RepositoryPlan:
     options = dataclasses.replace(
-        serving_options(plan.declaration), engine_python=plan.choice.python
+        serving_options(plan.declaration),
+        engine_python=plan.choice.python,
+        host=plan.machine.host,
     )
     options = dataclasses.replace(options, parameters={**kept, **options.parameters})
     rendered = plan_repository(plan.declaration.model.name, engine, options)

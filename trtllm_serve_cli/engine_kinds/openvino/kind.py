@@ -6,6 +6,7 @@ from trtllm_serve_cli.engine_kinds.kind import Building, ContainerFit, Deploymen
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
 from trtllm_serve_cli.engine_kinds.openvino.build_plan import TOOLS, plan_build
 from trtllm_serve_cli.engine_kinds.openvino.described import describe_built
+from trtllm_serve_cli.engine_kinds.openvino.engine_size import read_engine_size
 from trtllm_serve_cli.engine_kinds.openvino.serving import SERVING
 from trtllm_serve_cli.errors import MissingPart
 
@@ -54,6 +55,7 @@ KIND = EngineKind(
         formats=frozenset(TOOLS),
         tools=tuple(sorted({name for names in TOOLS.values() for name in names})),
         describe_built=describe_built,
+        read_details=read_engine_size,
     ),
     serving=SERVING,
     deployment=Deployment(lambda model: ContainerFit("Triton and openvino-genai")),

@@ -11,14 +11,17 @@ from trtllm_serve_cli.engine_kinds.serving import (
     CoreModel,
     ServingOptions,
     choose_context_length,
+    show_limits,
 )
+from trtllm_serve_cli.sizing.cpu_memory import EngineSize, count_cache_tokens
 
-# Default size of the KV cache, in tokens per slot. A request may use more tokens than this; other
-# requests then wait until the KV cache has space.
+# Default size of the KV cache, in tokens per slot, if the machine has enough memory. A request may
+# use more tokens than this; other requests then wait until the KV cache has space.
 _KV_TOKENS_PER_SLOT = 512
 _MAX_BATCH_SIZE = 64
 _MAX_NUM_TOKENS = 256
 _MAX_BEAM_WIDTH = 4
+_KV_TOKENS = "max_tokens_in_paged_kv_cache"
 
 
 def _plan_values(
@@ -26,24 +29,44 @@ def _plan_values(
 ) -> dict[str, str]:
     max_seq_len = choose_context_length(engine, options, overrides)
     max_batch_size = options.max_batch_size or _MAX_BATCH_SIZE
-    kv_tokens = max(max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
+    is_set = overrides.get("max_seq_len") or options.max_seq_len or overrides.get(_KV_TOKENS)
+    if not is_set:
+        max_seq_len = _fit(max_seq_len, engine, options)
+    kv_tokens = max(_fit(max_batch_size * _KV_TOKENS_PER_SLOT, engine, options), max_seq_len)
     return {
         "triton_max_batch_size": str(max_batch_size),
         "max_num_seqs": str(max_batch_size),
         "max_seq_len": str(max_seq_len),
         "max_num_tokens": str(options.max_num_tokens or _MAX_NUM_TOKENS),
         "max_beam_width": str(options.max_beam_width or _MAX_BEAM_WIDTH),
-        "max_tokens_in_paged_kv_cache": str(kv_tokens),
+        _KV_TOKENS: str(kv_tokens),
         "tokenizer_dir": str(engine.path),
         "engine_dir": str(engine.path),
     }
+
+
+def _fit(num_tokens: int, engine: Engine, options: ServingOptions) -> int:
+    """Return the number of tokens, reduced to what fits into the machine's memory if known."""
+    if not isinstance(engine.details, EngineSize) or options.host is None:
+        return num_tokens
+    return min(num_tokens, count_cache_tokens(engine.details, options.host))
+
+
+def _describe_limits(engine: Engine, values: Mapping[str, str]) -> str:
+    limits = show_limits(int(values["max_num_seqs"]), int(values["max_num_tokens"]))
+    if engine.embedding is not None:
+        return limits
+    limits += f", {int(values[_KV_TOKENS]):,} tokens in the KV cache"
+    if (max_seq_len := int(values["max_seq_len"])) < engine.max_position_embeddings:
+        limits += f", {max_seq_len:,} tokens per sequence"
+    return limits
 
 
 SERVING = Serving(
     layouts=("inflight", "gpt", "llmapi", "vllm", "embedding"),
     parameters=WORKER_PARAMETERS
     | {
-        "max_beam_width", "max_tokens_in_paged_kv_cache", "lora_cache_max_adapter_size",
+        "max_beam_width", _KV_TOKENS, "lora_cache_max_adapter_size",
         "lora_cache_host_memory_bytes", "lora_prefetch_dir", "max_loras", "num_threads",
         "num_draft_tokens", "draft_model_dir",
     },
@@ -51,4 +74,5 @@ SERVING = Serving(
     # The engine worker does not load a tokenizer, so the `tensorrt_llm` model does not need the
     # tokenizer's path.
     core=CoreModel(omitted=frozenset({"tokenizer_dir"})),
+    describe_limits=_describe_limits,
 )  # fmt: skip

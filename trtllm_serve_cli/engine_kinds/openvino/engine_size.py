@@ -1,0 +1,38 @@
+"""Read the sizes that determine an OpenVINO engine's use of memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trtllm_serve_cli.sizing.cpu_memory import EngineSize
+
+# A state of the model that stores keys or values with the shape [batch, heads, tokens, head size].
+# The same state occurs in several operations.
+_CACHE = re.compile(
+    r'<data [^>]*variable_id="(?P<id>[^"]*)"[^>]*'
+    r'variable_shape="\?,(?P<heads>\d+),\?,(?P<head_size>\d+)"'
+)
+
+
+def read_engine_size(directory: Path) -> EngineSize | None:
+    """Return the size of the engine in `directory`.
+
+    Return None if the engine has no KV cache, or if the format of its files is unknown.
+    """
+    try:
+        weight_bytes = (directory / "openvino_model.bin").stat().st_size
+        model = (directory / "openvino_model.xml").read_text("utf-8")
+    except (OSError, ValueError):
+        return None
+    caches = {
+        match["id"]: (int(match["heads"]), int(match["head_size"]))
+        for match in _CACHE.finditer(model)
+    }
+    if not caches:
+        return None
+    return EngineSize(
+        weight_bytes=weight_bytes,
+        kv_heads=sum(heads for heads, _ in caches.values()),
+        kv_values=sum(heads * head_size for heads, head_size in caches.values()),
+    )

@@ -1,0 +1,72 @@
+"""Estimate how many tokens the KV cache of an OpenVINO engine can hold in a machine's memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+
+from trtllm_serve_cli.runtime.cgroup import read_memory_limit
+
+# Estimated memory for the server's processes, in addition to the weights and the KV cache.
+_SERVER_BYTES = 1 << 30
+# The fraction of the remaining memory that the KV cache may use. The rest is for activations, the
+# second copy of the weights that scores prompts, other models, and other programs.
+_CACHE_FRACTION = 0.5
+# The result if the memory is too small.
+_MIN_TOKENS = 2048
+_TOKENS_PER_BLOCK = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CpuHost:
+    """A machine that runs engines on its CPU.
+
+    `memory_bytes` is the memory that processes may use, which a container may limit. If
+    `has_8bit_cache` is set, OpenVINO stores the KV cache in 8 bits by default.
+    """
+
+    memory_bytes: int
+    has_8bit_cache: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSize:
+    """The sizes of an engine that determine its use of memory.
+
+    For each token, the KV cache has `kv_heads` vectors with `kv_values` values in total, over all
+    layers.
+    """
+
+    weight_bytes: int
+    kv_heads: int
+    kv_values: int
+
+
+def find_host() -> CpuHost:
+    """Return the properties of this machine."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return CpuHost(
+        memory_bytes=min(total, read_memory_limit() or total),
+        has_8bit_cache=platform.machine().lower() in ("x86_64", "amd64"),
+    )
+
+
+def count_cache_tokens(size: EngineSize, host: CpuHost) -> int:
+    """Return the number of tokens for which the host has memory, in whole blocks, at least 2048."""
+    free_bytes = host.memory_bytes - size.weight_bytes - _SERVER_BYTES
+    num_tokens = int(free_bytes * _CACHE_FRACTION / kv_bytes_per_token(size, host))
+    return max(num_tokens // _TOKENS_PER_BLOCK * _TOKENS_PER_BLOCK, _MIN_TOKENS)
+
+
+def kv_bytes_per_token(size: EngineSize, host: CpuHost) -> float:
+    """Return the size of the KV cache per token, including the scales of 8-bit values.
+
+    OpenVINO scales keys by channel and values by token. Each scale has a zero point, and both are
+    32-bit numbers. A channel has one scale per block of 32 keys, which is a quarter of a byte per
+    key. Averaged over keys and values, these are an eighth of a byte per value and 4 bytes per
+    vector. OpenVINO GenAI 2026.4.1 reported the same sizes.
+    """
+    if not host.has_8bit_cache:
+        return 2.0 * size.kv_values
+    return 1.125 * size.kv_values + 4 * size.kv_heads
