@@ -99,6 +99,30 @@ def test_tokenizers_are_loaded_one_after_the_other(monkeypatch: pytest.MonkeyPat
         assert asyncio.run(run(triton.endpoint)) == ["a", "b"]
 
 
+def test_configured_tokenizer_replaces_the_folder_on_another_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folders: list[Path] = []
+
+    def load(folder: Path) -> LetterTokenizer:
+        folders.append(folder)
+        return LetterTokenizer()
+
+    monkeypatch.setattr("trtllm_serve_cli.gateway.model_registry.load_tokenizer", load)
+
+    async def run(endpoint: Endpoint) -> None:
+        served = (ServedModel("demo", "ensemble", endpoint),)
+        registry = ModelRegistry(GatewayConfig(served, tokenizer_dir="/here"))
+        registry.start()
+        while registry.find_problems():
+            await asyncio.sleep(0.01)
+        await registry.close()
+
+    with FakeTriton(parameters={"vocab_size": "500", "tokenizer_dir": "/elsewhere"}) as triton:
+        asyncio.run(run(triton.endpoint))
+    assert folders == [Path("/here")]
+
+
 def test_model_without_a_tokenizer_is_refused_with_the_reason() -> None:
     async def run(endpoint: Endpoint) -> tuple[str, str]:
         refusal: asyncio.Future[tuple[str, str]] = asyncio.Future()

@@ -54,17 +54,18 @@ class GatewayConfig:
     supervises, or None if the servers run elsewhere. `chat_template` replaces the models' own
     templates. If `generation_config` is "auto", the sampling parameters in each model's
     `generation_config.json` are the defaults. `tool_parser` is the name of a tool call format in
-    `prompts/tools/formats.py`, or None to detect the format from the model's template. Clients may
-    load LoRA adapters from folders below `runtime_lora_dir`. `keys_file` contains the hashed API
-    keys. If `key_policy` is "auto", a key is required if this file exists. If `key_policy`
-    is "on", a key is always required. `max_header_bytes` and `max_body_bytes` limit the size of a
-    request. A request is rejected if its headers or its body have not arrived after
-    `receive_timeout_s`. At most `max_in_flight` requests run at the same time, and at most
-    `max_waiting` more are queued. A client that does not read its response is disconnected after
-    `send_timeout_s`. `log_format` is the format of the access log. `otlp_traces` is the URL that
-    receives the spans of requests, or None if requests are not traced. One in `trace_rate` requests
-    without a `traceparent` header is traced. `supervisor_token` is the API key of the warm-up
-    requests that the server's supervisor sends, or "".
+    `prompts/tools/formats.py`, or None to detect the format from the model's template.
+    `tokenizer_dir` replaces the tokenizer folders of all models. Clients may load LoRA adapters
+    from folders below `runtime_lora_dir`. `keys_file` contains the hashed API keys. If `key_policy`
+    is "auto", a key is required if this file exists. If `key_policy` is "on", a key is always
+    required. `max_header_bytes` and `max_body_bytes` limit the size of a request. A request is
+    rejected if its headers or its body have not arrived after `receive_timeout_s`. At most
+    `max_in_flight` requests run at the same time, and at most `max_waiting` more are queued. A
+    client that does not read its response is disconnected after `send_timeout_s`. `log_format` is
+    the format of the access log. `otlp_traces` is the URL that receives the spans of requests, or
+    None if requests are not traced. One in `trace_rate` requests without a `traceparent` header is
+    traced. `supervisor_token` is the API key of the warm-up requests that the server's supervisor
+    sends, or "".
     """
 
     models: tuple[ServedModel, ...]
@@ -75,6 +76,7 @@ class GatewayConfig:
     chat_template: str | None = None
     generation_config: GenerationConfigSource = "auto"
     tool_parser: str | None = None
+    tokenizer_dir: str | None = None
     runtime_lora_dir: str | None = None
     keys_file: str | None = None
     key_policy: KeyPolicy = "auto"

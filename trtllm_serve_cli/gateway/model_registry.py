@@ -206,6 +206,8 @@ class ModelRegistry:
         # Use HTTP for a server on this machine, whose engine worker usually makes gRPC unnecessary.
         interface: TritonInterface = "grpc" if self._config.server_directory is None else "http"
         info = await asyncio.to_thread(_fetch_info, served, interface)
+        if self._config.tokenizer_dir is not None:
+            info = dataclasses.replace(info, tokenizer_dir=self._config.tokenizer_dir)
         stages.end("wait_for_server")
         async with self._tokenizer_lock:
             tokenizer = await asyncio.to_thread(_load_tokenizer, info)

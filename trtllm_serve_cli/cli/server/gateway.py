@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -74,8 +74,8 @@ def gateway(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder on this machine with the tokenizer of the models whose configuration in "
-            "Triton does not specify a tokenizer folder.",
+            help="Folder on this machine with the tokenizer of all models. Default: the folder in "
+            "each model's configuration in Triton.",
         ),
     ] = None,
     processes: Annotated[
@@ -146,11 +146,14 @@ def gateway(
         **api,
     )
     models = tuple(
-        ServedModel(name, text_model or name, endpoint, tokenizer)
+        ServedModel(name, text_model or name, endpoint)
         for name, _, text_model in names
         for endpoint in endpoints
     )
-    config = configure_gateway(options, models, keys_file=find_home().keys, num_cores=count_cores())
+    config = replace(
+        configure_gateway(options, models, keys_file=find_home().keys, num_cores=count_cores()),
+        tokenizer_dir=tokenizer,
+    )
     if dry_run:
         print(config.to_json())
         return
