@@ -95,5 +95,8 @@ def test_process_counts_until_it_ends_and_writes_its_stacks(folder: Path) -> Non
         assert process.stderr is not None
         assert any(b"most recent call first" in line for line in process.stderr)
         process.kill()
+    for _ in range(2):
+        (ended,) = read_pulses(folder, reports_ended=True)
+        assert ended == Pulse("model", "a.b", process.pid, PulseState.ENDED)
     assert list(read_pulses(folder)) == []
     assert list(folder.iterdir()) == []

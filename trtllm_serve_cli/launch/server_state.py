@@ -191,14 +191,6 @@ def is_same_process(pid: int, started_s: float) -> bool:
         return False
 
 
-def is_stopped(pid: int) -> bool:
-    """Return whether process `pid` is suspended by a signal such as SIGSTOP."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
-
-
 def started_at_s(pid: int) -> float:
     """Return a process's start time in seconds since the boot (on Linux) or since the epoch."""
     if sys.platform != "linux":

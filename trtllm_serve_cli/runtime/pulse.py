@@ -41,13 +41,15 @@ class PulseState(IntEnum):
 
     A process is `LOADING` until it has started for the first time. `IDLE` processes write
     heartbeats, and `BUSY` engine workers count steps. A worker that has died is `FAILED` until its
-    replacement has loaded the engine.
+    replacement has loaded the engine. A model's process that has exited is `ENDED`, if the reader
+    distinguishes it from the process of a model that was unloaded.
     """
 
     LOADING = 0
     IDLE = 1
     BUSY = 2
     FAILED = 3
+    ENDED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,27 +162,31 @@ def register_stacks_signal() -> None:
         faulthandler.register(STACKS_SIGNAL, all_threads=True)
 
 
-def read_pulses(folder: Path) -> Iterator[Pulse]:
-    """Yield the heartbeats in `folder`, and remove the files of processes that have exited."""
+def read_pulses(folder: Path, *, reports_ended: bool = False) -> Iterator[Pulse]:
+    """Yield the heartbeats in `folder`, and remove the files of processes that have exited.
+
+    If `reports_ended` is set, keep the files of models' processes, and yield these processes as
+    `ENDED`. Set it only for servers that never unload a model.
+    """
     for path in sorted(folder.glob("[!.]*.*.*.*")):
+        role, _, rest = path.name.partition(".")
+        model, pid, _ = rest.rsplit(".", 2)
         # Ignore files that are removed or truncated while they are read.
         with contextlib.suppress(OSError, ValueError, struct.error):
-            if (record := _read_record(path)) is None:
-                continue
-            role, _, rest = path.name.partition(".")
-            pid, state, *counts = record
-            yield Pulse(cast(Role, role), rest.rsplit(".", 2)[0], pid, PulseState(state), *counts)
+            if (record := _read_record(path)) is not None:
+                process, state, *counts = record
+                yield Pulse(cast(Role, role), model, process, PulseState(state), *counts)
+            elif reports_ended and role == "model":
+                yield Pulse("model", model, int(pid), PulseState.ENDED)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _read_record(path: Path) -> tuple[int, ...] | None:
-    """Return the record in a file.
-
-    If the process that owns the file has exited, remove the file and return None.
-    """
+    """Return the record in a file, or None if the process that owns the file has exited."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return _RECORD.unpack(file.read(_RECORD.size))
-    path.unlink(missing_ok=True)
     return None

@@ -20,12 +20,12 @@ from tests.samples.launch_plans import fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import ServerState, read_state
-from trtllm_serve_cli.launch.supervisor.hangs.liveness import HangLimits
 from trtllm_serve_cli.launch.supervisor.hangs.report import REPORT_FILE
 from trtllm_serve_cli.launch.supervisor.hangs.watch import pulse_environ
 from trtllm_serve_cli.launch.supervisor.restart_policy import RestartPolicy
 from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, SupervisorLimits
 from trtllm_serve_cli.runtime.pulse import PulseState, read_pulses
+from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 
 QUICK = SupervisorLimits(
     poll_s=0.02,

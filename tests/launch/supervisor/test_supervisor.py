@@ -31,8 +31,8 @@ from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_st
 from trtllm_serve_cli.launch.startup import read_starts
 from trtllm_serve_cli.launch.supervisor.restart_policy import RestartPolicy
 from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, SupervisorLimits
-from trtllm_serve_cli.launch.triton import hidden_argument
-from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_line
+from trtllm_serve_cli.runtime.watch import hidden_argument
+from trtllm_serve_cli.runtime.watch.hidden_argument import hide_in_command_line
 
 TOKEN = "restricted-secret"
 QUICK_RESTARTS = RestartPolicy(first_pause_s=0.02, max_pause_s=0.04, max_failed_starts=3)

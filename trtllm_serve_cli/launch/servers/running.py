@@ -12,15 +12,11 @@ from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.clusters.slurm_job import JOB_FILE, NO_ENDPOINT, SlurmJob, read_job
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import (
-    PLAN_FILE,
-    ServerState,
-    is_stopped,
-    read_state,
-)
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.repository.model.store import list_names, unknown_model
+from trtllm_serve_cli.runtime.watch.processes import is_stopped
 
 
 @dataclass(frozen=True, slots=True)

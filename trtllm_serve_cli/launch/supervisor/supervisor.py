@@ -43,12 +43,7 @@ from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, wat
 from trtllm_serve_cli.launch.start_probe import StartProbe
 from trtllm_serve_cli.launch.startup import StartTimes, record_start, summarize_start
 from trtllm_serve_cli.launch.supervisor.gateway_process import GatewayProcess
-from trtllm_serve_cli.launch.supervisor.hangs.liveness import HangLimits
-from trtllm_serve_cli.launch.supervisor.hangs.report import (
-    describe_silence,
-    kill_alone,
-    report_hang,
-)
+from trtllm_serve_cli.launch.supervisor.hangs.report import kill_alone, report_hang
 from trtllm_serve_cli.launch.supervisor.hangs.watch import HangWatch
 from trtllm_serve_cli.launch.supervisor.leftovers import (
     prepare_scratch,
@@ -77,10 +72,7 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     update_parts,
     wait_until_dead,
 )
-from trtllm_serve_cli.launch.supervisor.shared_memory import (
-    protect_regions,
-    remove_regions,
-)
+from trtllm_serve_cli.launch.supervisor.shared_memory import remove_regions
 from trtllm_serve_cli.launch.supervisor.spawn import spawn_server
 from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
 from trtllm_serve_cli.launch.supervisor.token_hiding import TokenHiding
@@ -90,6 +82,8 @@ from trtllm_serve_cli.launch.triton.drain import (
     format_in_flight,
 )
 from trtllm_serve_cli.processes import last_lines
+from trtllm_serve_cli.runtime.watch.liveness import HangLimits, describe_silence
+from trtllm_serve_cli.runtime.watch.shared_memory import protect_regions
 
 # Time limit for `mpirun` to exit after SIGTERM. `mpirun` gives its ranks one second to exit.
 _MPIRUN_EXIT_S = 5.0

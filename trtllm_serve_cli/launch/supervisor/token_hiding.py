@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.supervisor.server_processes import list_tree
-from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_lines
+from trtllm_serve_cli.runtime.watch.hidden_argument import hide_in_command_lines
 
 
 class TokenHiding:

@@ -14,10 +14,9 @@ from pathlib import Path
 import psutil
 
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import is_stopped
-from trtllm_serve_cli.launch.supervisor.hangs.liveness import Silence
 from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.runtime.pulse import STACKS_SIGNAL
+from trtllm_serve_cli.runtime.watch.liveness import Silence, describe_silence
 
 REPORT_FILE = "hang-report.txt"
 _NUM_LOG_LINES = 30
@@ -25,12 +24,6 @@ _NUM_STACK_LINES = 2000
 # Time for the processes to write their stacks to the log.
 _STACKS_S = 1.0
 _TOOL_TIMEOUT_S = 10.0
-
-
-def describe_silence(silence: Silence) -> str:
-    """Return a message about a silent part."""
-    suffix = " (stopped by a signal)" if is_stopped(silence.sign.pid) else ""
-    return f"{silence.sign.what}{suffix}"
 
 
 def report_hang(

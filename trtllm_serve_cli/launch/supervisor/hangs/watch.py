@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.server import probe_model
+from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import is_stopped
 from trtllm_serve_cli.launch.supervisor.hangs.grpc_liveness import responds_on_grpc
-from trtllm_serve_cli.launch.supervisor.hangs.liveness import (
+from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE, read_pulses
+from trtllm_serve_cli.runtime.watch.health_probe import TIMEOUT_S, HealthProbe, responds_on_http
+from trtllm_serve_cli.runtime.watch.liveness import (
     HangLimits,
+    Observer,
     Sign,
     Silence,
-    sign_of_pulse,
-    update_silences,
+    read_pulse_signs,
 )
-from trtllm_serve_cli.launch.supervisor.hangs.token_probe import TokenProbe
-from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE, read_pulses
+from trtllm_serve_cli.runtime.watch.token_probe import TokenProbe, count_steps
 
 _FOLDER = "pulses"
-_LIVE_PATH = "/v2/health/live"
-# The timeout for a request to Triton.
-_LIVE_TIMEOUT_S = 5.0
 
 
 def pulse_environ(directory: Path) -> dict[str, str]:
@@ -47,10 +45,9 @@ class HangWatch:
         self._limits = limits
         self._clock = clock
         self._folder = plan.directory / _FOLDER
-        self._silences: dict[str, Silence] = {}
-        self._probes: list[_LivenessProbe] = []
+        self._observer = Observer(clock)
+        self._probes: list[HealthProbe] = []
         self._token_probes: list[TokenProbe] = []
-        self._observed_s = 0.0
 
     def prepare(self) -> None:
         """Create the folder for heartbeat files, and remove the files of earlier processes.
@@ -67,19 +64,18 @@ class HangWatch:
 
     def begin(self) -> None:
         """Start monitoring a server that has become ready."""
-        self._silences = {}
         self._probes = [
-            _LivenessProbe(address, responds, self._limits.probe_period_s, self._clock)
+            HealthProbe(address, responds, self._clock, period_s=self._limits.probe_period_s)
             for endpoint in (self._plan.endpoint, *self._plan.replicas)
             for address, responds in (
-                (endpoint.http, partial(_responds_on_http, endpoint.http)),
+                (endpoint.http, partial(responds_on_http, endpoint.http)),
                 (
                     endpoint.grpc,
-                    partial(responds_on_grpc, endpoint.grpc, endpoint.tls, _LIVE_TIMEOUT_S),
+                    partial(responds_on_grpc, endpoint.grpc, endpoint.tls, TIMEOUT_S),
                 ),
             )
         ]
-        self._observed_s = self._clock()
+        self._observer = Observer(self._clock)
         has_workers = any(pulse.role == "worker" for pulse in read_pulses(self._folder))
         self._token_probes = (
             [] if has_workers else [self._plan_probe(*each) for each in self._list_models()]
@@ -88,12 +84,12 @@ class HangWatch:
     def _plan_probe(self, model: str, parts: tuple[str, ...]) -> TokenProbe:
         # The timeout must be longer than the time after which the engine counts as hung.
         timeout_s = 2 * (self._limits.hang_timeout_s or self._limits.load_timeout_s)
+        endpoint = self._plan.endpoint
         return TokenProbe(
-            self._plan.endpoint,
             model,
-            parts,
+            partial(_request_response, endpoint, model, timeout_s),
+            partial(count_steps, endpoint.metrics, parts),
             idle_s=self._limits.token_period_s,
-            timeout_s=timeout_s,
             clock=self._clock,
         )
 
@@ -109,84 +105,23 @@ class HangWatch:
 
     def observe(self, triton_pid: int) -> list[Silence]:
         """Return the parts that are silent."""
-        now_s = self._clock()
-        self._silences = update_silences(
-            self._silences, self._read_signs(triton_pid), now_s - self._observed_s
-        )
-        self._observed_s = now_s
-        return [each for each in self._silences.values() if each.is_silent]
+        silences = self._observer.observe(self._read_signs(triton_pid))
+        return [each for each in silences if each.is_silent]
 
     def forget(self, silence: Silence) -> None:
         """Discard the observations of a part whose process was killed."""
-        self._silences.pop(silence.sign.part, None)
+        self._observer.forget(silence)
 
     def _read_signs(self, triton_pid: int) -> Iterator[Sign]:
-        for pulse in read_pulses(self._folder):
-            sign = sign_of_pulse(pulse, self._limits, is_stopped=is_stopped(pulse.pid))
-            if sign is not None:
-                yield sign
+        yield from read_pulse_signs(self._folder, self._limits)
         for probe in self._probes:
-            yield Sign(
-                f"triton {probe.address}",
-                probe.count_responses(),
-                f"Triton has not responded on {probe.address} for {self._limits.idle[0]:g} s",
-                *self._limits.idle,
-                "triton",
-                triton_pid,
-            )
+            yield probe.read_sign(self._limits, triton_pid)
         for token_probe in self._token_probes:
-            if (mark := token_probe.read()) is not None:
-                yield Sign(
-                    f"token {token_probe.model}",
-                    mark,
-                    f"{token_probe.model} has not generated a token for {self._limits.busy[0]:g} s",
-                    *self._limits.busy,
-                    "triton",
-                    triton_pid,
-                )
+            if (sign := token_probe.read_sign(self._limits, triton_pid)) is not None:
+                yield sign
 
 
-class _LivenessProbe:
-    """Sends health requests to one port of Triton, one at a time, each from its own thread.
-
-    `responds` sends a request and returns whether Triton has responded.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        responds: Callable[[], bool],
-        period_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self.address = address
-        self._responds = responds
-        self._period_s = period_s
-        self._clock = clock
-        self._num_responses = 0
-        self._due_s = 0.0
-        self._thread: threading.Thread | None = None
-
-    def count_responses(self) -> int:
-        """Return the number of responses so far, and send the next request if it is due."""
-        is_running = self._thread is not None and self._thread.is_alive()
-        if not is_running and self._clock() >= self._due_s:
-            self._due_s = self._clock() + self._period_s
-            self._thread = threading.Thread(target=self._send, daemon=True)
-            self._thread.start()
-        return self._num_responses
-
-    def _send(self) -> None:
-        self._num_responses += self._responds()
-
-
-def _responds_on_http(address: str) -> bool:
-    # Any response shows that Triton is alive, even one with an error status.
-    try:
-        connection = http.client.HTTPConnection(address, timeout=_LIVE_TIMEOUT_S)
-        with contextlib.closing(connection):
-            connection.request("GET", _LIVE_PATH)
-            connection.getresponse().read()
-            return True
-    except (OSError, http.client.HTTPException):
-        return False
+def _request_response(endpoint: Endpoint, model: str, timeout_s: float) -> None:
+    """Request a token, or an embedding, over HTTP."""
+    with contextlib.suppress(TllmError):
+        probe_model(endpoint, model, timeout_s, "http")

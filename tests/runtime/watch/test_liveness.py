@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.launch.supervisor.hangs.liveness import (
+from trtllm_serve_cli.runtime.pulse import (
+    PULSES_VARIABLE,
+    Pulse,
+    PulseFile,
+    PulseState,
+    PulseWriter,
+)
+from trtllm_serve_cli.runtime.watch.liveness import (
     HangLimits,
     Sign,
     Silence,
+    read_pulse_signs,
     sign_of_pulse,
     update_silences,
 )
-from trtllm_serve_cli.runtime.pulse import Pulse, PulseState
 
 LIMITS = HangLimits(hang_timeout_s=120.0, load_timeout_s=300.0)
 IDLE = Pulse("worker", "m", 7, PulseState.IDLE, num_beats=3)
@@ -58,8 +67,14 @@ def follow(pulses: Sequence[Pulse], elapsed_s: float, limits: HangLimits = LIMIT
             30,
             "the OpenAI-compatible gateway (process 9) has not responded for 10 s",
         ),
+        (
+            Pulse("model", "ensemble", 8, PulseState.ENDED),
+            0,
+            0,
+            "the process of model ensemble (process 8) died",
+        ),
     ],
-    ids=["idle worker", "busy worker", "dead worker", "model", "gateway"],
+    ids=["idle worker", "busy worker", "dead worker", "model", "gateway", "dead model"],
 )
 def test_limits_and_message_of_a_pulse(
     pulse: Pulse, silent_s: float, hang_s: float, what: str
@@ -69,8 +84,17 @@ def test_limits_and_message_of_a_pulse(
     assert (sign.silent_after_s, sign.hangs_after_s, sign.what) == (silent_s, hang_s, what)
 
 
+def test_parts_of_a_real_process_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PULSES_VARIABLE, str(tmp_path))
+    file = PulseFile("worker", "m")
+    PulseWriter(file.path).work(1)
+    (sign,) = read_pulse_signs(tmp_path, LIMITS)
+    assert (sign.part, sign.hangs_after_s) == (f"worker m {os.getpid()}", LIMITS.busy[1])
+    file.close()
+
+
 def test_stopped_engine_has_the_limits_of_an_idle_one() -> None:
-    sign = sign_of_pulse(BUSY, LIMITS, is_stopped=True)
+    sign = sign_of_pulse(BUSY, LIMITS, has_stopped=True)
     assert sign is not None and (sign.silent_after_s, sign.hangs_after_s) == LIMITS.idle
 
 

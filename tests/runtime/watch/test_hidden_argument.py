@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_serve_cli.launch.triton import hidden_argument
-from trtllm_serve_cli.launch.triton.hidden_argument import (
+from trtllm_serve_cli.runtime.watch import hidden_argument
+from trtllm_serve_cli.runtime.watch.hidden_argument import (
     hide_in_command_line,
     hide_in_command_lines,
 )

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-# The positions of `arg_start` and `arg_end` among the fields of /proc/PID/stat after the name. See
-# `man 5 proc_pid_stat`.
+from .processes import read_stat
+
+# The positions of fields of /proc/PID/stat after the name. See `man 5 proc_pid_stat`.
 _ARG_START, _ARG_END = 45, 46
 
 
@@ -39,8 +40,7 @@ def hide_in_command_line(pid: int, secret: str) -> None:
     Only processes of the same user can write to it. With Yama's default setting, they must also be
     ancestors of the process.
     """
-    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    fields = stat.rpartition(")")[2].split()
+    fields = read_stat(pid)
     start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
     with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
         memory.seek(start)

@@ -3,7 +3,7 @@
 Each part of a server has a mark, which changes while the part is alive: when a process writes a
 heartbeat, an engine completes a step, or Triton responds. If the mark does not change within a
 first time limit, the part is silent, and the server is no longer ready. After a second time limit,
-the part counts as hung, and the supervisor restarts it.
+the part counts as hung, and is restarted.
 
 A busy engine has long time limits, because a single step can take long if it includes a prefill or
 a compilation. An idle process writes a heartbeat twice per second, so its time limits are short.
@@ -12,13 +12,15 @@ a compilation. An idle process writes a heartbeat twice per second, so its time 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from trtllm_serve_cli.runtime.pulse import Pulse, PulseState, Role
+from ..pulse import Pulse, PulseState, Role, read_pulses
+from .processes import is_stopped
 
-# Count at most this much of the time between two observations as silence. If the supervisor was
+# Count at most this much of the time between two observations as silence. If the observer was
 # suspended or got no CPU time, the server's processes were probably affected too.
 _MAX_ELAPSED_S = 5.0
 # The process to restart if a part hangs. If a model's process hangs, Triton is restarted too.
@@ -111,10 +113,23 @@ class Silence:
         return self.lasted_s >= self.sign.hangs_after_s
 
 
-def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, is_stopped: bool = False) -> Sign | None:
+def read_pulse_signs(
+    folder: Path, limits: HangLimits, *, reports_ended: bool = False
+) -> Iterator[Sign]:
+    """Yield the signs of the processes that write heartbeats to `folder`.
+
+    `reports_ended` has the same meaning as for `read_pulses`.
+    """
+    for pulse in read_pulses(folder, reports_ended=reports_ended):
+        sign = sign_of_pulse(pulse, limits, has_stopped=is_stopped(pulse.pid))
+        if sign is not None:
+            yield sign
+
+
+def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, has_stopped: bool = False) -> Sign | None:
     """Return the sign for a process with heartbeats, or None while it starts for the first time.
 
-    If `is_stopped` is set, a signal has stopped the process, so even a long step makes no progress.
+    If `has_stopped` is set, a signal has stopped the process, so a long step makes no progress.
     """
     part = f"{pulse.role} {pulse.model} {pulse.pid}"
     who = f"{_OWNERS[pulse.role]}{'' if pulse.role == 'gateway' else pulse.model}"
@@ -127,7 +142,7 @@ def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, is_stopped: bool = False)
             return Sign(part, pulse.num_beats, what, *limits.idle, pulse.role, pulse.pid)
         case PulseState.BUSY:
             mark = (pulse.num_beats, pulse.num_updates, pulse.iteration)
-            if is_stopped:
+            if has_stopped:
                 what = f"{process} has not responded for {limits.idle[0]:g} s"
                 return Sign(part, mark, what, *limits.idle, pulse.role, pulse.pid)
             # `num_in_flight` counts only client requests, not the worker's self-test.
@@ -141,6 +156,8 @@ def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, is_stopped: bool = False)
         case PulseState.FAILED:
             what = f"{who} died, and the engine has not been loaded again"
             return Sign(f"{part} reload", "failed", what, *limits.reload, "model", pulse.pid)
+        case PulseState.ENDED:
+            return Sign(f"{part} end", "ended", f"{process} died", 0.0, 0.0, "model", pulse.pid)
 
 
 def update_silences(
@@ -158,3 +175,32 @@ def _follow(known: Silence | None, sign: Sign, elapsed_s: float) -> Silence:
     if known is None or known.sign.mark != sign.mark:
         return Silence(sign)
     return Silence(sign, known.lasted_s + min(elapsed_s, _MAX_ELAPSED_S))
+
+
+class Observer:
+    """Measures how long each part of a server has been silent.
+
+    `clock` returns the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._silences: dict[str, Silence] = {}
+        self._observed_s = clock()
+
+    def observe(self, signs: Iterable[Sign]) -> list[Silence]:
+        """Return the silence of each part, including parts that are not silent."""
+        now_s = self._clock()
+        self._silences = update_silences(self._silences, signs, now_s - self._observed_s)
+        self._observed_s = now_s
+        return list(self._silences.values())
+
+    def forget(self, silence: Silence) -> None:
+        """Discard the observations of a part whose process was killed."""
+        self._silences.pop(silence.sign.part, None)
+
+
+def describe_silence(silence: Silence) -> str:
+    """Return a message about a silent part."""
+    suffix = " (stopped by a signal)" if is_stopped(silence.sign.pid) else ""
+    return f"{silence.sign.what}{suffix}"

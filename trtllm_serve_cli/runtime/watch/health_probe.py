@@ -1,0 +1,68 @@
+"""Check whether Triton responds to health requests."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+from collections.abc import Callable
+
+from .liveness import HangLimits, Sign
+
+# The timeout for a request.
+TIMEOUT_S = 5.0
+
+
+class HealthProbe:
+    """Sends health requests to one port of Triton, one at a time, each from its own thread.
+
+    `responds` sends a request to `address`, and returns whether Triton has responded. `clock`
+    returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        responds: Callable[[], bool],
+        clock: Callable[[], float],
+        *,
+        period_s: float,
+    ) -> None:
+        self.num_responses = 0
+        self._address = address
+        self._responds = responds
+        self._clock = clock
+        self._period_s = period_s
+        self._due_s = 0.0
+        self._thread: threading.Thread | None = None
+
+    def read_sign(self, limits: HangLimits, triton_pid: int) -> Sign:
+        """Return the sign of Triton, and send the next request if it is due."""
+        is_running = self._thread is not None and self._thread.is_alive()
+        if not is_running and self._clock() >= self._due_s:
+            self._due_s = self._clock() + self._period_s
+            self._thread = threading.Thread(target=self._send, daemon=True)
+            self._thread.start()
+        what = f"Triton has not responded on {self._address} for {limits.idle[0]:g} s"
+        part = f"triton {self._address}"
+        return Sign(part, self.num_responses, what, *limits.idle, "triton", triton_pid)
+
+    def _send(self) -> None:
+        self.num_responses += self._responds()
+
+
+def responds_on_http(address: str) -> bool:
+    """Return whether Triton responds. A response with an error status is also a sign of life."""
+    return _request_status(address, "/v2/health/live") is not None
+
+
+def _request_status(address: str, path: str) -> int | None:
+    """Return the status of the response to a GET request, or None without a response."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            response.read()
+            return response.status
+    return None

@@ -1,0 +1,38 @@
+"""Read the states of processes on this machine from `/proc`."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+# The positions of fields of /proc/PID/stat after the name. See `man 5 proc_pid_stat`.
+_STATE, _PARENT = 0, 1
+
+
+def read_stat(pid: int) -> list[str]:
+    """Return the fields of `/proc/PID/stat` after the name. Raise `OSError` if there is no process.
+
+    The name in parentheses may contain any character.
+    """
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether process `pid` is suspended by a signal such as SIGSTOP."""
+    with contextlib.suppress(OSError):
+        return read_stat(pid)[_STATE] == "T"
+    return False
+
+
+def list_descendants(pid: int) -> list[int]:
+    """Return the ids of the processes that `pid` or its descendants have started."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended
+            children.setdefault(int(read_stat(int(path.name))[_PARENT]), []).append(int(path.name))
+    found, parents = [], [pid]
+    while parents:
+        parents = [child for parent in parents for child in children.get(parent, ())]
+        found += parents
+    return found

@@ -1,0 +1,20 @@
+"""Protect the shared memory regions of a server's Python models."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+_FOLDER = Path("/dev/shm")
+
+
+def protect_regions(prefix: str) -> int:
+    """Deny other users access to the prompts and responses in the regions, and count the regions.
+
+    The Python backend creates the regions with the mode 0644, regardless of the umask.
+    """
+    paths = list(_FOLDER.glob(f"{prefix}*"))
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.chmod(0o600)
+    return len(paths)
