@@ -98,6 +98,12 @@ def test_stopped_engine_has_the_limits_of_an_idle_one() -> None:
     assert sign is not None and (sign.silent_after_s, sign.hangs_after_s) == LIMITS.idle
 
 
+def test_nothing_is_restarted_without_a_time_limit() -> None:
+    for pulse in (BUSY, FAILED, Pulse("model", "ensemble", 8, PulseState.ENDED)):
+        sign = sign_of_pulse(pulse, HangLimits(hang_timeout_s=0.0))
+        assert sign is not None and sign.hangs_after_s == math.inf
+
+
 def test_process_that_loads_for_the_first_time_is_not_judged() -> None:
     assert sign_of_pulse(Pulse("worker", "m", 0, PulseState.LOADING), LIMITS) is None
 

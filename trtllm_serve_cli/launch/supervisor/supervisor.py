@@ -43,7 +43,7 @@ from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, wat
 from trtllm_serve_cli.launch.start_probe import StartProbe
 from trtllm_serve_cli.launch.startup import StartTimes, record_start, summarize_start
 from trtllm_serve_cli.launch.supervisor.gateway_process import GatewayProcess
-from trtllm_serve_cli.launch.supervisor.hangs.report import kill_alone, report_hang
+from trtllm_serve_cli.launch.supervisor.hangs.report import report_hang
 from trtllm_serve_cli.launch.supervisor.hangs.watch import HangWatch
 from trtllm_serve_cli.launch.supervisor.leftovers import (
     prepare_scratch,
@@ -82,6 +82,7 @@ from trtllm_serve_cli.launch.triton.drain import (
     format_in_flight,
 )
 from trtllm_serve_cli.processes import last_lines
+from trtllm_serve_cli.runtime.watch.hung_processes import kill_alone
 from trtllm_serve_cli.runtime.watch.liveness import HangLimits, describe_silence
 from trtllm_serve_cli.runtime.watch.shared_memory import protect_regions
 

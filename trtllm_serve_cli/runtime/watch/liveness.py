@@ -75,6 +75,11 @@ class HangLimits:
         return 0.0, max(self.load_timeout_s, self._timeout_s)
 
     @property
+    def end(self) -> tuple[float, float]:
+        """The times after which a process that has died counts as silent and as hung."""
+        return 0.0, 0.0 if self.hang_timeout_s else math.inf
+
+    @property
     def _timeout_s(self) -> float:
         return self.hang_timeout_s or math.inf
 
@@ -157,7 +162,7 @@ def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, has_stopped: bool = False
             what = f"{who} died, and the engine has not been loaded again"
             return Sign(f"{part} reload", "failed", what, *limits.reload, "model", pulse.pid)
         case PulseState.ENDED:
-            return Sign(f"{part} end", "ended", f"{process} died", 0.0, 0.0, "model", pulse.pid)
+            return Sign(f"{part} end", "ended", f"{process} died", *limits.end, "model", pulse.pid)
 
 
 def update_silences(

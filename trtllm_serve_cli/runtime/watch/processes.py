@@ -20,9 +20,19 @@ def read_stat(pid: int) -> list[str]:
 
 def is_stopped(pid: int) -> bool:
     """Return whether process `pid` is suspended by a signal such as SIGSTOP."""
+    return _read_state(pid) == "T"
+
+
+def is_zombie(pid: int) -> bool:
+    """Return whether process `pid` has ended, but its parent has not waited for it."""
+    return _read_state(pid) == "Z"
+
+
+def _read_state(pid: int) -> str:
+    """Return the letter of a process's state, or "" if there is no process."""
     with contextlib.suppress(OSError):
-        return read_stat(pid)[_STATE] == "T"
-    return False
+        return read_stat(pid)[_STATE]
+    return ""
 
 
 def list_descendants(pid: int) -> list[int]:

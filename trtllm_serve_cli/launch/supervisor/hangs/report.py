@@ -1,12 +1,10 @@
-"""Report hung parts of a server, and kill their processes."""
+"""Write a report about hung parts of a server."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,14 +13,12 @@ import psutil
 
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.processes import last_lines
-from trtllm_serve_cli.runtime.pulse import STACKS_SIGNAL
+from trtllm_serve_cli.runtime.watch.hung_processes import write_stacks
 from trtllm_serve_cli.runtime.watch.liveness import Silence, describe_silence
 
 REPORT_FILE = "hang-report.txt"
 _NUM_LOG_LINES = 30
 _NUM_STACK_LINES = 2000
-# Time for the processes to write their stacks to the log.
-_STACKS_S = 1.0
 _TOOL_TIMEOUT_S = 10.0
 
 
@@ -36,10 +32,10 @@ def report_hang(
     """
     path = plan.directory / REPORT_FILE
     states = [_describe(process) for process in processes]
-    # Skip Triton: it has no handler for STACKS_SIGNAL, so the signal would kill it.
+    # Skip Triton, which is not a Python process.
     pids = [each.sign.pid for each in hanging if each.sign.owner != "triton"]
     before = last_lines(plan.log, _NUM_LOG_LINES)
-    stacks = _read_stacks(pids, plan.log)
+    stacks = _read_stacks(hanging, plan.log)
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     messages = [describe_silence(each) for each in hanging]
     sections = [
@@ -57,22 +53,6 @@ def report_hang(
     with contextlib.suppress(OSError), plan.log.open("a", encoding="utf-8") as log:
         for message in messages:
             log.write(f"E supervisor] {message}; restarting it; report: {path}\n")
-
-
-def kill_alone(silence: Silence) -> bool:
-    """Kill a hung process if its parent can restart it while the server keeps running.
-
-    Return False if the whole server must be restarted.
-    """
-    if silence.sign.owner not in ("worker", "gateway"):
-        return False
-    try:
-        process = psutil.Process(silence.sign.pid)
-        is_dead = process.status() == psutil.STATUS_ZOMBIE
-        process.kill()
-    except psutil.Error:
-        return False
-    return not is_dead
 
 
 def _describe(process: psutil.Process) -> str:
@@ -93,17 +73,12 @@ def _read_wait_channel(pid: int) -> str:
     return ""
 
 
-def _read_stacks(pids: Sequence[int], log: Path) -> list[str]:
+def _read_stacks(hanging: Sequence[Silence], log: Path) -> list[str]:
     """Make the processes write their stacks to the log, and return the new log lines."""
     start = 0
     with contextlib.suppress(OSError):
         start = log.stat().st_size
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, STACKS_SIGNAL)
-    if not pids:
-        return []
-    time.sleep(_STACKS_S)
+    write_stacks(hanging)
     return list(last_lines(log, _NUM_STACK_LINES, since=start))
 
 

@@ -1,0 +1,44 @@
+"""Collect the stacks of hung processes, and kill the processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+from ..pulse import STACKS_SIGNAL
+from .liveness import Silence
+from .processes import is_zombie
+
+# Time for the processes to write their stacks.
+_STACKS_S = 1.0
+
+
+def write_stacks(hanging: Iterable[Silence]) -> None:
+    """Make the processes write the stacks of their threads to the server's log, and wait for it.
+
+    Skip Triton: it has no handler for the signal, so the signal would kill it.
+    """
+    pids = [each.sign.pid for each in hanging if each.sign.owner != "triton"]
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, STACKS_SIGNAL)
+    if pids:
+        time.sleep(_STACKS_S)
+
+
+def kill_alone(silence: Silence) -> bool:
+    """Kill a hung process if its parent can restart it while the server keeps running.
+
+    Return False if the whole server must be restarted.
+    """
+    pid = silence.sign.pid
+    if silence.sign.owner not in ("worker", "gateway") or is_zombie(pid):
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return False
+    return True
