@@ -137,6 +137,25 @@ def test_probes_use_tritons_health_endpoints() -> None:
     ]
 
 
+def test_only_the_leader_of_several_pods_may_run_commands_in_other_pods() -> None:
+    made = plan(SPREAD, ON_TWO)
+    (leader, worker) = (each["template"]["spec"] for each in templates(made["LeaderWorkerSet"]))
+    alone = plan()["Deployment"]["spec"]["template"]["spec"]
+    assert [each["automountServiceAccountToken"] for each in (leader, worker, alone)] == [
+        True, False, False,
+    ]  # fmt: skip
+    assert [each.get("serviceAccountName") for each in (leader, worker, alone)] == [
+        "tllm-llama-3-1", None, None,
+    ]  # fmt: skip
+    assert [(each["resources"], each["verbs"]) for each in made["Role"]["rules"]] == [
+        (["pods"], ["get"]),
+        (["pods/exec"], ["create"]),
+    ]
+    assert made["RoleBinding"]["subjects"] == [
+        {"kind": "ServiceAccount", "name": "tllm-llama-3-1", "namespace": "llm"}
+    ]
+
+
 def test_model_is_mounted_from_the_nodes_at_the_same_paths() -> None:
     manifest = plan()["Deployment"]
     volumes = manifest["spec"]["template"]["spec"]["volumes"]

@@ -215,9 +215,11 @@ def _leader_worker_set(
     shared = {key: server[key] for key in ("image", "imagePullPolicy", "resources", "volumeMounts")}
     script = render("kubernetes/worker.sh.j2")
     worker = {"name": "worker", **shared, "command": ["bash", "-c", script]}
+    worker_pod = {**leader, "containers": [worker]}
     leader = {
         **leader,
         "serviceAccountName": name,
+        "automountServiceAccountToken": True,
         "containers": [
             {
                 **server,
@@ -227,7 +229,6 @@ def _leader_worker_set(
         ],
         "volumes": [*leader["volumes"], agent],
     }
-    worker_pod = {key: value for key, value in leader.items() if key != "serviceAccountName"}
     spec = {
         "replicas": options.replicas,
         "leaderWorkerTemplate": {
@@ -235,14 +236,7 @@ def _leader_worker_set(
             # Restart all pods in the group, because an engine fails if one of its ranks exits.
             "restartPolicy": "RecreateGroupOnPodRestart",
             "leaderTemplate": _server_template(name, leader, gateway),
-            "workerTemplate": {
-                "metadata": {"labels": _labels(name)},
-                "spec": {
-                    **worker_pod,
-                    "containers": [worker],
-                    "volumes": [each for each in leader["volumes"] if each is not agent],
-                },
-            },
+            "workerTemplate": {"metadata": {"labels": _labels(name)}, "spec": worker_pod},
         },
     }
     return _object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name, spec=spec)
@@ -295,6 +289,8 @@ def _pod(
         container["env"] = [{"name": name, "value": value} for name, value in environ.items()]
     pod = {
         "containers": [container],
+        # Only the leader of several pods needs access to Kubernetes.
+        "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": DRAIN_S + _PRE_STOP_S + 10,
         "volumes": [*volumes, {"name": "shared-memory", "emptyDir": shared}],
     }
