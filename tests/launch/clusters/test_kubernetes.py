@@ -14,9 +14,11 @@ from tests.launch.clusters.kubernetes_samples import (
     GATEWAY,
     HOME,
     LLM_API,
+    OLD,
     ON_TWO,
     PLAIN,
     SPREAD,
+    WITH_WORKER,
     container,
     plan,
     templates,
@@ -83,6 +85,8 @@ CUSTOM = {
     ("model", "options"),
     [
         (PLAIN, KubernetesOptions()),
+        (WITH_WORKER, KubernetesOptions()),
+        (OLD, KubernetesOptions()),
         (
             PLAIN,
             KubernetesOptions(
@@ -118,19 +122,8 @@ def test_kinds_of_manifests_for_one_node_and_for_several() -> None:
     assert list(plan(options=alone)) == ["Deployment", "Service"]
 
 
-def test_probes_use_tritons_health_endpoints() -> None:
-    server = container(plan(timeout_s=95)["Deployment"])
-    fields = ("httpGet", "periodSeconds", "failureThreshold")
-    probes = {
-        name: tuple(server[name][field] for field in fields)
-        for name in ("startupProbe", "readinessProbe", "livenessProbe")
-    }
-    assert probes == {
-        "startupProbe": ({"path": "/v2/health/ready", "port": "http"}, 10, 10),
-        "readinessProbe": ({"path": "/v2/health/ready", "port": "http"}, 5, 3),
-        "livenessProbe": ({"path": "/v2/health/live", "port": "http"}, 10, 3),
-    }
-    assert server["ports"] == [
+def test_ports_of_triton_are_named() -> None:
+    assert container(plan()["Deployment"])["ports"] == [
         {"name": "http", "containerPort": 8000},
         {"name": "grpc", "containerPort": 8001},
         {"name": "metrics", "containerPort": 8002},

@@ -19,6 +19,7 @@ from tests.launch.clusters.kubernetes_samples import (
     SPREAD,
     Manifest,
     plan,
+    script_of,
 )
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -98,7 +99,7 @@ def test_triton_writes_its_process_id_for_the_gateway(tmp_path: Path) -> None:
     triton = tmp_path / "tritonserver"
     triton.write_text('#!/bin/bash\necho "$$"\n')
     triton.chmod(0o755)
-    script = containers()["triton"]["command"][2]
+    script = script_of(containers()["triton"], tmp_path)
     # Kubernetes replaces two dollar signs in a command by one.
     assert "$$" not in script
     script = script.replace("/opt/tritonserver/bin/tritonserver", str(triton))

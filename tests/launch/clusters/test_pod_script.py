@@ -21,6 +21,7 @@ from tests.launch.clusters.kubernetes_samples import (
     SPREAD,
     container,
     plan,
+    script_of,
     templates,
 )
 from tests.waiting import wait_until
@@ -42,7 +43,11 @@ def arguments_of(model: Deployable, options: KubernetesOptions, tmp_path: Path) 
         (tmp_path / name).chmod(0o755)
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "POD_NAME": "tllm-llama-3-1-0"}
     answer = subprocess.run(
-        server["command"], env=environ, capture_output=True, text=True, check=True
+        ("bash", "-c", script_of(server, tmp_path)),
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return answer.stdout.splitlines()
 
@@ -116,7 +121,7 @@ def test_pod_finishes_requests_in_flight_on_sigterm(tmp_path: Path) -> None:
     triton.write_text(_TRITON)
     triton.chmod(0o755)
     model = dataclasses.replace(PLAIN, num_gpus=2, num_ranks=2)
-    script = container(plan(model)["Deployment"])["command"][2]
+    script = script_of(container(plan(model)["Deployment"]), tmp_path)
     script = script.replace("/opt/tritonserver/bin/tritonserver", str(triton))
     environ = {**os.environ, "LOG": str(log), "OMPI_MCA_rmaps_base_oversubscribe": "1"}
     pod = subprocess.Popen(("bash", "-c", script), env=environ, start_new_session=True)

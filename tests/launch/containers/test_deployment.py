@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def test_cpu_engine_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
         image=None,
         needs="Triton and openvino-genai",
         reports_waiting=True,
+        runtime=tmp_path / "repository" / "preprocessing" / "1",
     )
     with pytest.raises(BadInput) as raised:
         check_image(model, None)
@@ -73,6 +75,22 @@ def test_cpu_engine_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
         "Next: build an image that contains this software, and pass it with --image IMAGE"
     )
     assert check_image(model, "mine:1") == "mine:1"
+
+
+def test_repository_of_an_earlier_version_cannot_watch_the_server(tmp_path: Path) -> None:
+    repository = deployable(tmp_path, engine_of(tmp_path)).repository
+    for folder in repository.glob("*/1/tllm_runtime/watch"):
+        shutil.rmtree(folder)
+    model = describe_deployable(read_manifest(repository), open_repository(repository))
+    assert model.runtime is None
+
+
+def test_only_engines_in_triton_backends_need_tokens(tmp_path: Path) -> None:
+    (tmp_path / "worker").mkdir()
+    tensorrt = deployable(tmp_path, tensorrt_engine(tmp_path))
+    worker = deployable(tmp_path / "worker", engine_of(tmp_path / "worker"))
+    assert (tensorrt.needs_tokens, worker.needs_tokens) == (True, False)
+    assert tensorrt.runtime is not None
 
 
 def test_simulated_engine_needs_the_package_of_its_tokenizer(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.launch_options import OPENAI_LIMITS, LaunchOptions
+from trtllm_serve_cli.launch.launch_options import HANG_TIMEOUT_S, OPENAI_LIMITS, LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
 
 deploy_app = typer.Typer(
@@ -56,6 +56,17 @@ OpenAiProcessesOption = Annotated[
     int,
     typer.Option(
         min=1, metavar="N", help="Number of processes that serve the OpenAI-compatible API."
+    ),
+]
+HangTimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--hang-timeout",
+        min=0,
+        metavar="SECONDS",
+        help="Time in seconds after which an engine that has requests but completes no step is "
+        "restarted. Processes that do not respond at all are restarted after at most 30 s. With "
+        "0, hangs are only reported.",
     ),
 ]
 # The options of `tllm start` for the OpenAI-compatible API that the deploy commands also accept.
@@ -351,6 +362,7 @@ def k8s(
         float,
         typer.Option(min=1, metavar="SECONDS", help="Time limit for the server to become ready."),
     ] = 600.0,
+    hang_timeout: HangTimeoutOption = HANG_TIMEOUT_S,
     log_verbose: Annotated[
         int,
         typer.Option(
@@ -394,6 +406,7 @@ def k8s(
     launch_options = LaunchOptions(
         host="0.0.0.0",
         timeout_s=timeout,
+        hang_timeout_s=hang_timeout,
         log_verbose=log_verbose,
         openai_processes=openai_processes,
         **gateway,

@@ -8,7 +8,6 @@ triton-inference-server/tutorials (Deployment/Kubernetes).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from trtllm_serve_cli.launch.clusters.pod_gateway import (
     gateway_data,
     service_ports,
 )
+from trtllm_serve_cli.launch.clusters.pod_probes import plan_probes
 from trtllm_serve_cli.launch.clusters.pod_script import AGENT_FOLDER, PORTS, pod_script
 from trtllm_serve_cli.launch.containers.deployment import (
     Deployable,
@@ -41,7 +41,6 @@ from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 
 Manifest = dict[str, Any]
 
-_STARTUP_PERIOD_S = 10
 # The preStop hook delays SIGTERM by this many seconds, because a terminating pod still receives new
 # requests for a few seconds.
 _PRE_STOP_S = 5
@@ -280,7 +279,7 @@ def _pod(
         "imagePullPolicy": "IfNotPresent",
         "command": ["bash", "-c", script],
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
-        **_probes(launch),
+        **plan_probes(model, launch),
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_PRE_STOP_S)]}}},
         "resources": _resources(model, options),
         "volumeMounts": [*mounts, {"name": "shared-memory", "mountPath": "/dev/shm"}],
@@ -300,28 +299,6 @@ def _pod(
     if options.image_pull_secret is not None:
         pod["imagePullSecrets"] = [{"name": options.image_pull_secret}]
     return pod
-
-
-def _probes(launch: LaunchOptions) -> Manifest:
-    """Return the startup, readiness and liveness probes.
-
-    Kubernetes runs the readiness and liveness probes only after the startup probe has succeeded.
-    """
-
-    def probe(path: str, period_s: int, failures: int) -> Manifest:
-        return {
-            "httpGet": {"path": path, "port": "http"},
-            "periodSeconds": period_s,
-            "timeoutSeconds": 5,
-            "failureThreshold": failures,
-        }
-
-    startup_failures = math.ceil(launch.timeout_s / _STARTUP_PERIOD_S)
-    return {
-        "startupProbe": probe("/v2/health/ready", _STARTUP_PERIOD_S, startup_failures),
-        "readinessProbe": probe("/v2/health/ready", 5, 3),
-        "livenessProbe": probe("/v2/health/live", 10, 3),
-    }
 
 
 def _resources(model: Deployable, options: KubernetesOptions) -> Manifest:

@@ -18,12 +18,17 @@ from trtllm_serve_cli.launch.topology.ranks import Ranks
 from trtllm_serve_cli.launch.triton.triton_command import flag_words, other_rank_flags
 from trtllm_serve_cli.launch.triton.triton_install import IN_CONTAINER
 from trtllm_serve_cli.rendering import render
+from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE
 
 # Use fixed ports, because each pod has its own network namespace.
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
 # The folder from which the gateway reads Triton's process id.
 GATEWAY_FOLDER = "/run/tllm"
+# /dev/shm is a volume of the pod.
+SHARED_FILES = "/dev/shm/tllm-pod-"
+# The folder for heartbeat files.
+PULSES_FOLDER = f"{SHARED_FILES}pulses"
 
 
 def pod_script(
@@ -41,7 +46,8 @@ def pod_script(
         token='"$TLLM_TOKEN"',
         unquoted={
             **{f"{name}-port": str(port) for name, port in PORTS.items()},
-            "backend-config": "python,shm-region-prefix-name=tllm-",
+            "backend-config": "python,shm-region-prefix-name="
+            f"{SHARED_FILES.removeprefix('/dev/shm/')}",
         },
     )
     server = [str(IN_CONTAINER.binary), *words.values()]
@@ -55,6 +61,9 @@ def pod_script(
         nodes=nodes,
         slots=split_evenly(model.num_ranks, nodes, "ranks"),
         gateway_folder=GATEWAY_FOLDER if has_gateway else None,
+        shared_files=SHARED_FILES,
+        pulses_folder=PULSES_FOLDER,
+        pulses_variable=PULSES_VARIABLE,
     )
 
 

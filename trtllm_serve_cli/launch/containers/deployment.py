@@ -23,6 +23,7 @@ from trtllm_serve_cli.repository.model.instances import (
     read_instances,
 )
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
 from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
 from trtllm_serve_cli.repository.validation.engine_limits import read_world_size
 
@@ -43,6 +44,8 @@ class Deployable:
     `spawns` is true if the model has several instances of a TensorRT engine, which run in
     TensorRT-LLM's orchestrator mode. `reports_waiting` is true if the metrics include the number of
     requests waiting in the engine. `is_llm_api` is true if `trtllm-llmapi-launch` starts the ranks.
+    `runtime` is the folder of a copy of the runtime package that can watch the server, or None.
+    `needs_tokens` is true if the engine does not write heartbeats.
     """
 
     name: str
@@ -58,6 +61,8 @@ class Deployable:
     spawns: bool = False
     reports_waiting: bool = False
     is_llm_api: bool = False
+    runtime: Path | None = None
+    needs_tokens: bool = False
 
 
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
@@ -65,7 +70,8 @@ def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Dep
 
     Raise `BadInput` if the GPUs assigned to the model's instances do not fit the engine.
     """
-    deployment = find_kind(model.engine_kind).deployment
+    kind = find_kind(model.engine_kind)
+    deployment, backends = kind.deployment, kind.serving.backends or {}
     num_gpus, ranks = _count(model, repository)
     fit = deployment.fit_container(model)
     return Deployable(
@@ -82,6 +88,8 @@ def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Dep
         spawns=ranks.spawns,
         reports_waiting=deployment.reports_waiting(model),
         is_llm_api=deployment.ranks == "llm_api" and ranks.world_size > 1,
+        runtime=_find_runtime(model),
+        needs_tokens=model.layout in backends,
     )
 
 
@@ -162,6 +170,19 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
             f"{option} IMAGE",
         )
     return chosen
+
+
+def _find_runtime(model: ImportedModel) -> Path | None:
+    """Return the folder of a copy of the runtime package that has the programs in `watch`.
+
+    Models that were imported with an earlier version have no such copy, and models for Triton's
+    vLLM backend have no copy at all.
+    """
+    for name in model.models:
+        folder = model.path / name / "1"
+        if (folder / RUNTIME_PACKAGE / "watch").is_dir():
+            return folder
+    return None
 
 
 def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks]:

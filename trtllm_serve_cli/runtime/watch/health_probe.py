@@ -56,6 +56,11 @@ def responds_on_http(address: str) -> bool:
     return _request_status(address, "/v2/health/live") is not None
 
 
+def is_ready_on_http(address: str) -> bool:
+    """Return whether Triton reports that it is ready."""
+    return _request_status(address, "/v2/health/ready") == 200
+
+
 def _request_status(address: str, path: str) -> int | None:
     """Return the status of the response to a GET request, or None without a response."""
     with contextlib.suppress(OSError, http.client.HTTPException):

@@ -1,0 +1,83 @@
+"""Plan the probes of the container that runs Triton in a pod.
+
+Triton's health endpoints do not show that an engine generates tokens. So the readiness and the
+liveness probe run a program in the container, which reads the heartbeats of the server's processes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from trtllm_serve_cli.launch.clusters.pod_script import PORTS, PULSES_FOLDER
+from trtllm_serve_cli.launch.clusters.server_watch import limit_words, watch_command
+from trtllm_serve_cli.launch.containers.deployment import Deployable
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.runtime.watch.liveness import HangLimits
+
+Manifest = dict[str, Any]
+
+_STARTUP_PERIOD_S = 10
+_READY_PERIOD_S = 5
+_LIVE_PERIOD_S = 10
+# A part may be silent for its time limit before the probe ends. Starting Python may also take time.
+_READY_MARGIN_S = 10
+_LIVE_MARGIN_S = 30
+# A server that hangs cannot finish its requests.
+_HUNG_GRACE_PERIOD_S = 5
+
+
+def plan_probes(model: Deployable, launch: LaunchOptions) -> Manifest:
+    """Return the startup, readiness and liveness probes.
+
+    Kubernetes runs the readiness and liveness probes only after the startup probe has succeeded. If
+    the model was imported with an earlier version, or if Triton's vLLM backend runs the engine,
+    only Triton is probed.
+    """
+    startup_failures = math.ceil(launch.timeout_s / _STARTUP_PERIOD_S)
+    probes = {
+        "startupProbe": _http("/v2/health/ready", _STARTUP_PERIOD_S, startup_failures),
+        "readinessProbe": _http("/v2/health/ready", _READY_PERIOD_S, 3),
+        "livenessProbe": _http("/v2/health/live", _LIVE_PERIOD_S, 3),
+    }
+    limits = HangLimits(hang_timeout_s=launch.hang_timeout_s, load_timeout_s=launch.timeout_s)
+    if model.runtime is not None:
+        probes["readinessProbe"] = _exec(model, "ready", limits)
+        if limits.hang_timeout_s:
+            probes["livenessProbe"] = _exec(model, "live", limits)
+    probes["livenessProbe"]["terminationGracePeriodSeconds"] = _HUNG_GRACE_PERIOD_S
+    return probes
+
+
+def _http(path: str, period_s: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _exec(model: Deployable, question: Literal["ready", "live"], limits: HangLimits) -> Manifest:
+    """Return a probe that fails as soon as a part of the server has exceeded its time limit."""
+    assert model.runtime is not None
+    command = [
+        *watch_command(model.runtime, "pod_probe"),
+        question,
+        f"--pulses={PULSES_FOLDER}",
+        f"--http=127.0.0.1:{PORTS['http']}",
+        f"--metrics=127.0.0.1:{PORTS['metrics']}",
+        *limit_words(model, limits),
+    ]
+    if question == "ready":
+        period_s, timeout_s = _READY_PERIOD_S, limits.busy[0] + _READY_MARGIN_S
+    else:
+        longest_s = max(each[1] for each in (limits.idle, limits.busy, limits.reload))
+        period_s, timeout_s = _LIVE_PERIOD_S, longest_s + _LIVE_MARGIN_S
+    return {
+        "exec": {"command": command},
+        # Each probe of an engine without heartbeats generates a token.
+        "periodSeconds": math.ceil(limits.token_period_s) if model.needs_tokens else period_s,
+        "timeoutSeconds": math.ceil(timeout_s),
+        "failureThreshold": 1,
+    }

@@ -1,0 +1,37 @@
+"""Plan the programs that watch a server in a pod or a job, which have no supervisor.
+
+The images of Triton do not contain tllm, so the programs run with the image's Python from the model
+repository, which contains a copy of the runtime package.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from trtllm_serve_cli.launch.containers.deployment import Deployable
+from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
+from trtllm_serve_cli.runtime.watch.liveness import HangLimits
+
+_TOKEN_INPUTS = {"text_input": "Hello", "max_tokens": 1}
+
+
+def watch_command(runtime: Path, program: Literal["pod_probe", "job_server"]) -> tuple[str, ...]:
+    """Return the command that runs `program` from the runtime package in the folder `runtime`."""
+    # Do not set PYTHONPATH, because Triton and the models would inherit it.
+    code = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+        f"from {RUNTIME_PACKAGE}.watch.{program} import main; main()"
+    )
+    return ("python3", "-I", "-S", "-c", code, str(runtime))
+
+
+def limit_words(model: Deployable, limits: HangLimits) -> tuple[str, ...]:
+    """Return the arguments of both programs that do not depend on the machine."""
+    token = ("--token", model.text_model, json.dumps(_TOKEN_INPUTS)) if model.needs_tokens else ()
+    return (
+        f"--hang-timeout={limits.hang_timeout_s:g}",
+        f"--load-timeout={limits.load_timeout_s:g}",
+        *token,
+    )

@@ -1,0 +1,84 @@
+"""Check whether the server in a Kubernetes pod is ready or alive: the program of an exec probe.
+
+A probe observes the server until each part has shown a sign of life since the probe started. If
+the processes are idle or generate tokens, this takes about half a second. The probe fails if a part
+is silent for longer than its time limit, so it needs no memory of earlier probes.
+
+Kubernetes restarts the container if the liveness probe fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
+
+from .health_probe import HealthProbe, is_ready_on_http, responds_on_http
+from .hung_processes import write_stacks
+from .liveness import Observer, Sign, Silence, describe_silence, read_pulse_signs
+from .token_probe import TokenRequest, count_steps
+from .watch_settings import WatchSettings, parse_arguments
+
+_POLL_S = 0.25
+# The process id of Triton is not needed in a pod.
+_NO_PID = 0
+
+
+def find_bad(
+    read_signs: Callable[[], Iterable[Sign]],
+    is_bad: Callable[[Silence], bool],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Silence]:
+    """Observe a server until a part is bad, or until the marks of all parts have changed.
+
+    Return the bad parts. `clock` returns the time in seconds.
+    """
+    observer = Observer(clock)
+    first_marks: dict[str, Hashable] = {}
+    while True:
+        silences = observer.observe(read_signs())
+        if bad := [each for each in silences if is_bad(each)]:
+            return bad
+        marks = {each.sign.part: each.sign.mark for each in silences}
+        first_marks = {**marks, **first_marks}
+        if all(first_marks[part] != mark for part, mark in marks.items()):
+            return []
+        sleep(_POLL_S)
+
+
+def read_signs(
+    settings: WatchSettings, health: HealthProbe, token: TokenRequest | None
+) -> Iterator[Sign]:
+    """Yield the signs of all parts of the server."""
+    yield from read_pulse_signs(settings.pulses, settings.limits, reports_ended=True)
+    yield health.read_sign(settings.limits, _NO_PID)
+    # An engine that has responded is alive, so it needs no more signs.
+    if token is not None and not token.is_over:
+        yield token.read_sign(settings.limits, _NO_PID)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Exit with the code 1 and a message for each part that is not ready or not alive."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("question", choices=("ready", "live"))
+    settings, arguments = parse_arguments(parser, sys.argv[1:] if words is None else words)
+    clock, limits = time.monotonic, settings.limits
+    is_live = arguments.question == "live"
+    responds = partial(responds_on_http if is_live else is_ready_on_http, settings.http)
+    health = HealthProbe(settings.http, responds, clock, period_s=limits.probe_period_s)
+    token = None
+    if settings.needs_tokens:
+        count = partial(count_steps, settings.metrics)
+        token = TokenRequest(settings.token_model, settings.request_token, count, clock)
+    bad = find_bad(
+        partial(read_signs, settings, health, token),
+        (lambda each: each.is_hang) if is_live else (lambda each: each.is_silent),
+    )
+    for each in bad:
+        print(describe_silence(each))
+    if is_live:
+        write_stacks(bad)
+    sys.exit(bool(bad))

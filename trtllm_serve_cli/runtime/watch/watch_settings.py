@@ -1,0 +1,59 @@
+"""The command-line arguments of the programs that watch a server without a supervisor."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ..pulse import read_pulses
+from .liveness import HangLimits
+from .token_probe import request_token
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """The server to watch, and the time limits.
+
+    The server's processes write heartbeats to `pulses`. `http` and `metrics` are Triton's
+    addresses. `token_model` and `token_inputs` are the text model and its inputs, as JSON, with
+    which to request a token. `token_model` is empty if the engine writes heartbeats.
+    """
+
+    pulses: Path
+    http: str
+    metrics: str
+    limits: HangLimits
+    token_model: str = ""
+    token_inputs: str = "{}"
+
+    @property
+    def needs_tokens(self) -> bool:
+        """True if only a token shows that the engine is alive."""
+        # Keep the files of models' processes that have ended, because they must be reported.
+        pulses = read_pulses(self.pulses, reports_ended=True)
+        return bool(self.token_model) and not any(pulse.role == "worker" for pulse in pulses)
+
+    def request_token(self) -> None:
+        """Request a token, and return after the response or an error."""
+        # The timeout must be longer than the time after which the engine counts as hung.
+        timeout_s = 2 * (self.limits.hang_timeout_s or self.limits.load_timeout_s)
+        request_token(self.http, self.token_model, self.token_inputs, timeout_s)
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[WatchSettings, argparse.Namespace]:
+    """Parse the arguments of `parser` and the settings, and return both."""
+    add = partial(parser.add_argument, required=True)
+    add("--pulses", type=Path)
+    add("--http")
+    add("--metrics")
+    add("--hang-timeout", type=float)
+    add("--load-timeout", type=float)
+    parser.add_argument("--token", nargs=2, metavar=("MODEL", "INPUTS"), default=("", "{}"))
+    found = parser.parse_args(words)
+    limits = HangLimits(hang_timeout_s=found.hang_timeout, load_timeout_s=found.load_timeout)
+    return WatchSettings(found.pulses, found.http, found.metrics, limits, *found.token), found
