@@ -119,7 +119,11 @@ def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
 def test_each_rank_is_started_with_its_own_arguments(tmp_path: Path) -> None:
     """The stand-in for Triton prints its arguments; folders have spaces in their names."""
     triton = tmp_path / "my triton"
-    triton.write_text('#!/bin/sh\necho rank "$SLURM_PROCID" of "$SLURM_NTASKS": "$@"\nexit 3\n')
+    triton.write_text(
+        '#!/bin/sh\necho rank "$SLURM_PROCID" of "$SLURM_NTASKS": "$@"\n'
+        # Slurm ends all ranks as soon as one of them fails.
+        "until [ -s server_0.log ] && [ -s server_1.log ]; do sleep 0.1; done\nexit 3\n"
+    )
     triton.chmod(0o755)
     # The plugin may be listed although its library is missing.
     has_pmix = not subprocess.run(("srun", "--mpi=pmix", "true"), check=False).returncode

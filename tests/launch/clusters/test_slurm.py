@@ -84,6 +84,8 @@ def test_job_has_the_options_of_the_backends_readme() -> None:
     }
     assert srun_options(text) == {
         "mpi": "pmix",
+        # Not in upstream's script: the job ends if one of its ranks fails.
+        "kill-on-bad-exit": "1",
         "container-image": "triton_trt_llm",
         "container-mounts": "/tensorrtllm_backend/triton_model_repo"
         ":/tensorrtllm_backend/triton_model_repo:ro,/engines/llama:/engines/llama:ro,"

@@ -273,8 +273,11 @@ def _directives(
 def _srun(
     model: Deployable, options: SlurmOptions, prefix: str, gateway_parent: Path | None
 ) -> tuple[str, ...]:
+    has_ranks = model.num_ranks > 1
     values: dict[str, object] = {
-        "mpi": options.mpi or ("pmix" if model.num_ranks > 1 else None),
+        "mpi": options.mpi or ("pmix" if has_ranks else None),
+        # Without this option, the other ranks wait for a rank that has failed.
+        "kill-on-bad-exit": 1 if has_ranks else None,
         "output": f"{prefix}server_%t.log",
     }
     if options.container_image is not None:
