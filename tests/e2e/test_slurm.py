@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tempfile
 import time
@@ -114,6 +115,72 @@ def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
     assert list(Path("/dev/shm").glob(f"tllm-{submitted['job']}-*")) == []
     assert processes_of(tllm) == []
     assert json.loads(tllm.done("status", "--json")) == {"servers": []}
+
+
+@pytest.fixture
+def light_home(tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
+    """Provide a function that makes a home with a simulated engine and two models."""
+    tllm = Tllm(tmp_path / "home")
+    timing = tmp_path / "timing.json"
+    timing.write_text(json.dumps({"timing": {"step_s": 0.005}, "limits": {"max_batch_size": 64}}))
+
+    def make() -> Tllm:
+        tllm.done("import", "-m", "demo", "--engine", "sim", "--timing", str(timing))
+        for name in ("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls"):
+            shutil.rmtree(tllm.home / "models" / "demo" / name)
+        return tllm
+
+    yield make
+    tllm("stop", "--all")
+
+
+def find_process(tllm: Tllm, word: str) -> psutil.Process:
+    """Return the process of Triton or of a model whose command contains `word`."""
+    (triton,) = (
+        each
+        for each in psutil.process_iter()
+        if each.name() == "tritonserver" and str(tllm.home) in " ".join(each.cmdline())
+    )
+    every = (triton, *triton.children(recursive=True))
+    return next(each for each in every if word in " ".join(each.cmdline()))
+
+
+def assert_secrets_are_hidden(tllm: Tllm, job: str) -> None:
+    """Assert that other users can read neither the restricted APIs' token nor the prompts."""
+    (address,) = (tllm.home / "servers").glob("*/address.json")
+    token = json.loads(address.read_text())["token"]
+    commands = [each.cmdline() for each in psutil.process_iter()]
+    assert all(token not in " ".join(words) for words in commands)
+    regions = list(Path("/dev/shm").glob(f"tllm-{job}-*"))
+    assert len(regions) > 1 and all(region.stat().st_mode & 0o077 == 0 for region in regions)
+
+
+def test_process_that_hangs_is_restarted_or_ends_the_job(light_home: Callable[[], Tllm]) -> None:
+    tllm = light_home()
+    options = ("--submit", "--json", "--no-openai", "--hang-timeout", "8")
+    job = json.loads(tllm.done("deploy", "slurm", "-m", "demo", *options))["job"]
+    wait_for(tllm, "ready")
+    wait_until(lambda: find_process(tllm, "tllm_runtime.worker"))
+    assert_secrets_are_hidden(tllm, job)
+    worker = find_process(tllm, "tllm_runtime.worker")
+    worker.suspend()
+    wait_for(tllm, "unresponsive")
+    what = f"the engine worker of tensorrt_llm (process {worker.pid}) has"
+    assert server(tllm)["why"][0].startswith(what)
+    wait_for(tllm, "ready")
+    assert tllm.done("infer", "Hello", "--max-tokens", "5", "--raw")
+    model = find_process(tllm, "/tensorrt_llm/1/model.py")
+    model.suspend()
+    wait_for(tllm, "failed")
+    assert (server(tllm)["why"], server(tllm)["hangs"]) == (
+        [
+            f"Slurm job {job} is FAILED (NonZeroExitCode)",
+            f"the process of model tensorrt_llm (process {model.pid}) has not responded for 4 s "
+            "(stopped by a signal)",
+        ],
+        2,
+    )
+    assert (jobs(), processes_of(tllm)) == ([], [])
 
 
 def test_each_rank_is_started_with_its_own_arguments(tmp_path: Path) -> None:

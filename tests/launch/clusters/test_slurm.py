@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.heartbeats import make_runtime_folder
 from tests.launch.clusters.slurm_samples import MODEL, PLAIN, PYTORCH
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput
@@ -171,13 +173,19 @@ def test_time_limit_has_a_format_of_sbatch(time: str) -> None:
     assert directives(script(PLAIN, SlurmOptions(time=time)))["time"] == time
 
 
-def run_job(text: str, tmp_path: Path, rank: int = 0) -> tuple[dict[str, object], list[str]]:
-    """Run the job with an `srun` of one task; return its address file and Triton's arguments."""
+def run_job(
+    text: str, tmp_path: Path, rank: int = 0, before: str = ":"
+) -> tuple[dict[str, object], list[str]]:
+    """Run the job with an `srun` of one task; return its address file and Triton's arguments.
+
+    `before` contains commands that Triton runs before it ends.
+    """
     programs = tmp_path / "bin"
-    programs.mkdir()
+    programs.mkdir(exist_ok=True)
     for name, lines in {
         "srun": 'for last; do :; done\nSLURM_PROCID=$RANK exec bash -c "$last"',
-        "tritonserver": f'printf "%s\\n" "$@" > {shlex.quote(str(tmp_path / "arguments"))}\nexit 7',
+        "tritonserver": f'printf "%s\\n" "$@" > {shlex.quote(str(tmp_path / "arguments"))}\n'
+        f"{before}\nexit 7",
     }.items():
         (programs / name).write_text(f"#!/bin/bash\n{lines}\n")
         (programs / name).chmod(0o755)
@@ -269,7 +277,7 @@ def test_gateway_has_the_ports_of_the_job(tmp_path: Path, job: Path, is_submitte
     address = run_with_gateway(tmp_path, job if is_submitted else None)
     assert address["openai"] == 31012
     config = GatewayConfig.from_json((tmp_path / "copy.json").read_text())
-    folder = str(job / "gateway") if is_submitted else "tllm-llama-12-gateway"
+    folder = str(job / "state") if is_submitted else "tllm-llama-12-state"
     endpoint = Endpoint(grpc="127.0.0.1:10037", http="127.0.0.1:10036")
     assert config == dataclasses.replace(
         GATEWAY,
@@ -291,11 +299,62 @@ def test_job_runs_without_the_gateway_on_a_node_without_tllm(tmp_path: Path, job
     text = text.replace(shlex.quote(sys.executable), "/missing/python")
     address, _ = run_job(text, tmp_path)
     assert address["openai"] is None
-    assert not (job / "gateway" / "gateway.json").exists()
+    assert not (job / "state" / "gateway.json").exists()
 
 
-def test_container_can_write_the_id_of_triton(tmp_path: Path) -> None:
+def test_container_can_write_the_state_of_the_server() -> None:
     options = SlurmOptions(container_image="IMAGE")
-    text = script(PLAIN, options, directory=Path("/jobs/1"), gateway=GATEWAY)
-    mounts = srun_options(text)["container-mounts"].split(",")
-    assert "/jobs/1/gateway:/jobs/1/gateway" in mounts
+    mounts = srun_options(script(PLAIN, options, directory=Path("/jobs/1")))["container-mounts"]
+    assert "/jobs/1/state:/jobs/1/state" in mounts.split(",")
+
+
+def test_watched_job_hides_its_token_and_records_its_state(tmp_path: Path, job: Path) -> None:
+    watched = dataclasses.replace(PLAIN, runtime=make_runtime_folder(tmp_path))
+    # Triton waits until other users can no longer read its token.
+    hidden = 'while grep -q "$TLLM_TOKEN" /proc/$$/cmdline; do sleep 0.05; done'
+    region = "/dev/shm/tllm-$SLURM_JOB_ID-$SLURM_PROCID-region"
+    text = script(watched, triton=triton_in(tmp_path), directory=job)
+    _, arguments = run_job(text, tmp_path, before=f": > {region}\n{hidden}")
+    assert "--disable-auto-complete-config" in arguments
+    assert (job / "exit-code").read_text() == "7\n"
+    state = json.loads((job / "state" / "state.json").read_text())
+    assert (state["phase"], state["why"], state["server_pid"] > 0) == ("starting", [], True)
+    assert list(Path("/dev/shm").glob("tllm-12-*")) == []
+
+
+def test_job_runs_without_the_watch_on_a_node_without_a_recent_python(
+    tmp_path: Path, job: Path
+) -> None:
+    watched = dataclasses.replace(PLAIN, runtime=make_runtime_folder(tmp_path))
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python3"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    _, arguments = run_job(script(watched, triton=triton_in(tmp_path), directory=job), tmp_path)
+    assert "--disable-auto-complete-config" in arguments
+    assert list((job / "state").iterdir()) == []
+
+
+def test_heartbeats_are_written_to_a_private_folder(tmp_path: Path, job: Path) -> None:
+    modes = tmp_path / "modes"
+    text = script(PLAIN, triton=triton_in(tmp_path), directory=job)
+    run_job(text, tmp_path, before=f'stat -c "%a %n" "$TLLM_PULSES" > {modes}')
+    mode, _, name = modes.read_text().partition(" ")
+    assert mode == "700"
+    assert re.fullmatch(r"/dev/shm/tllm-12-pulses-\w{6}\n", name)
+
+
+def test_time_limits_and_the_request_for_a_token_are_passed_to_the_job() -> None:
+    model = dataclasses.replace(PLAIN, runtime=Path("/models/it's"), needs_tokens=True)
+    plan = plan_slurm(model, IN_CONTAINER, ONE_NODE, LaunchOptions(hang_timeout_s=60.0), environ={})
+    words = shlex.split(" ".join(plan.watch))
+    assert words[:4] == ["python3", "-I", "-S", "-c"]
+    assert (words[5], words[-1]) == ("/models/it's", "--")
+    assert words[-6:-1] == [
+        "--hang-timeout=60", "--load-timeout=1800",
+        "--token", "llama", '{"text_input": "Hello", "max_tokens": 1}',
+    ]  # fmt: skip
+
+
+def test_model_of_an_earlier_version_is_not_watched() -> None:
+    assert "exec /opt/tritonserver/bin/tritonserver" in task(script(PLAIN))

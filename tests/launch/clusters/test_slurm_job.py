@@ -86,6 +86,28 @@ def test_phase_follows_the_state_in_slurm(folder: Path, squeue: str, phase: str,
     assert phase_and_why(folder, squeue=(0, squeue, "")) == (phase, (why,))
 
 
+def record(folder: Path, phase: str, hangs: int) -> None:
+    (folder / "state").mkdir()
+    state = {"server_pid": 7, "phase": phase, "why": ["it hangs"], "restarts": 0, "hangs": hangs}
+    (folder / "state" / "state.json").write_text(json.dumps(state))
+
+
+def test_job_with_a_process_that_hangs_is_unresponsive(folder: Path) -> None:
+    record(folder, "unresponsive", 2)
+    found = read_job(folder, FakeSlurm({"squeue": (0, "RUNNING|None\n", "")}))
+    assert found is not None
+    assert (found[1].phase, found[1].why, found[1].hangs) == ("unresponsive", ("it hangs",), 2)
+
+
+def test_job_that_ended_because_of_a_hang_reports_the_reason(folder: Path) -> None:
+    record(folder, "failed", 1)
+    assert phase_and_why(folder, squeue=(0, "FAILED|NonZeroExitCode\n", "")) == (
+        "failed",
+        ("Slurm job 12 is FAILED (NonZeroExitCode)", "it hangs"),
+    )
+    assert phase_and_why(folder, squeue=(0, "PENDING|BeginTime\n", ""))[0] == "queued"
+
+
 def test_query_falls_back_to_the_accounting(folder: Path) -> None:
     sacct = (0, "CANCELLED by 1000|None\n", "")
     assert query_slurm("12", FakeSlurm({"squeue": FORGOTTEN, "sacct": sacct})) == SlurmJob(

@@ -168,6 +168,7 @@ def slurm(
     openai_processes: OpenAiProcessesOption = 1,
     gateway: OptionValues,
     telemetry: OptionValues,
+    hang_timeout: HangTimeoutOption = HANG_TIMEOUT_S,
     log_verbose: Annotated[
         int,
         typer.Option(
@@ -227,6 +228,7 @@ def slurm(
     )
     launch_options = LaunchOptions(
         host="0.0.0.0",
+        hang_timeout_s=hang_timeout,
         log_verbose=log_verbose,
         openai_processes=openai_processes,
         **gateway,

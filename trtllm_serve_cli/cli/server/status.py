@@ -88,7 +88,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
         "gpus": [dataclasses.asdict(each) for each in read_gpu_status(server)] if answers else [],
         "repository": str(server.plan.repository),
         "log": str(server.plan.log),
-        "hang_report": str(server.directory / REPORT_FILE) if state.hangs else None,
+        "hang_report": str(server.directory / REPORT_FILE) if state.hangs and job is None else None,
         "mode": server.plan.mode,
         "model_control_mode": server.plan.model_control_mode,
         "replicas": [

@@ -19,11 +19,8 @@ from pathlib import Path
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.config import GatewayConfig
-from trtllm_serve_cli.launch.clusters.slurm_gateway import (
-    GATEWAY_FOLDER,
-    SlurmGateway,
-    plan_job_gateway,
-)
+from trtllm_serve_cli.launch.clusters.slurm_gateway import SlurmGateway, plan_job_gateway
+from trtllm_serve_cli.launch.clusters.slurm_watch import STATE_FOLDER, plan_job_watch
 from trtllm_serve_cli.launch.containers.deployment import (
     CORE_MODEL,
     RESTRICTING,
@@ -90,13 +87,14 @@ class SlurmOptions:
 class SlurmPlan:
     """The variables for the template `templates/slurm/job.sbatch.j2`.
 
-    Options, flags and the values in `exports` are shell words, which may contain variables.
-    `address` and `exit_code` are the paths of files that the job writes, and are also shell words.
-    `links` maps the path of each symbolic link that the job creates on the node to the link's
-    target in Triton's backend folder. The template quotes the link targets and `binary`. `flags`
-    are the flags for all ranks. `first_flags` are additional flags for the rank that serves
-    requests, and `other_flags` are additional flags for all other ranks. `gateway` is None if the
-    job does not serve the OpenAI-compatible API.
+    Options, flags and the values in `exports` are shell words, which may contain variables. The
+    paths of the files and of the folder that the job writes, `address`, `exit_code` and
+    `state_folder`, are also shell words. `links` maps the path of each symbolic link that the job
+    creates on the node to the link's target in Triton's backend folder. The template quotes the
+    link targets and `binary`. `flags` are the flags for all ranks. `first_flags` are additional
+    flags for the rank that serves requests, and `other_flags` are additional flags for all other
+    ranks. `watch` contains the shell words that precede Triton's command. It is empty if no program
+    watches Triton. `gateway` is None if the job does not serve the OpenAI-compatible API.
     """
 
     name: str
@@ -114,6 +112,8 @@ class SlurmPlan:
     moves_ports: bool
     address: str
     exit_code: str
+    state_folder: str
+    watch: tuple[str, ...] = ()
     gateway: SlurmGateway | None = None
 
 
@@ -172,7 +172,7 @@ def plan_slurm(
     return SlurmPlan(
         name=model.name,
         directives=_directives(model, options, tasks, in_slurm),
-        srun=_srun(model, options, in_slurm, directory if gateway else None),
+        srun=_srun(model, options, in_slurm, directory),
         prologue=options.prologue,
         exports={
             **{
@@ -201,13 +201,15 @@ def plan_slurm(
         moves_ports=ports == (None, None, None),
         address=f"{in_shell}{ADDRESS_FILE}",
         exit_code=f"{in_shell}{EXIT_CODE_FILE}",
+        state_folder=f"{in_shell}{STATE_FOLDER}",
+        watch=plan_job_watch(model, launch, prefix),
         gateway=None if gateway is None else plan_job_gateway(
             gateway,
             options.openai_port,
             prefix=in_shell,
             # Do not quote the variable for the job's id, because the shell must expand it.
-            folder=f"tllm-{model.name}-$SLURM_JOB_ID-{GATEWAY_FOLDER}"
-            if directory is None else directory / GATEWAY_FOLDER,
+            folder=f"tllm-{model.name}-$SLURM_JOB_ID-{STATE_FOLDER}"
+            if directory is None else directory / STATE_FOLDER,
         ),
     )  # fmt: skip
 
@@ -271,7 +273,7 @@ def _directives(
 
 
 def _srun(
-    model: Deployable, options: SlurmOptions, prefix: str, gateway_parent: Path | None
+    model: Deployable, options: SlurmOptions, prefix: str, directory: Path | None
 ) -> tuple[str, ...]:
     has_ranks = model.num_ranks > 1
     values: dict[str, object] = {
@@ -282,9 +284,9 @@ def _srun(
     }
     if options.container_image is not None:
         mounts = [f"{folder}:{folder}:ro" for folder in model.folders]
-        if gateway_parent is not None:
-            # Triton's container writes Triton's process id to this folder.
-            mounts.append(f"{gateway_parent / GATEWAY_FOLDER}:{gateway_parent / GATEWAY_FOLDER}")
+        if directory is not None:
+            # Triton's container writes the server's state to this folder.
+            mounts.append(f"{directory / STATE_FOLDER}:{directory / STATE_FOLDER}")
         values |= {
             "container-image": options.container_image,
             "container-mounts": ",".join((*mounts, *options.container_mounts)),

@@ -18,7 +18,6 @@ from typing import Any
 
 from trtllm_serve_cli.gateway.config import GatewayConfig
 
-GATEWAY_FOLDER = "gateway"
 GATEWAY_LOG = "gateway.log"
 # The default ports lie between Triton's ports in `slurm.py` and Linux's ephemeral ports.
 _PORT = "$((31000 + SLURM_JOB_ID % 1700))"
@@ -28,15 +27,14 @@ _PORT = "$((31000 + SLURM_JOB_ID % 1700))"
 class SlurmGateway:
     """The gateway's variables for the template `templates/slurm/job.sbatch.j2`.
 
-    `python` is the Python interpreter that runs tllm on the submitting machine. `folder` and `log`
-    are paths. All fields are shell words, except for `config`, which is the text of a
-    here-document. `moves_port` is true if the job may choose a different port.
+    `python` is the Python interpreter that runs tllm on the submitting machine. `log` is a path.
+    All fields are shell words, except for `config`, which is the text of a here-document.
+    `moves_port` is true if the job may choose a different port.
     """
 
     python: str
     port: str
     moves_port: bool
-    folder: str
     log: str
     config: str
 
@@ -46,14 +44,13 @@ def plan_job_gateway(
 ) -> SlurmGateway:
     """Plan the gateway for a job.
 
-    `prefix` is the path prefix of the job's files, as a shell word. `folder` is the folder for the
-    gateway's files. If it is a string, it may contain shell variables.
+    `prefix` is the path prefix of the job's files, as a shell word. `folder` is the folder with the
+    server's state. If it is a string, it may contain shell variables.
     """
     return SlurmGateway(
         python=shlex.quote(sys.executable),
         port=_PORT if port is None else str(port),
         moves_port=port is None,
-        folder=f"{prefix}{GATEWAY_FOLDER}",
         log=f"{prefix}{GATEWAY_LOG}",
         config=render_config(config, folder),
     )

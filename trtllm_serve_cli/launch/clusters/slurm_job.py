@@ -29,6 +29,7 @@ from trtllm_serve_cli.launch.clusters.slurm import (
     JOB_LOG,
     SCRIPT_FILE,
 )
+from trtllm_serve_cli.launch.clusters.slurm_watch import WatchRecord, read_watch_record
 from trtllm_serve_cli.launch.containers.deployment import Deployable
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
@@ -235,7 +236,9 @@ def read_job(
         _update_job_file(directory, ended=[job.state, job.reason])
     if address is not None and job.state in _RUNNING:
         plan = dataclasses.replace(plan, endpoint=address)
-    return plan, _derive_state(job, plan), job
+    record = read_watch_record(directory)
+    state = _derive_state(job, plan, record)
+    return plan, dataclasses.replace(state, hangs=record.hangs), job
 
 
 def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
@@ -308,12 +311,14 @@ def _query_after_cancel(job: SlurmJob, run: Runner) -> SlurmJob:
         ) from error
 
 
-def _derive_state(job: SlurmJob, plan: LaunchPlan) -> ServerState:
+def _derive_state(job: SlurmJob, plan: LaunchPlan, record: WatchRecord) -> ServerState:
     if job.state in _QUEUED:
         return _state("queued", (job.describe(),))
     if job.state in _ENDING:
         return _state("stopping", (job.describe(),))
     if job.state in _RUNNING:
+        if record.phase == "unresponsive":
+            return _state("unresponsive", record.why)
         if plan.endpoint == NO_ENDPOINT or not _responds(plan.endpoint, plan.text_models[0]):
             return _state("starting", (job.describe(),))
         if plan.gateway is not None and (problem := find_gateway_problem(plan.gateway)):
@@ -321,7 +326,7 @@ def _derive_state(job: SlurmJob, plan: LaunchPlan) -> ServerState:
         return _state("ready", started_at=(plan.directory / ADDRESS_FILE).stat().st_mtime)
     if not job.is_over:
         return _state("unknown", (job.describe(),))
-    return _state("failed", _explain(job, plan))
+    return _state("failed", _explain(job, plan, record))
 
 
 def _state(
@@ -339,8 +344,10 @@ def _responds(endpoint: Endpoint, model: str) -> bool:
     return True
 
 
-def _explain(job: SlurmJob, plan: LaunchPlan) -> tuple[str, ...]:
-    lines = explain_log(last_lines(plan.log, 400)) or last_lines(plan.directory / JOB_LOG, 5)
+def _explain(job: SlurmJob, plan: LaunchPlan, record: WatchRecord) -> tuple[str, ...]:
+    lines: Sequence[str] = record.why
+    if record.phase != "failed":
+        lines = explain_log(last_lines(plan.log, 400)) or last_lines(plan.directory / JOB_LOG, 5)
     if job.state != _UNKNOWN:
         return (job.describe(), *lines)
     code = last_lines(plan.directory / EXIT_CODE_FILE, 1)

@@ -1,0 +1,66 @@
+"""Plan the program that watches Triton in a Slurm job, and read the state that it records."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli.launch.clusters.server_watch import limit_words, watch_command
+from trtllm_serve_cli.launch.containers.deployment import Deployable
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.server_state import STATE_FILE
+from trtllm_serve_cli.runtime.watch.liveness import HangLimits
+
+# The folder in which the job records the server's state for `tllm status` and the gateway.
+STATE_FOLDER = "state"
+# An engine that has died must be loaded again within this time. Until then, `tllm status` shows the
+# reason. The limit is high, because a job that fails may have to wait for its next start.
+_LOAD_TIMEOUT_S = 1800.0
+
+
+def plan_job_watch(model: Deployable, launch: LaunchOptions, regions: str) -> tuple[str, ...]:
+    """Return the shell words that precede Triton's command in a task.
+
+    `regions` is the prefix of the names of the task's shared memory regions, as a shell word.
+    Return no words if the model was imported with an earlier version, or if Triton's vLLM backend
+    runs the engine.
+    """
+    if model.runtime is None:
+        return ()
+    limits = HangLimits(hang_timeout_s=launch.hang_timeout_s, load_timeout_s=_LOAD_TIMEOUT_S)
+    return (
+        *map(shlex.quote, watch_command(model.runtime, "job_server")),
+        '--rank="$SLURM_PROCID"',
+        f"--regions={regions}",
+        '--state="$TLLM_STATE"/state.json',
+        '--pulses="$TLLM_PULSES"',
+        '--http=127.0.0.1:"$TLLM_HTTP_PORT"',
+        '--metrics=127.0.0.1:"$TLLM_METRICS_PORT"',
+        *map(shlex.quote, limit_words(model, limits)),
+        "--",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRecord:
+    """The state that the job has recorded.
+
+    `phase` is "" if there is no record. `why` explains the phases "unresponsive" and "failed".
+    `hangs` counts the processes that were killed because they did not respond.
+    """
+
+    phase: str = ""
+    why: tuple[str, ...] = ()
+    hangs: int = 0
+
+
+def read_watch_record(directory: Path) -> WatchRecord:
+    """Return the state that the job in `directory` has recorded."""
+    try:
+        text = (directory / STATE_FOLDER / STATE_FILE).read_text(encoding="utf-8")
+        state = json.loads(text)
+        return WatchRecord(state["phase"], tuple(state["why"]), state["hangs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return WatchRecord()

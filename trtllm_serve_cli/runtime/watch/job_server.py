@@ -1,0 +1,220 @@
+"""Run Triton as a task of a Slurm job, which has no supervisor, and watch it.
+
+The task hides the job's token and the shared memory of the models from other users of the node. The
+first rank also detects processes that hang. It kills an engine worker or a gateway that hangs,
+because their parents restart them. Otherwise, it ends Triton, and the job fails. The state is
+written to a file, which `tllm status` and the gateway read.
+
+This process is Triton's parent, because a process can usually hide arguments only of its
+descendants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .health_probe import HealthProbe, responds_on_http
+from .hidden_argument import hide_in_command_lines
+from .hung_processes import kill_alone, write_stacks
+from .liveness import Observer, Sign, Silence, describe_silence, read_pulse_signs
+from .processes import list_descendants
+from .shared_memory import protect_regions
+from .token_probe import TokenProbe, count_steps
+from .watch_settings import WatchSettings, parse_arguments
+
+TOKEN_VARIABLE = "TLLM_TOKEN"
+_POLL_S = 1.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class ServerWatch:
+    """Detects the parts of the server that hang, and records the server's state in `state_file`.
+
+    `pid` is the process id of Triton or of the program that starts it.
+    """
+
+    def __init__(self, settings: WatchSettings, state_file: Path, pid: int) -> None:
+        self._settings = settings
+        self._state_file = state_file
+        self._pid = pid
+        self._observer = Observer(time.monotonic)
+        self._health = HealthProbe(
+            settings.http,
+            partial(responds_on_http, settings.http),
+            time.monotonic,
+            period_s=settings.limits.probe_period_s,
+        )
+        self._token: TokenProbe | None = None
+        self._has_started = False
+        self._state: dict[str, Any] = {"server_pid": pid, "restarts": 0, "hangs": 0, "why": ()}
+        self._write_state("starting")
+
+    def check(self) -> bool:
+        """Observe the server once, and kill the processes that hang.
+
+        Return whether the whole server must end. Do not observe the server until Triton responds.
+        """
+        if not self._has_started:
+            self._health.read_sign(self._settings.limits, self._pid)
+            if not self._health.num_responses:
+                return False
+            self._begin()
+        silences = self._observer.observe(self._read_signs())
+        silent = [each for each in silences if each.is_silent]
+        messages = tuple(map(describe_silence, silent))
+        hanging = [each for each in silent if each.is_hang]
+        self._write_state("unresponsive" if silent else "ready", messages, len(hanging))
+        return bool(hanging) and self._end(hanging)
+
+    def _begin(self) -> None:
+        self._has_started = True
+        self._observer = Observer(time.monotonic)
+        settings = self._settings
+        if settings.needs_tokens:
+            self._token = TokenProbe(
+                settings.token_model,
+                settings.request_token,
+                partial(count_steps, settings.metrics),
+                idle_s=settings.limits.token_period_s,
+                clock=time.monotonic,
+            )
+
+    def _read_signs(self) -> Iterator[Sign]:
+        limits = self._settings.limits
+        yield from read_pulse_signs(self._settings.pulses, limits, reports_ended=True)
+        yield self._health.read_sign(limits, self._pid)
+        if self._token is not None and (sign := self._token.read_sign(limits, self._pid)):
+            yield sign
+
+    def _end(self, hanging: Sequence[Silence]) -> bool:
+        """Kill the processes that hang, and return whether the whole server must end."""
+        write_stacks(hanging)
+        messages = tuple(map(describe_silence, hanging))
+        needs_end = False
+        for silence, message in zip(hanging, messages, strict=True):
+            if is_killed := kill_alone(silence):
+                self._observer.forget(silence)
+            needs_end |= not is_killed
+            log("E", f"{message}; {'restarting it' if is_killed else 'ending the job'}")
+        if needs_end:
+            self._write_state("failed", messages)
+        return needs_end
+
+    def _write_state(self, phase: str, why: tuple[str, ...] = (), num_hangs: int = 0) -> None:
+        """Write the state if it has changed. Without the folder, only the log has the reasons."""
+        hangs = self._state["hangs"] + num_hangs
+        state = {**self._state, "phase": phase, "why": why, "hangs": hangs}
+        if state == self._state:
+            return
+        self._state = state
+        temporary = self._state_file.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps(state), encoding="utf-8")
+            temporary.replace(self._state_file)
+
+
+class SecretGuard:
+    """Hides `token` in command lines, and protects the regions whose names start with `prefix`."""
+
+    def __init__(self, pid: int, token: str, prefix: str) -> None:
+        self._pid = pid
+        self._token = token
+        self._prefix = prefix
+        self._is_hidden = not token
+        self._visible: dict[int, str] = {}
+
+    def protect(self) -> None:
+        """Hide the token as soon as Triton has read it, and protect the existing regions.
+
+        Triton has read its arguments before it creates the first region.
+        """
+        if protect_regions(self._prefix) and not self._is_hidden:
+            self._hide((self._pid, *list_descendants(self._pid)))
+
+    def _hide(self, pids: Iterable[int]) -> None:
+        visible = hide_in_command_lines(pids, self._token)
+        self._is_hidden = not visible
+        for pid in visible.keys() - self._visible:
+            log(
+                "W",
+                "other users can read the token of the restricted APIs in the command line of "
+                f"process {pid}: {visible[pid]}",
+            )
+        self._visible |= visible
+
+
+def log(level: str, message: str) -> None:
+    """Write a line to the log of the task."""
+    print(f"{level} watch] {message}", file=sys.stderr, flush=True)
+
+
+def run_task(
+    command: Sequence[str],
+    *,
+    token: str,
+    prefix: str,
+    watch: tuple[WatchSettings, Path] | None = None,
+    poll_s: float = _POLL_S,
+) -> int:
+    """Run Triton with `command`, and return its exit code.
+
+    Return 1 if a part of the server hangs. `watch` is None if this rank does not detect hangs.
+    """
+    if token:
+        hide_in_command_lines((os.getpid(),), token)
+    stopping = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        stopping.set()
+        process.send_signal(number)
+
+    # Do not close other file descriptors, because some MPI libraries inherit connections.
+    process = subprocess.Popen(command, close_fds=False)
+    for number in _SIGNALS:
+        signal.signal(number, stop)
+    guard = SecretGuard(process.pid, token, prefix)
+    server = ServerWatch(*watch, process.pid) if watch is not None else None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(poll_s)
+            return code if code >= 0 else 128 - code
+        guard.protect()
+        if server is not None and not stopping.is_set() and server.check():
+            _kill((process.pid, *list_descendants(process.pid)))
+            process.wait()
+            return 1
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def main() -> None:
+    """Run the command after `--`. The environment contains the token."""
+    split = sys.argv.index("--")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--regions", required=True)
+    parser.add_argument("--state", type=Path, required=True)
+    settings, arguments = parse_arguments(parser, sys.argv[1:split])
+    code = run_task(
+        sys.argv[split + 1 :],
+        token=os.environ.get(TOKEN_VARIABLE, ""),
+        prefix=arguments.regions,
+        watch=(settings, arguments.state) if arguments.rank == 0 else None,
+    )
+    sys.exit(code)
