@@ -8,9 +8,7 @@ after the server has become ready. It monitors the models' processes itself, bec
 reports that it is ready after one of them has died. A server that never became ready is not
 restarted.
 
-For a server in a container, the supervisor's child process is the attached client of the container
-engine. The client forwards SIGTERM to the container. The supervisor removes the container by its
-name before and after each run.
+It removes the server's container by its name before and after each run.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,9 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from trtllm_serve_cli.containers.container_engine import find_first_process, remove_container
 from trtllm_serve_cli.launch.logs.rotation import rotate_log
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
@@ -57,6 +51,7 @@ from trtllm_serve_cli.launch.supervisor.restart_policy import (
     choose_pause_s,
     count_failure,
 )
+from trtllm_serve_cli.launch.supervisor.server_child import ServerChild, remove_container_of
 from trtllm_serve_cli.launch.supervisor.server_processes import (
     Parts,
     confirm_dead,
@@ -64,16 +59,10 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     describe_exit,
     find_dead,
     find_parts,
-    find_tritons,
-    is_gone,
-    kill_remains,
     list_tree,
-    send_signal,
     update_parts,
-    wait_until_dead,
 )
 from trtllm_serve_cli.launch.supervisor.shared_memory import remove_regions
-from trtllm_serve_cli.launch.supervisor.spawn import spawn_server
 from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
 from trtllm_serve_cli.launch.supervisor.token_hiding import TokenHiding
 from trtllm_serve_cli.launch.triton.drain import (
@@ -85,15 +74,6 @@ from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.runtime.watch.hung_processes import kill_alone
 from trtllm_serve_cli.runtime.watch.liveness import HangLimits, describe_silence
 from trtllm_serve_cli.runtime.watch.shared_memory import protect_regions
-
-# Time limit for `mpirun` to exit after SIGTERM. `mpirun` gives its ranks one second to exit.
-_MPIRUN_EXIT_S = 5.0
-# Time limit for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks one second
-# to exit, and then logs which rank died.
-_MPIRUN_ABORT_S = 4.0
-# Time limit for the attached docker or podman client to exit after its container has exited. On a
-# busy machine, the client can take several seconds to exit.
-_ATTACHED_END_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +109,7 @@ class Supervisor:
         self._has_hang = False
         self._ready_s: float | None = None
         self._stopping = StopSignal()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._first_pid: int | None = None
+        self._server: ServerChild | None = None
         self._log_start = 0
         self._token_hiding = TokenHiding(plan, 0, self._log)
         self._parts: Parts = {}
@@ -190,14 +169,14 @@ class Supervisor:
         if self._stopping.is_set():
             return ()
         try:
-            self._spawn()
+            server = self._spawn()
         except OSError as error:
             return (f"{self._plan.argv[0]} could not be started: {error.strerror}",)
-        why = self._wait_until_ready()
+        why = self._wait_until_ready(server)
         if why is None:
             self._ready_s = time.monotonic()
-            self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
-            why = self._watch()
+            self._write_state("ready", ready_at=time.time(), server_pid=server.find_first_pid())
+            why = self._watch(server)
         if self._stopping.is_set():
             # Clear the reasons for earlier failures. After a stop request, `why` must contain only
             # messages about cancelled requests.
@@ -205,28 +184,29 @@ class Supervisor:
             self._end_server()
         return why
 
-    def _spawn(self) -> None:
-        self._remove_container()
+    def _spawn(self) -> ServerChild:
+        remove_container_of(self._plan)
         remove_regions(self._plan.region_prefix)
         clear_drains(self._plan.directory)
         prepare_scratch(self._plan.directory)
         remove_environments()
         self._hang_watch.prepare()
-        self._first_pid, self._has_hang = None, False
-        self._process, self._log_start = spawn_server(self._plan)
+        self._has_hang = False
+        self._server = server = ServerChild(self._plan)
+        self._log_start = server.log_start
         self._token_hiding = TokenHiding(self._plan, self._log_start, self._log)
-        self._reaper.guard(self._process.pid)
-        self._write_state("starting" if self._state.ready_at is None else "restarting",
-                   server_pid=self._process.pid)  # fmt: skip
+        self._reaper.guard(server.pid)
+        phase: Phase = "starting" if self._state.ready_at is None else "restarting"
+        self._write_state(phase, server_pid=server.pid)
+        return server
 
-    def _wait_until_ready(self) -> tuple[str, ...] | None:
+    def _wait_until_ready(self, server: ServerChild) -> tuple[str, ...] | None:
         """Wait until every loaded model has generated a token or computed an embedding, and until
         the warm-up has finished.
 
         Return None when the server is ready, or the reasons why the start failed. The reasons are
         empty after a stop request.
         """
-        assert self._process is not None
         deadline_s = time.monotonic() + self._plan.timeout_s
         spawned_at = time.time()
         probe = StartProbe(self._plan, self._limits.probe_timeout_s)
@@ -234,7 +214,7 @@ class Supervisor:
             probe.is_gateway_healthy = self._gateway.is_healthy
         thread: threading.Thread | None = None
         while not self._stopping.wait(self._limits.poll_s):
-            if (code := self._find_exit_code()) is not None:
+            if (code := self._find_exit_code(server)) is not None:
                 lines = self._explain()
                 how = f"the server {describe_exit(code)}"
                 return lines if lines and code >= 0 else (how, *lines)
@@ -242,12 +222,12 @@ class Supervisor:
                 if self._state.ready_at is None:
                     return why
                 self._restart_gateway()
-            self._record_container_pid()
-            self._token_hiding.hide(self._process.pid)
+            self._record_container_pid(server)
+            self._token_hiding.hide(server.pid)
             protect_regions(self._plan.region_prefix)
             if probe.is_ready.is_set():
                 self._record_start(spawned_at, probe)
-                self._parts = find_parts(self._plan, self._find_first_pid())
+                self._parts = find_parts(self._plan, server.find_first_pid())
                 return None
             if time.monotonic() > deadline_s:
                 return (
@@ -283,39 +263,35 @@ class Supervisor:
         )
         record_start(self._plan.directory, start)
 
-    def _watch(self) -> tuple[str, ...]:
-        assert self._process is not None
+    def _watch(self, server: ServerChild) -> tuple[str, ...]:
         may_unload = self._plan.model_control_mode != "none"
         dead: Parts = {}
         self._hang_watch.begin()
         while not self._stopping.wait(self._limits.watch_s):
-            if (code := self._find_exit_code()) is not None:
+            if (code := self._find_exit_code(server)) is not None:
                 return (f"the server {describe_exit(code)}", *self._explain())
             self._rotate_logs()
-            self._token_hiding.hide(self._process.pid)
+            self._token_hiding.hide(server.pid)
             protect_regions(self._plan.region_prefix)
             self._restart_gateway()
             if may_unload:
-                now = find_parts(self._plan, self._find_first_pid())
+                now = find_parts(self._plan, server.find_first_pid())
                 self._parts = update_parts(self._parts, now)
             dead_before, dead = dead, find_dead(self._parts)
             if confirmed := confirm_dead(dead, dead_before) if may_unload else dead:
-                if self._plan.runs_mpirun:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        self._process.wait(_MPIRUN_ABORT_S)
-                if self._has_container_ended():
+                if server.has_ended_after_death():
                     continue
                 return (*describe_dead(confirmed), *self._explain())
-            if why := self._check_hangs():
+            if why := self._check_hangs(server):
                 return why
         return ()
 
-    def _check_hangs(self) -> tuple[str, ...]:
+    def _check_hangs(self, server: ServerChild) -> tuple[str, ...]:
         """Report the processes that do not respond, and kill those that hang.
 
         Return the reasons to restart the server.
         """
-        silent = self._hang_watch.observe(self._find_first_pid())
+        silent = self._hang_watch.observe(server.find_first_pid())
         messages = tuple(describe_silence(each) for each in silent)
         if silent and (self._state.phase, self._state.why) != ("unresponsive", messages):
             self._write_state("unresponsive", why=messages)
@@ -324,29 +300,12 @@ class Supervisor:
         if not (hanging := [each for each in silent if each.is_hang]):
             return ()
         self._write_state("unresponsive", hangs=self._state.hangs + len(hanging))
-        assert self._process is not None
-        processes = [psutil.Process(self._process.pid), *list_tree(self._process.pid)]
-        report_hang(self._plan, hanging, processes)
+        report_hang(self._plan, hanging, server.list_processes())
         killed = [each for each in hanging if kill_alone(each)]
         for silence in killed:
             self._hang_watch.forget(silence)
         self._has_hang = len(killed) < len(hanging)
         return messages if self._has_hang else ()
-
-    def _has_container_ended(self) -> bool:
-        """Return whether the container has ended and its attached client has exited.
-
-        The client exits with the container's exit code.
-        """
-        first = self._state.server_pid
-        if self._plan.container is None or first is None or not is_gone(first):
-            return False
-        assert self._process is not None
-        try:
-            self._process.wait(_ATTACHED_END_S)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def _restart_gateway(self) -> None:
         """Restart the gateway if it has died, and record the new process."""
@@ -357,14 +316,9 @@ class Supervisor:
                 gateway_restarts=self._gateway.num_restarts,
             )
 
-    def _find_exit_code(self) -> int | None:
+    def _find_exit_code(self, server: ServerChild) -> int | None:
         """Record and return the server's exit code, or None while the server is running."""
-        assert self._process is not None
-        code = self._process.poll()
-        # If a signal ended the container, the client's exit code is 128 plus the signal's number.
-        # Convert the code to the negative signal number, as in the `subprocess` module.
-        if code is not None and code > 128 and self._plan.container is not None:
-            code = 128 - code
+        code = server.find_exit_code()
         self._state = dataclasses.replace(self._state, exit_code=code)
         return code
 
@@ -374,23 +328,13 @@ class Supervisor:
         if self._gateway is not None:
             rotate_log(self._plan.gateway_log, self._limits.max_log_bytes)
 
-    def _record_container_pid(self) -> None:
+    def _record_container_pid(self, server: ServerChild) -> None:
         """Record the first process of the container as soon as the engine reports it.
 
         The gateway finds the engine workers by this id, and must do so before the server is ready.
         """
-        if self._first_pid is None and self._find_first_pid() != self._state.server_pid:
-            self._write_state(self._state.phase, server_pid=self._first_pid)
-
-    def _find_first_pid(self) -> int:
-        """Return the process id of the child, or of the first process in the container.
-
-        Once the container engine has reported the id, it is not queried again during the same run.
-        """
-        assert self._process is not None
-        if self._first_pid is None and self._plan.container is not None:
-            self._first_pid = find_first_process(self._plan.container)
-        return self._first_pid or self._process.pid
+        if (pid := server.find_first_pid()) != self._state.server_pid:
+            self._write_state(self._state.phase, server_pid=pid)
 
     def _explain(self) -> tuple[str, ...]:
         """Return the causes of a failure from the log of the current or last run."""
@@ -404,43 +348,35 @@ class Supervisor:
 
     def _end_server(self) -> None:
         """Stop the server and all its processes, gracefully unless a process hangs or has died."""
-        process = self._process
-        if process is None:
+        server = self._server
+        if server is None:
             return
-        tree = list_tree(process.pid)
-        if process.poll() is None:
+        tree = list_tree(server.pid)
+        if server.find_exit_code() is None:
             with draining(self._plan.directory, self._plan.every_model):
                 if self._stopping.is_set():
                     self._write_state("stopping")
                     if self._gateway is not None:
                         self._gateway.begin_stop()
-                self._end_gracefully(process)
-        kill_remains(process.pid, tree)
-        self._remove_container()
-        self._process, self._parts = None, {}
+                self._end_gracefully(server)
+        server.remove_remains(tree)
+        self._server, self._parts = None, {}
 
-    def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
+    def _end_gracefully(self, server: ServerChild) -> None:
         # Send SIGKILL if one of Triton's processes hangs or has died, because Triton would then
         # exit only after its exit timeout.
         may_wait = not (self._has_hang or find_dead(self._parts)) and (
-            not self._stopping.is_set() or self._drain(process)
+            not self._stopping.is_set() or self._drain(server)
         )
-        self._signal_tritons(signal.SIGTERM if may_wait else signal.SIGKILL)
-        if may_wait and self._parts and _has_no_work_at_exit(self._plan):
-            wait_until_dead(self._parts, self._limits.exit_s)
-            process.kill()
-        try:
-            process.wait(self._limits.exit_s)
-        except subprocess.TimeoutExpired:
-            self._kill_server(process)
+        server.end(self._parts, self._limits.exit_s, is_graceful=may_wait)
 
-    def _drain(self, process: subprocess.Popen[bytes]) -> bool:
+    def _drain(self, server: ServerChild) -> bool:
         """Wait for requests in flight, and return whether they finished within the stop timeout."""
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         directory, default_s = self._plan.directory, self._plan.exit_timeout_s
         started_s = time.monotonic()
         for in_flight in watch_in_flight(endpoints, timeout_s=self._limits.metrics_timeout_s):
-            if process.poll() is not None:
+            if server.find_exit_code() is not None:
                 break
             if in_flight is not None and in_flight != self._state.in_flight:
                 self._write_state("stopping", in_flight=in_flight)
@@ -449,51 +385,12 @@ class Supervisor:
                 why = f"requests were cancelled: {format_in_flight(in_flight)}"
                 self._write_state("stopping", in_flight={}, why=(why,))
                 return False
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self._limits.poll_s)
+            server.wait(self._limits.poll_s)
         return True
-
-    def _remove_container(self) -> None:
-        if self._plan.container is not None:
-            remove_container(self._plan.container)
-
-    def _kill_server(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the server. Terminate `mpirun` first, so that its ranks on other nodes exit too."""
-        if self._plan.runs_mpirun:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_MPIRUN_EXIT_S)
-        process.kill()
-        process.wait()
-
-    def _signal_tritons(self, number: signal.Signals) -> None:
-        """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second."""
-        assert self._process is not None
-        if self._plan.container is not None and number == signal.SIGKILL:
-            # Remove the container, because killing the attached client with SIGKILL does not stop
-            # it.
-            self._remove_container()
-            return
-        tritons: list[psutil.Process] = []
-        if self._plan.container is None or self._plan.runs_mpirun:
-            with contextlib.suppress(psutil.Error):
-                tritons = find_tritons(self._plan, self._find_first_pid())
-        signalled = [triton for triton in tritons if send_signal(triton, number)]
-        if not signalled:
-            self._process.send_signal(number)
 
     def _write_state(self, phase: Phase, **changes: Any) -> None:
         self._state = dataclasses.replace(self._state, phase=phase, **changes)
         write_state(self._plan.directory, self._state)
-
-
-def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
-    """Return whether Triton has nothing left to do after its models' processes have ended.
-
-    Triton 2.51 would only wait for timers, for up to two seconds. With tracing, however, Triton
-    writes the traces when it exits.
-    """
-    return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)
 
 
 def main() -> None:

@@ -1,0 +1,150 @@
+"""Run a server as a child process of the supervisor, signal it, and end it.
+
+For a server in a container, the child process is the attached client of the container engine. The
+client forwards SIGTERM to the container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+
+import psutil
+
+from trtllm_serve_cli.containers.container_engine import find_first_process, remove_container
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.supervisor.server_processes import (
+    Parts,
+    find_tritons,
+    is_gone,
+    kill_remains,
+    list_tree,
+    send_signal,
+    wait_until_dead,
+)
+from trtllm_serve_cli.launch.supervisor.spawn import spawn_server
+
+# Time limit for `mpirun` to exit after SIGTERM. `mpirun` gives its ranks one second to exit.
+_MPIRUN_EXIT_S = 5.0
+# Time limit for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks one second
+# to exit, and then logs which rank died.
+_MPIRUN_ABORT_S = 4.0
+# Time limit for the attached docker or podman client to exit after its container has exited. On a
+# busy machine, the client can take several seconds to exit.
+_ATTACHED_END_S = 20.0
+
+
+class ServerChild:
+    """The child process of one run: Triton, `mpirun`, or the client of a container engine.
+
+    Its output starts at the position `log_start` of the server's log.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        """Start the process. Raise `OSError` if the program cannot be started."""
+        self._plan = plan
+        self._child, self.log_start = spawn_server(plan)
+        self._first_pid: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the child process."""
+        return self._child.pid
+
+    def find_first_pid(self) -> int:
+        """Return the process id of the child, or of the first process in the container.
+
+        Once the container engine has reported the id, it is not queried again.
+        """
+        if self._first_pid is None and self._plan.container is not None:
+            self._first_pid = find_first_process(self._plan.container)
+        return self._first_pid or self.pid
+
+    def find_exit_code(self) -> int | None:
+        """Return the exit code, or None while the server is running."""
+        code = self._child.poll()
+        # If a signal ended the container, the client's exit code is 128 plus the signal's number.
+        # Convert the code to the negative signal number, as in the `subprocess` module.
+        if code is not None and code > 128 and self._plan.container is not None:
+            return 128 - code
+        return code
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the child process exits, and return whether it has."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout_s)
+            return True
+        return False
+
+    def list_processes(self) -> list[psutil.Process]:
+        """Return the child process and its descendants."""
+        return [psutil.Process(self.pid), *list_tree(self.pid)]
+
+    def has_ended_after_death(self) -> bool:
+        """Return whether the container has ended and its attached client has exited.
+
+        Call it after a process has died. The client exits with the container's exit code. `mpirun`
+        gets time to log which rank died.
+        """
+        if self._plan.runs_mpirun:
+            self.wait(_MPIRUN_ABORT_S)
+        if self._plan.container is None or not is_gone(self._first_pid or self.pid):
+            return False
+        return self.wait(_ATTACHED_END_S)
+
+    def end(self, parts: Parts, exit_s: float, *, is_graceful: bool) -> None:
+        """Make the server exit, with SIGTERM if `is_graceful` is set, otherwise with SIGKILL.
+
+        Kill the server if it does not exit within `exit_s` seconds. `parts` are the processes that
+        it requires.
+        """
+        self._signal_tritons(signal.SIGTERM if is_graceful else signal.SIGKILL)
+        if is_graceful and parts and _has_no_work_at_exit(self._plan):
+            wait_until_dead(parts, exit_s)
+            self._child.kill()
+        if not self.wait(exit_s):
+            self._kill()
+
+    def remove_remains(self, tree: list[psutil.Process]) -> None:
+        """Kill the remaining processes of `tree` and of the session, and remove the container."""
+        kill_remains(self.pid, tree)
+        remove_container_of(self._plan)
+
+    def _kill(self) -> None:
+        """Kill the server. Terminate `mpirun` first, so that its ranks on other nodes exit too."""
+        if self._plan.runs_mpirun:
+            self._child.terminate()
+            self.wait(_MPIRUN_EXIT_S)
+        self._child.kill()
+        self._child.wait()
+
+    def _signal_tritons(self, number: signal.Signals) -> None:
+        """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second."""
+        if self._plan.container is not None and number == signal.SIGKILL:
+            # Remove the container, because killing the attached client with SIGKILL does not stop
+            # it.
+            remove_container_of(self._plan)
+            return
+        tritons: list[psutil.Process] = []
+        if self._plan.container is None or self._plan.runs_mpirun:
+            with contextlib.suppress(psutil.Error):
+                tritons = find_tritons(self._plan, self.find_first_pid())
+        signalled = [triton for triton in tritons if send_signal(triton, number)]
+        if not signalled:
+            self._child.send_signal(number)
+
+
+def remove_container_of(plan: LaunchPlan) -> None:
+    """Remove the server's container if it exists."""
+    if plan.container is not None:
+        remove_container(plan.container)
+
+
+def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
+    """Return whether Triton has nothing left to do after its models' processes have ended.
+
+    Triton 2.51 would only wait for timers, for up to two seconds. With tracing, however, Triton
+    writes the traces when it exits.
+    """
+    return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)
