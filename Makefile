@@ -1,6 +1,7 @@
 # Commands for a fresh machine with Python, make and PyPI:
 #   make demo   import, serve, query and benchmark a real model
 #   make test   run the whole test suite that this machine can run
+#   make conformance   run suites of other projects against the gateway, in environments of up to 9 GB
 #   make soak MINUTES=60   load a server, kill its processes, and check that nothing is lost or grows
 
 PYTHON ?= python3
@@ -19,7 +20,7 @@ PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 # Minutes of `make soak`, and its other options, for example: make soak SOAK='--engine sim'
 MINUTES ?= 60
 
-.PHONY: demo test unit e2e lint format docs bench soak gpu-check clean help
+.PHONY: demo test unit e2e conformance lint format docs bench soak gpu-check clean help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -49,6 +50,10 @@ unit: $(VENV)/.dev
 
 e2e: $(VENV)/.dev
 	$(PYTEST) --numprocesses $(E2E_PROCESSES) -m e2e
+
+# Suites of other projects: docs/guides/openai-api.md. For example: make conformance CONFORMANCE='-k litellm'
+conformance: $(VENV)/.dev
+	$(BIN)/python -m pytest -m conformance tests/conformance $(CONFORMANCE)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -90,4 +95,4 @@ gpu-check: $(VENV)/.embedded
 	$(BIN)/python benchmarks/gpu.py $(GPU_CHECK)
 
 clean:
-	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .conformance .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,18 +1,8 @@
 """Run LangChain's standard tests of chat models against a gateway.
 
 The tests are `ChatModelIntegrationTests` of the package langchain-tests. The classes below only
-select the client, the address, the model and a limit of tokens. The packages (271 MB) are not
-needed for development, so install them in a separate environment:
-
-    python3 -m venv /tmp/langchain
-    /tmp/langchain/bin/pip install langchain-tests langchain-openai langchain-anthropic
-    tllm import -m demo && tllm start -m demo
-    /tmp/langchain/bin/python -m pytest -c /dev/null --noconftest -o asyncio_mode=auto \\
-        -o asyncio_default_test_loop_scope=session \\
-        -o asyncio_default_fixture_loop_scope=session tests/conformance/langchain_chat.py
-
-Set TLLM_GATEWAY and TLLM_MODEL to test another server or model. A small model fails tests that
-depend on what it writes. docs/guides/openai-api.md lists the results.
+select the client, the address, the model and a limit of tokens. A small model fails tests that
+depend on what it writes.
 """
 
 from __future__ import annotations

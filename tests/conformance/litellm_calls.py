@@ -1,15 +1,6 @@
 """Call a gateway with LiteLLM, through its providers for OpenAI's and Anthropic's APIs.
 
-LiteLLM (336 MB) translates each API to chat completions and each error to an exception class:
-
-    python3 -m venv /tmp/litellm
-    /tmp/litellm/bin/pip install litellm mcp pytest
-    tllm import -m demo && tllm start -m demo
-    LITELLM_LOCAL_MODEL_COST_MAP=True /tmp/litellm/bin/python -m pytest -c /dev/null --noconftest \\
-        tests/conformance/litellm_calls.py
-
-Set TLLM_GATEWAY and TLLM_MODEL to test another server or model. docs/guides/openai-api.md lists the
-results.
+LiteLLM translates each API to chat completions and each error to an exception class.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
 """Run the tests of llama.cpp's server against a gateway.
 
 llama.cpp's server has one model and does not require `model` in requests, nor `/v1` in their paths.
-This plugin for pytest adds both to each request, and does not change the tests:
-
-    python3 -m venv /tmp/llama
-    /tmp/llama/bin/pip install pytest pytest-timeout requests openai wget filelock
-    tllm import -m demo && tllm start -m demo
-    cd llama.cpp/tools/server/tests
-    PYTHONPATH=~/trtllm-serve-cli/tests/conformance DEBUG_EXTERNAL=1 PORT=9000 \\
-        /tmp/llama/bin/python -m pytest -p llama_cpp --timeout 60 unit/test_chat_completion.py
-
-Many of these tests check llama.cpp's own endpoints, or the text of one small model.
-docs/guides/openai-api.md lists the results.
+This plugin for pytest adds both to each request, and does not change the tests. Many of them check
+llama.cpp's own endpoints, or the text of one small model.
 """
 
 from __future__ import annotations

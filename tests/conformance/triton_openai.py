@@ -1,16 +1,7 @@
 """Run the tests of Triton's OpenAI-compatible frontend against a gateway.
 
 The tests start a server in the process of pytest, or as a subprocess. This plugin for pytest
-replaces both by the gateway, and does not change the tests:
-
-    python3 -m venv /tmp/triton
-    /tmp/triton/bin/pip install pytest pytest-asyncio pytest-timeout openai httpx2 requests numpy
-    tllm import -m demo && tllm start -m demo
-    cd server/python/openai
-    PYTHONPATH=~/trtllm-serve-cli/tests/conformance TEST_BACKEND=vllm TEST_MODEL=demo \\
-        /tmp/triton/bin/python -m pytest -p triton_openai --timeout 60 tests/test_completions.py
-
-docs/guides/openai-api.md lists the results.
+replaces both by the gateway, and does not change the tests.
 """
 
 from __future__ import annotations
