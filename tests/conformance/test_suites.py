@@ -29,7 +29,8 @@ def test_suite_has_the_expected_outcome(
         pytest.skip(f"{suite.name} cannot be installed: {error}")
     run_suite(suite, environment, tests, gateway(suite.model), tmp_path)
     outcomes = read_outcomes(suite.report, tmp_path)
-    assert not [*compare(load_expected(suite.name), outcomes)]
+    differences = [*compare(load_expected(suite.name), outcomes)]
+    assert not differences, "\n".join((*differences, f"Log: {tmp_path / 'log.txt'}"))
 
 
 def run_suite(suite: Suite, environment: Path, tests: Path, gateway: str, output: Path) -> None:
