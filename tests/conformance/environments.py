@@ -23,10 +23,11 @@ def install(suite: Suite) -> tuple[Path, Path]:
     """Return the suite's environment and the folder in which it runs; create them if needed."""
     environment = FOLDER / suite.name
     tests = CHECKOUT if suite.tests is None else find_tests(suite.tests, environment)
-    stamp, content = environment / "requirements.txt", "\n".join(suite.requirements)
+    packages = (*suite.requirements, *suite.tools)
+    stamp, content = environment / "requirements.txt", "\n".join(packages)
     if not stamp.exists() or stamp.read_text() != content:
         run(sys.executable, "-m", "venv", "--clear", str(environment))
-        run(str(environment / "bin" / "pip"), "install", "--quiet", *suite.requirements)
+        run(str(environment / "bin" / "pip"), "install", "--quiet", *packages)
         stamp.write_text(content)
     return environment, tests
 

@@ -20,8 +20,9 @@ Outcomes = Mapping[str, str]
 class Expected:
     """The recorded outcome of a suite: how many tests pass and are skipped, and which fail.
 
-    `failures` has the reason for each test that fails. A name without parameters stands for all
-    parameters of the test.
+    `failures` has the reason for each test that fails; a name without parameters stands for all
+    parameters of the test. `unstable` has the reason for each test that passes in some runs only.
+    These are not counted.
     """
 
     date: str
@@ -29,21 +30,25 @@ class Expected:
     failed: int = 0
     skipped: int = 0
     failures: Mapping[str, str] = field(default_factory=dict)
+    unstable: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         counts = {"pass": self.passed, "fail": self.failed, "skipped": self.skipped}
+        counts["unstable"] = len(self.unstable)
         return ", ".join(f"{number} {name}" for name, number in counts.items() if number)
 
 
 def load_expected(suite: str) -> Expected:
     data: dict[str, Any] = yaml.safe_load((EXPECTED / f"{suite}.yaml").read_text("utf-8"))
-    groups = data.pop("failures", [])
-    failures = {test: group["reason"] for group in groups for test in group["tests"]}
-    return Expected(**{**data, "date": str(data["date"])}, failures=failures)
+    for kind in ("failures", "unstable"):
+        groups = data.get(kind, [])
+        data[kind] = {test: group["reason"] for group in groups for test in group["tests"]}
+    return Expected(**{**data, "date": str(data["date"])})
 
 
 def compare(expected: Expected, outcomes: Outcomes) -> Iterator[str]:
     """Yield each difference: unexpected failures and passes, and tests that did not run."""
+    outcomes = {test: each for test, each in outcomes.items() if test not in expected.unstable}
     seen = set()
     for test, outcome in outcomes.items():
         name = test if test in expected.failures else test.partition("[")[0]

@@ -36,6 +36,8 @@ class Clone:
 class Suite:
     """One suite: what pip installs for it, and the commands that run it.
 
+    `requirements` are parts of the suite, and `tools` are other packages that it needs.
+
     `model` is `demo` (engine kind `openvino`), `fast` (engine kind `sim`) or `steady`, a simulated
     engine that generates a token for each request every 20 ms. Commands contain
     `{bin}` and `{site}` (programs and packages of the suite's environment), `{here}` (this folder),
@@ -50,23 +52,22 @@ class Suite:
     tests: Sdist | Clone | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     report: Literal["junit", "lm-eval", "rows"] = "junit"
+    tools: tuple[str, ...] = ()
 
     def list_versions(self) -> list[str]:
-        """Return the name and version of each part that is pinned."""
-        pinned = [each.replace("==", " ") for each in self.requirements if "==" in each]
-        return pinned + ([] if self.tests is None else [str(self.tests)])
+        """Return the name and version of each part of the suite, without the tools."""
+        parts = [each.replace("==", " ") for each in self.requirements]
+        return parts + ([] if self.tests is None else [str(self.tests)])
 
 
 PYTEST = ("{bin}/python", "-m", "pytest", "--junit-xml={output}/junit.xml", "--quiet", "--tb=line")
 # pytest without the configuration and the fixtures of this project.
 ALONE = (*PYTEST, "-c", "/dev/null", "--rootdir={here}", "--noconftest", "-p", "no:cacheprovider")
-ASYNC = (
-    "-o",
-    "asyncio_mode=auto",
-    "-o",
-    "asyncio_default_test_loop_scope=session",
-    "-o",
-    "asyncio_default_fixture_loop_scope=session",
+TOOLS = ("pytest==9.2.0", "pytest-timeout==2.4.0", "openai==3.57.0", "requests==2.34.2")
+# One event loop for all tests, because they share a client.
+ONE_LOOP = (
+    *("-o", "asyncio_default_test_loop_scope=session"),
+    *("-o", "asyncio_default_fixture_loop_scope=session"),
 )
 CHECKS = (
     "not_a_server_error",
@@ -97,12 +98,13 @@ SUITES = (
     Suite(
         "langchain",
         ("langchain-tests==1.1.9", "langchain-openai==1.7.3", "langchain-anthropic==1.7.7"),
-        ((*ALONE, *ASYNC, "{here}/langchain_chat.py"),),
+        ((*ALONE, *ONE_LOOP, "-o", "asyncio_mode=auto", "{here}/langchain_chat.py"),),
     ),
     Suite(
         "litellm",
-        ("litellm==1.106.2", "mcp", "pytest"),
+        ("litellm==1.106.2",),
         ((*ALONE, "{here}/litellm_calls.py"),),
+        tools=("mcp==2.3.0", "pytest==9.2.0"),
         environ={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
     ),
     Suite(
@@ -157,7 +159,7 @@ SUITES = (
     ),
     Suite(
         "llama-cpp",
-        ("pytest", "pytest-timeout", "requests", "openai", "wget", "filelock"),
+        (),
         (
             (
                 *(*PYTEST, "-p", "llama_cpp", "--timeout", "60"),
@@ -170,16 +172,14 @@ SUITES = (
             data="vendor/llama.cpp/models/templates",
         ),
         environ={"DEBUG_EXTERNAL": "1", "PORT": "{port}"},
+        tools=(*TOOLS, "wget==3.2", "filelock==4.2.12"),
     ),
     Suite(
         "triton",
-        (
-            *("pytest", "pytest-asyncio", "pytest-timeout", "openai", "httpx2", "requests"),
-            "numpy",
-        ),
+        (),
         (
             (
-                *(*PYTEST, "-p", "triton_openai", "--timeout", "60"),
+                *(*PYTEST, *ONE_LOOP, "-p", "triton_openai", "--timeout", "60"),
                 *(f"tests/{each}.py" for each in TRITON),
             ),
         ),
@@ -190,5 +190,6 @@ SUITES = (
             "python/openai",
         ),
         environ={"TEST_BACKEND": "vllm", "TEST_MODEL": "demo"},
+        tools=(*TOOLS, "pytest-asyncio==1.5.0", "httpx2==2.16.2", "numpy==2.4.6"),
     ),
 )

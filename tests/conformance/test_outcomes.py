@@ -40,6 +40,12 @@ def test_a_test_that_did_not_run_is_found() -> None:
     ]
 
 
+@pytest.mark.parametrize("outcome", ["passed", "failed"])
+def test_an_unstable_test_may_pass_or_fail(outcome: str) -> None:
+    expected = Expected("2026-11-24", 1, unstable={"text": "depends on load"})
+    assert [*compare(expected, {"chat": "passed", "text": outcome})] == []
+
+
 def test_junit_reports_are_read(tmp_path: Path) -> None:
     (tmp_path / "junit.xml").write_text(
         '<testsuites><testsuite><testcase classname="a.B" name="c"/>'
