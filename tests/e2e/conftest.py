@@ -165,12 +165,19 @@ def light_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     A server of this repository starts two models, not six, and generates a token in 5 ms.
     """
-    tllm = Tllm(tmp_path_factory.mktemp("light") / "home")
-    timing = tllm.home.with_name("timing.json")
+    unused = ("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls")
+    return import_light(tmp_path_factory.mktemp("light"), unused)
+
+
+def import_light(folder: Path, unused: tuple[str, ...]) -> Path:
+    """Import a simulated engine as `demo` without the `unused` models. Return its repository."""
+    tllm = Tllm(folder / "home")
+    folder.mkdir(exist_ok=True)
+    timing = folder / "timing.json"
     timing.write_text(json.dumps({"timing": {"step_s": 0.005}, "limits": {"max_batch_size": 64}}))
     tllm.done("import", "-m", "demo", "--engine", "sim", "--timing", str(timing))
     repository = tllm.home / "models" / "demo"
-    for name in ("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls"):
+    for name in unused:
         shutil.rmtree(repository / name)
     return repository
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost
 from trtllm_serve_cli.errors import MissingPart
-from trtllm_serve_cli.sizing.cpu_memory import CpuHost
 
 Verdict = Literal["ok", "note", "problem"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from trtllm_serve_cli.build.installed import find_python_with, find_version, python_has
 from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.engine_kinds.cpu_memory import find_host
 from trtllm_serve_cli.engine_kinds.kind import EngineKind
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
 from trtllm_serve_cli.engine_kinds.registry import AUTO, EMBEDDED, all_kinds, find_kind
-from trtllm_serve_cli.sizing.cpu_memory import find_host
 from trtllm_serve_cli.sizing.gpus import find_gpus
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sizing.cpu_memory import CpuHost
 
 # The Triton model that runs the engine of a draft model. NVIDIA's examples use the same name.
 DRAFT_MODEL = "tensorrt_llm_draft"

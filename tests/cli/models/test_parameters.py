@@ -190,7 +190,8 @@ def test_show_as_json(tllm: Tllm, home: Home) -> None:
         "value": "0",
         "values": {"tensorrt_llm": "0"},
         "from": "default",
-        "explanation": "Number of engine threads. 0 selects one thread per core.",
+        "explanation": "Number of engine threads. 0 selects one thread per core, or fewer if the "
+        "container has a lower CPU limit.",
         "since": None,
     }
 

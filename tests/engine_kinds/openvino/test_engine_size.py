@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.samples.checkpoints import write_files
+from trtllm_serve_cli.engine_kinds.cpu_memory import EngineSize
 from trtllm_serve_cli.engine_kinds.dispatch import read_details
-from trtllm_serve_cli.sizing.cpu_memory import EngineSize
 
 
 def state(name: str, shape: str) -> str:

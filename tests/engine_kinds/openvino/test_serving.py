@@ -9,10 +9,10 @@ import pytest
 
 from tests.samples.builds import ENGINE
 from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost, EngineSize
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
-from trtllm_serve_cli.sizing.cpu_memory import CpuHost, EngineSize
 
 GIB = 1 << 30
 # An engine with the shape of Llama 3.1 8B and int8 weights.

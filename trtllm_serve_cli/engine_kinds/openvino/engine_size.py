@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trtllm_serve_cli.sizing.cpu_memory import EngineSize
+from trtllm_serve_cli.engine_kinds.cpu_memory import EngineSize
 
 # A state of the model that stores keys or values with the shape [batch, heads, tokens, head size].
 # The same state occurs in several operations.

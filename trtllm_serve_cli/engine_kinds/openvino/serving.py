@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.engine_kinds.cpu_memory import EngineSize, count_cache_tokens
 from trtllm_serve_cli.engine_kinds.kind import Serving
 from trtllm_serve_cli.engine_kinds.serving import (
     WORKER_PARAMETERS,
@@ -13,7 +14,6 @@ from trtllm_serve_cli.engine_kinds.serving import (
     choose_context_length,
     show_limits,
 )
-from trtllm_serve_cli.sizing.cpu_memory import EngineSize, count_cache_tokens
 
 # Default size of the KV cache, in tokens per slot, if the machine has enough memory. A request may
 # use more tokens than this; other requests then wait until the KV cache has space.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_serve_cli.sizing import cpu_memory
-from trtllm_serve_cli.sizing.cpu_memory import (
+from trtllm_serve_cli.engine_kinds import cpu_memory
+from trtllm_serve_cli.engine_kinds.cpu_memory import (
     CpuHost,
     EngineSize,
     count_cache_tokens,
