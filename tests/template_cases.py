@@ -47,7 +47,9 @@ JOB = SlurmPlan(
     moves_ports=True,
     address="address.json",
     exit_code="exit-code",
-    gateway=SlurmGateway("/my/python", "9000", True, "gateway", "gateway.log", "{}"),
+    state_folder="state",
+    watch=("python3", "watch.py"),
+    gateway=SlurmGateway("/my/python", "9000", True, "gateway.log", "{}"),
 )
 PAGE = {
     "title": "<mine> & yours",
@@ -60,7 +62,13 @@ PAGE = {
     "num_colours": 2,
     "footer": "Written by tllm.",
 }
+_HEARTBEATS = {
+    "shared_files": "/dev/shm/tllm",
+    "pulses_folder": "/dev/shm/pulses",
+    "pulses_variable": "TLLM_PULSES",
+}
 ONE_POD = {
+    **_HEARTBEATS,
     "command": ["tritonserver", "--http-port=8000"],
     "is_mpi": False,
     "nodes": 1,
@@ -68,6 +76,7 @@ ONE_POD = {
     "gateway_folder": "/run/tllm",
 }
 TWO_PODS = {
+    **_HEARTBEATS,
     "command": ["mpirun", '--host "$hosts"'],
     "is_mpi": True,
     "nodes": 2,

@@ -57,7 +57,7 @@ def test_only_html_is_escaped() -> None:
 
 def test_scripts_quote_paths() -> None:
     script = dict(render_cases())["slurm/job.sbatch.j2"]
-    assert "\nexec '/opt/my triton/tritonserver' \\\n" in script
+    assert "\nexec \"${watch[@]}\" '/opt/my triton/tritonserver' \\\n" in script
     assert " && ln -s '/opt/my triton/stub' " in script
 
 
