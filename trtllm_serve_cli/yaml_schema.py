@@ -64,7 +64,7 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
         raise BadInput(
             f"{where} is nested too deeply.",
             why="the YAML parser does not support this many levels",
-            next_step="remove levels from the file",
+            next_step="reduce the nesting depth of the file",
         ) from error
     if node is None:
         raise _bad_input(where, 1, "the file is empty", f"add the fields {_list_fields(cls)}")

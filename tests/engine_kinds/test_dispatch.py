@@ -129,7 +129,7 @@ def test_options_of_the_pytorch_kind_become_arguments(llama: Checkpoint) -> None
             "vllm",
             NEW,
             {"max_input_len": 9},
-            "--engine vllm does not support the max_input_len option.",
+            "--engine vllm does not support --max-input-len.",
         ),
         ("tensorrt", Toolchain("p"), {}, "The TensorRT-LLM version for the build is not known."),
         ("tensorrt", Toolchain("p", trtllm_version="1.3.0"), {}, "does not build engines"),

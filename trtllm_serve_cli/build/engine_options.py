@@ -238,10 +238,11 @@ def refuse_unsupported(options: EngineOptions, kind: str, *, supported: Collecti
     """Raise `BadInput` if `options` sets an option that the engine kind does not support."""
     chosen = {**list_chosen(options), **options.flags}
     chosen.pop("flags", None)
-    for name, value in chosen.items():
+    for name in chosen:
         if name not in supported:
+            shown = name if name in options.flags else show_option(name)
             raise BadInput(
-                f"--engine {kind} does not support the {name} option.",
-                why=f"the supported options are {', '.join(sorted(supported))}",
-                next_step=f"omit {name} {value}, or choose another engine kind with --engine",
+                f"--engine {kind} does not support {shown}.",
+                why=f"the supported options are {', '.join(map(show_option, sorted(supported)))}",
+                next_step=f"omit {shown}, or choose another engine kind with --engine",
             )

@@ -88,7 +88,10 @@ class ContainerSetup:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variable that sets Triton's version, if the image name contains the version."""
+        """The image's environment variable that contains Triton's version.
+
+        The mapping is empty if the name of the image does not contain the version.
+        """
         found = re.search(r"/tritonserver:(\d\d\.\d\d)-", self.image)
         return {"NVIDIA_TRITON_SERVER_VERSION": found[1]} if found else {}
 

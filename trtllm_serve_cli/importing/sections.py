@@ -84,7 +84,8 @@ class EngineSection:
     dir: Annotated[
         Path | None,
         Option(
-            "Folder for the engine. Default: a folder in the engine store in TLLM_HOME.",
+            "Folder for the engine. Default: a folder in the engine store, which is "
+            "ENGINE_DEST_PATH or, if this variable is not set, TLLM_HOME/engines.",
             flags=("--engine-dir",),
             metavar="DIR",
         ),

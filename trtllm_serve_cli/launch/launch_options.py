@@ -68,7 +68,8 @@ class LaunchOptions:
         int,
         PORT,
         Option(
-            "Port for HTTP. The default ports for the other protocols move with this port.",
+            "Port for HTTP. If you change it, the default ports for gRPC, metrics and the "
+            "OpenAI-compatible API change by the same amount.",
             panel=_SERVER,
         ),
     ] = 8000

@@ -24,7 +24,7 @@ def run_parallel(
 ) -> None:
     """Run `work` for each item in threads, and raise the exception of the first failure.
 
-    While the threads are running, call `tick` in the calling thread at least four times per second.
+    While the threads are running, call `tick` in the calling thread about four times per second.
     If a worker fails or the user presses Ctrl-C, set the event that is passed to `work`. `work`
     should then raise `Stopped`. All workers have stopped by the time this function returns or
     raises.

@@ -98,10 +98,10 @@ def test_architecture_that_needs_another_program_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         find_family("T5ForConditionalGeneration", Version("0.16.0"))
     assert str(raised.value) == (
-        "tllm cannot plan TensorRT engines for T5ForConditionalGeneration.\n"
+        "tllm cannot build TensorRT engines for T5ForConditionalGeneration.\n"
         "Why: an encoder-decoder model needs two engines, but tllm builds one engine for each "
         "model\n"
-        "Next: build the engine with TensorRT-LLM's examples/enc_dec/convert_checkpoint.py"
+        "Next: build the engine as described in TensorRT-LLM's examples/enc_dec/README.md"
     )
 
 

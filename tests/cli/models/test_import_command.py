@@ -288,7 +288,7 @@ def test_architecture_of_another_program_is_refused(
     code, _, err = tllm("build", "-m", "m", "-s", source, *_ON_TENSORRT)
     assert code == 3
     assert err.splitlines()[0] == (
-        "Error: tllm cannot plan TensorRT engines for WhisperForConditionalGeneration."
+        "Error: tllm cannot build TensorRT engines for WhisperForConditionalGeneration."
     )
 
 
@@ -299,9 +299,7 @@ def test_flags_of_upstream_are_refused_for_other_engine_kinds(
         "build", "-m", "m", "-s", model, "--build-option", "reduce_fusion=enable", "--dry-run"
     )
     assert code == 3
-    assert err.splitlines()[0] == (
-        "Error: --engine openvino does not support the reduce_fusion option."
-    )
+    assert err.splitlines()[0] == ("Error: --engine openvino does not support reduce_fusion.")
 
 
 def test_failed_build_names_the_log_and_leaves_nothing(

@@ -136,7 +136,7 @@ def test_rejects_quantization_of_a_gguf_file() -> None:
 def test_rejects_gpu_options() -> None:
     with pytest.raises(BadInput) as raised:
         plan(HF, tp=2)
-    assert raised.value.what == "--engine openvino does not support the tp option."
+    assert raised.value.what == "--engine openvino does not support --tp."
     with pytest.raises(
         BadInput, match="The openvino engine kind does not support --quantization fp8"
     ):

@@ -182,12 +182,12 @@ def test_weights_keep_the_quantization_of_the_checkpoint(requested: str | None) 
         (
             {"gemm_plugin": "float16"},
             "1.2.0",
-            "--engine pytorch does not support the gemm_plugin option",
+            "--engine pytorch does not support gemm_plugin",
         ),
         (
             {"opt_num_tokens": 64},
             "1.2.0",
-            "--engine pytorch does not support the opt_num_tokens option",
+            "--engine pytorch does not support opt_num_tokens",
         ),
         ({"paged_kv_cache": False}, "1.2.0", "cannot disable paged_kv_cache"),
         ({"quantization": "fp8"}, "1.2.0", "cannot serve this checkpoint with --quantization fp8"),

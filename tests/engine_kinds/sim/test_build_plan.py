@@ -184,9 +184,9 @@ def test_rejects_a_gpu_together_with_a_timing(
 def test_rejects_beams_and_tp_together_with_a_timing(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match="sim does not support the max_beam_width option"):
+    with pytest.raises(BadInput, match="sim does not support --max-beam-width"):
         plan(checkpoint, tmp_path / "e", gpu="h200", max_beam_width=2)
-    with pytest.raises(BadInput, match="sim with --timing does not support the tp option"):
+    with pytest.raises(BadInput, match="sim with --timing does not support --tp"):
         plan(checkpoint, tmp_path / "e", timing=timing, tp=2)
 
 

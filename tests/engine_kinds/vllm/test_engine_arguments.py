@@ -43,8 +43,8 @@ def test_options_become_engine_arguments(
         ({"kv_cache_dtype": "int8"}, None, "does not support kv_cache_dtype int8"),
         ({"max_lora_rank": 48}, None, "does not support max_lora_rank 48"),
         ({"lora_dir": ("/a",)}, None, "does not support the lora_dir option"),
-        ({"max_draft_len": 3}, None, "does not support the max_draft_len option"),
-        ({"max_beam_width": 4}, None, "does not support the max_beam_width option"),
+        ({"max_draft_len": 3}, None, "does not support max_draft_len"),
+        ({"max_beam_width": 4}, None, "does not support --max-beam-width"),
     ],
 )
 def test_rejects_unsupported_options(

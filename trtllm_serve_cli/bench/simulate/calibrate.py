@@ -51,8 +51,8 @@ _MIN_GAPS = 100
 # per step. With less variation, the fit cannot distinguish the fixed duration of a step from the
 # time per token or per sequence.
 _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
-# Tokens of different requests are assigned to the same step if they arrive within this fraction of
-# the median gap.
+# The first token of another request belongs to a step if it arrives at most this long after the
+# end of the step, as a fraction of the median time between tokens.
 _SAME_STEP = 0.4
 # A step is an outlier if its relative error exceeds the median relative error by this factor.
 _OUTLIER = 5.0

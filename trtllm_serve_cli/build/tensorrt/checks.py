@@ -21,8 +21,9 @@ _COUNTS = (
     "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",
     "max_beam_width", "tokens_per_block", "max_lora_rank", "max_draft_len", "calib_size", "workers",
 )  # fmt: skip
-# According to docs/source/release-notes.md in NVIDIA/TensorRT-LLM, version 0.16 removed support for
-# V100 GPUs, and version 0.17 added support for Blackwell GPUs.
+# docs/source/release-notes.md in NVIDIA/TensorRT-LLM lists the removal of Volta GPUs under 0.15,
+# and that of V100 under 0.16. Accept V100 until 0.16, which names this GPU. Version 0.17 added
+# support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
 # Since 0.15, cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for SM 89.

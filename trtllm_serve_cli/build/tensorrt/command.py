@@ -52,7 +52,10 @@ def request_flag(option: str, value: bool) -> Iterator[RequestedFlag]:
 def render_arguments(
     program: str, version: Version, requested: Iterable[RequestedFlag]
 ) -> tuple[str, ...]:
-    """Return the arguments. Raise `BadInput` if `version` does not support a flag or value."""
+    """Return the command-line arguments of `program` for the requested flags.
+
+    Raise `BadInput` if this version of TensorRT-LLM does not support a flag or value.
+    """
     return tuple(word for each in requested for word in _render(program, version, each))
 
 

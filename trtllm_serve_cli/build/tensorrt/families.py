@@ -121,16 +121,17 @@ def find_legacy_family(architecture: str, version: Version) -> str:
 
 
 def check_planned(architecture: str) -> None:
-    """Raise `BadInput` if tllm cannot plan engines for `architecture`.
+    """Raise `BadInput` if tllm cannot build engines for `architecture`.
 
     TensorRT-LLM itself can convert the architectures that this function rejects.
     """
     for row in _load_unplanned():
         if architecture in row["architectures"]:
             raise BadInput(
-                f"tllm cannot plan TensorRT engines for {architecture}.",
+                f"tllm cannot build TensorRT engines for {architecture}.",
                 why=row["why"],
-                next_step=f"build the engine with TensorRT-LLM's {row['program']}",
+                next_step="build the engine as described in TensorRT-LLM's "
+                f"{row['program'].rpartition('/')[0]}/README.md",
             )
 
 

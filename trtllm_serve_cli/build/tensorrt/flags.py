@@ -1,4 +1,6 @@
-"""Look up the flags of TensorRT-LLM programs by version in `flags.yaml` and its companions.
+"""Look up the flags that each version of TensorRT-LLM's programs supports.
+
+The flags are listed in `flags.yaml`, `flags_converters.yaml` and `flags_legacy.yaml`.
 
 A program is "trtllm-build", "quantize.py", or a script for a family, for example
 "llama/convert_checkpoint.py".

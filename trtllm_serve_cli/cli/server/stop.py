@@ -27,8 +27,8 @@ DrainOption = Annotated[
         max=86400,
         metavar="SECONDS",
         help="Time limit for the requests in flight. When it expires, the remaining requests "
-        "are cancelled. 0 cancels all requests immediately. Slurm jobs support only 0. "
-        "Default: 30.",
+        "are cancelled. 0 cancels all requests immediately, which is the only value that Slurm "
+        "jobs support. Default: 30, or 0 for Slurm jobs.",
     ),
 ]
 

@@ -98,9 +98,9 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid(
             "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
         )
-    # Prompt log probabilities do not depend on sampling parameters, so requests for them do not use
-    # the model's defaults, not even for generated text. If `max_tokens` is 0, the engine still
-    # generates one token, which is discarded.
+    # Do not apply the model's sampling defaults to requests for prompt log probabilities, which do
+    # not depend on them. The text that such a request generates does not use the defaults, either.
+    # If `max_tokens` is 0, the engine still generates one token, which is discarded.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
         sampled = _without_sampling(body)

@@ -1,4 +1,4 @@
-"""Define the body of a chat completion."""
+"""Define the request body of OpenAI's Chat Completions API."""
 
 from __future__ import annotations
 

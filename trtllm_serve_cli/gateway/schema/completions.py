@@ -1,4 +1,4 @@
-"""Define the body of a completion."""
+"""Define the request body of OpenAI's Completions API."""
 
 from __future__ import annotations
 

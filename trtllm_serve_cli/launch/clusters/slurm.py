@@ -47,7 +47,7 @@ SCRIPT_FILE = "job.sbatch"
 # The formats of sbatch's --time option: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS, and
 # the words for no limit.
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.IGNORECASE)
-# Maps each port flag to the protocol in its shell variable's name, for example TLLM_HTTP_PORT.
+# Maps each port flag to the middle part of its shell variable, for example HTTP in TLLM_HTTP_PORT.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
 # Flags to pass only to the first rank, because only this rank serves requests.
 _FIRST_RANK_FLAGS = (

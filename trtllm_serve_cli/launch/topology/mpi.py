@@ -106,7 +106,7 @@ def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags
     """Return the flags that disable Triton's memory pools if Triton spawns the ranks.
 
     Return no flags if Triton does not spawn the ranks, or if Triton's version does not support the
-    flags. Containers set Triton's version in `NVIDIA_TRITON_SERVER_VERSION`.
+    flags. In containers, `NVIDIA_TRITON_SERVER_VERSION` contains the version.
     """
     major, _, minor = environ.get("NVIDIA_TRITON_SERVER_VERSION", "").partition(".")
     is_known = major.isdigit() and minor.isdigit()

@@ -133,9 +133,9 @@ def _check_layout(repository: OpenRepository) -> None:
     if repository.layout == "embedding":
         raise BadInput(
             f"The settings of {repository.name} cannot be listed or changed.",
-            why="settings in the embedding layout can only be changed by an import",
-            next_step=f"run `{command_to_import_again(repository.path, repository.name)} "
-            "--param NAME=VALUE`",
+            why="`tllm show` and `tllm set` do not support the embedding layout",
+            next_step="to change a setting, run "
+            f"`{command_to_import_again(repository.path, repository.name)} --param NAME=VALUE`",
         )
     file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
     path = repository.path / next(iter(repository.texts)) / "1" / file

@@ -1,9 +1,9 @@
 """Request a token from an engine that does not write heartbeats.
 
-TensorRT engines run in Triton's C++ backend, and the supervisor cannot monitor processes in
-containers. Such an engine is alive while the step counter in its metrics increases. If the counter
-does not change, the engine is either idle or hung. It is then requested to generate a token, which
-a hung engine cannot do.
+Such engines are TensorRT engines, which run in Triton's C++ backend, and engines in containers,
+whose processes the supervisor cannot monitor. The engine is alive while the step counter in its
+metrics increases. If the counter does not change, the engine is either idle or hung. The
+`TokenProbe` then requests a token, which a hung engine cannot generate.
 """
 
 from __future__ import annotations

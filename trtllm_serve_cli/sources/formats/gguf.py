@@ -146,7 +146,7 @@ class _Cursor:
             raise _Invalid(f"the text at byte {start} is not UTF-8") from error
 
     def add_strings(self, number: int) -> None:
-        """Count `number` more strings. Raise `_Invalid` if reading them would take too long."""
+        """Add `number` to the count of strings. Raise `_Invalid` if the count is too large."""
         self._num_strings += number
         if self._num_strings > _MAX_STRINGS:
             raise _Invalid(f"it declares more than {_MAX_STRINGS} strings")

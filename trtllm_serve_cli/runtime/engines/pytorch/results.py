@@ -120,7 +120,7 @@ def _most_likely(entry: Any, count: int) -> tuple[TokenLogProb, ...]:
 
 
 def _describe_prompt(result: Any, request: GenerationRequest) -> PromptFacts | None:
-    """Return the facts about the prompt that a result contains.
+    """Return the result's information about the prompt, or None if it contains no information.
 
     Raise `ValueError` if the log probabilities of some prompt tokens are missing.
     """

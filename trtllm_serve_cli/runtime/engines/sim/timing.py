@@ -25,15 +25,14 @@ class StepTiming:
 
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
-    p is the number of prompt tokens that the step computes. q is the number of attention pairs: one
-    of these tokens and an earlier token that it attends to. n is the number of sequences in the
-    decode phase. k is the number of tokens in the KV cache that these sequences attend to. The
-    coefficients are in seconds.
+    p is the number of prompt tokens that the step computes. q is the number of attention pairs:
+    each pair consists of one of these tokens and an earlier token that it attends to. n is the
+    number of sequences in the decode phase. k is the number of tokens in the KV cache that these
+    sequences attend to. The coefficients are in seconds.
 
     `jitter` is the coefficient of variation of the duration, which is gamma-distributed; 0 disables
-    the jitter. `request_s` is the time in seconds that a server and its network add to each
-    request. Only the virtual clock adds `request_s`, because a simulated engine runs behind a real
-    server.
+    the jitter. `request_s` is the overhead of the server and the network per request, in seconds.
+    Only the virtual clock adds it. If Triton serves the simulated engine, the overhead is real.
     """
 
     step_s: float
