@@ -230,10 +230,10 @@ def test_followed_log_has_complete_lines_after_truncation(tmp_path: Path) -> Non
     reader.start()
     wait_until(lambda: is_open_at(log, 4))
     with log.open("a") as file:
-        for part in ("on", "e\ntw", "o\n"):
+        for part in ("on", "e\ntw", "o\nunfinished"):
             file.write(part)
             file.flush()
-    wait_until(lambda: len(seen) >= 2 or not reader.is_alive())
+    wait_until(lambda: is_open_at(log, log.stat().st_size) or not reader.is_alive())
     log.write_text("new\n")
     reader.join(60)
     assert seen == ["one", "two", "new"]

@@ -280,6 +280,7 @@ def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
             if not chunk:
                 if log.exists() and log.stat().st_size < file.tell():
                     file.seek(0)
+                    rest = ""
                 time.sleep(poll_s)
                 continue
             *lines, rest = (rest + chunk).split("\n")
