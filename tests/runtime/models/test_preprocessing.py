@@ -122,6 +122,26 @@ def test_invalid_request_does_not_affect_its_batch(model: Any) -> None:
     assert [type(response.content()) for response in responses] == [str, dict]
 
 
+@pytest.mark.parametrize(
+    ("tensors", "name"),
+    [
+        ({"STOP_WORDS_DICT": _strings([b"a"], [b"b"], [b"c"])}, "stop_words (STOP_WORDS_DICT)"),
+        (
+            {
+                "EMBEDDING_BIAS_WORDS": _strings([b"a"], [b"b"], [b"c"]),
+                "EMBEDDING_BIAS_WEIGHTS": [[1.0], [1.0], [1.0]],
+            },
+            "embedding_bias_words",
+        ),
+    ],
+)
+def test_words_without_a_row_for_each_prompt_are_rejected(
+    model: Any, tensors: dict[str, Any], name: str
+) -> None:
+    (response,) = model.execute([_request(QUERY=_strings([b"hi"], [b"ho"]), **tensors)])
+    assert f"{name} has 3 rows, but 2 prompts" in response.error().message()
+
+
 def test_texts_that_cannot_fit_are_rejected_before_they_are_encoded(
     tmp_path: Path, triton_utils: Any, transformers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ class Preprocessor:
                 "embedding_bias_words and embedding_bias_weights must have the same shape; send "
                 "one weight for each word"
             )
+        _check_num_rows("embedding_bias_words", words, num_rows)
         bias = np.zeros((num_rows, self._tokenizer.vocab_size), dtype=np.float32)
         texts = [[_as_text(word, "embedding_bias_words") for word in row] for row in words]
         check_word_lengths("embedding_bias_words", texts)
@@ -146,6 +147,9 @@ class Preprocessor:
             return encode_words([[]] * num_rows)
         # Start error messages with the input's name in text models, for example stop_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
+        # The words of a single prompt may have any shape.
+        if num_rows > 1:
+            _check_num_rows(name, words, num_rows)
         rows = [
             [text for text in (_as_text(word, name) for word in row) if text]
             for row in words.reshape(num_rows, -1)
@@ -156,6 +160,17 @@ class Preprocessor:
                 [self._tokenizer.encode(text, add_special_tokens=False) for text in row]
                 for row in rows
             ]
+        )
+
+
+def _check_num_rows(name: str, words: Array, num_rows: int) -> None:
+    """Raise `InvalidRequest` if the words do not have a row for each prompt.
+
+    Triton checks this only for models with batching.
+    """
+    if len(words) != num_rows:
+        raise InvalidRequest(
+            f"{name} has {len(words)} rows, but {num_rows} prompts; send a row for each prompt"
         )
 
 
