@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 from .liveness import HangLimits, Sign
 
-# The timeout for a request.
+# The timeout for a request, in seconds.
 TIMEOUT_S = 5.0
 
 
 class HealthProbe:
     """Sends health requests to one port of Triton, one at a time, each from its own thread.
 
-    `responds` sends a request to `address`, and returns whether Triton has responded. `clock`
-    returns the time in seconds.
+    `responds` sends a request to `address`, and returns whether Triton has responded as expected.
+    `clock` returns the time in seconds. Requests start at intervals of at least `period_s` seconds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ def is_ready_on_http(address: str) -> bool:
 
 
 def _request_status(address: str, path: str) -> int | None:
-    """Return the status of the response to a GET request, or None without a response."""
+    """Return the status of the response to a GET request, or None if the request fails."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
         with contextlib.closing(connection):

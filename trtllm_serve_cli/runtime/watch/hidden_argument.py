@@ -36,9 +36,9 @@ def hide_in_command_lines(pids: Iterable[int], secret: str) -> dict[int, str]:
 def hide_in_command_line(pid: int, secret: str) -> None:
     """Overwrite `secret` in the command line of process `pid`.
 
-    Raise `OSError` if the process has ended, or if its memory is not writable for this process.
-    Only processes of the same user can write to it. With Yama's default setting, they must also be
-    ancestors of the process.
+    Raise `OSError` if the process has ended, or if this process cannot write to its memory. An
+    unprivileged process can write only to processes of the same user. With Yama's default setting,
+    it can write only to itself and to its descendants.
     """
     fields = read_stat(pid)
     start, end = int(fields[_ARG_START]), int(fields[_ARG_END])

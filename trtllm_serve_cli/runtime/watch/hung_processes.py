@@ -12,12 +12,12 @@ from ..pulse import STACKS_SIGNAL
 from .liveness import Silence
 from .processes import is_zombie
 
-# Time for the processes to write their stacks.
+# The time in seconds that the processes have to write their stacks.
 _STACKS_S = 1.0
 
 
 def write_stacks(hanging: Iterable[Silence]) -> None:
-    """Make the processes write the stacks of their threads to the server's log, and wait for it.
+    """Make the processes write the stacks of their threads to the server's log, and wait 1 s.
 
     Skip Triton: it has no handler for the signal, so the signal would kill it.
     """
@@ -30,9 +30,10 @@ def write_stacks(hanging: Iterable[Silence]) -> None:
 
 
 def kill_alone(silence: Silence) -> bool:
-    """Kill a hung process if its parent can restart it while the server keeps running.
+    """Kill a hung engine worker or gateway. Its parent restarts it, and the server keeps running.
 
-    Return False if the whole server must be restarted.
+    Return False if another process hangs, or if the process is a zombie or cannot be killed. The
+    whole server must then be restarted.
     """
     pid = silence.sign.pid
     if silence.sign.owner not in ("worker", "gateway") or is_zombie(pid):

@@ -2,8 +2,8 @@
 
 The task hides the job's token and the shared memory of the models from other users of the node. The
 first rank also detects processes that hang. It kills an engine worker or a gateway that hangs,
-because their parents restart them. Otherwise, it ends Triton, and the job fails. The state is
-written to a file, which `tllm status` and the gateway read.
+because their parents restart them. If another process hangs, it kills Triton, and the job fails.
+The first rank writes the state to a file, which `tllm status` and the gateway read.
 
 This process is Triton's parent, because a process can usually hide arguments only of its
 descendants.
@@ -62,9 +62,10 @@ class ServerWatch:
         self._write_state("starting")
 
     def check(self) -> bool:
-        """Observe the server once, and kill the processes that hang.
+        """Observe the server once, and kill engine workers and gateways that hang.
 
-        Return whether the whole server must end. Do not observe the server until Triton responds.
+        Return whether the whole server must end. Before Triton has responded for the first time,
+        only send health requests, and return False.
         """
         if not self._has_started:
             self._health.read_sign(self._settings.limits, self._pid)
@@ -99,7 +100,7 @@ class ServerWatch:
             yield sign
 
     def _end(self, hanging: Sequence[Silence]) -> bool:
-        """Kill the processes that hang, and return whether the whole server must end."""
+        """Kill engine workers and gateways that hang, and return whether the server must end."""
         write_stacks(hanging)
         messages = tuple(map(describe_silence, hanging))
         needs_end = False
@@ -113,7 +114,7 @@ class ServerWatch:
         return needs_end
 
     def _write_state(self, phase: str, why: tuple[str, ...] = (), num_hangs: int = 0) -> None:
-        """Write the state if it has changed. Without the folder, only the log has the reasons."""
+        """Write the state to the file if it has changed. Ignore write errors."""
         hangs = self._state["hangs"] + num_hangs
         state = {**self._state, "phase": phase, "why": why, "hangs": hangs}
         if state == self._state:
@@ -126,7 +127,11 @@ class ServerWatch:
 
 
 class SecretGuard:
-    """Hides `token` in command lines, and protects the regions whose names start with `prefix`."""
+    """Hides `token` in command lines, and protects shared memory regions.
+
+    `pid` is the process id of Triton or of the program that starts it. The names of the regions
+    start with `prefix`.
+    """
 
     def __init__(self, pid: int, token: str, prefix: str) -> None:
         self._pid = pid
@@ -168,9 +173,10 @@ def run_task(
     watch: tuple[WatchSettings, Path] | None = None,
     poll_s: float = _POLL_S,
 ) -> int:
-    """Run Triton with `command`, and return its exit code.
+    """Run Triton with `command`, and return its exit code, or 128 + n if signal n ended it.
 
-    Return 1 if a part of the server hangs. `watch` is None if this rank does not detect hangs.
+    Return 1 if the whole server was killed because a part hung. `watch` is None if this rank does
+    not detect hangs.
     """
     if token:
         hide_in_command_lines((os.getpid(),), token)
@@ -204,7 +210,7 @@ def _kill(pids: Iterable[int]) -> None:
 
 
 def main() -> None:
-    """Run the command after `--`. The environment contains the token."""
+    """Run the command after `--`, and exit with its code. `$TLLM_TOKEN` contains the token."""
     split = sys.argv.index("--")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", type=int, required=True)

@@ -6,7 +6,7 @@ first time limit, the part is silent, and the server is no longer ready. After a
 the part counts as hung, and is restarted.
 
 A busy engine has long time limits, because a single step can take long if it includes a prefill or
-a compilation. An idle process writes a heartbeat twice per second, so its time limits are short.
+a compilation. An idle process writes about two heartbeats per second, so its time limits are short.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .processes import is_stopped
 # Count at most this much of the time between two observations as silence. If the observer was
 # suspended or got no CPU time, the server's processes were probably affected too.
 _MAX_ELAPSED_S = 5.0
-# The process to restart if a part hangs. If a model's process hangs, Triton is restarted too.
+# The process to restart if a part hangs. If it is a model's process, Triton is restarted, too.
 Owner = Literal["model", "worker", "gateway", "triton"]
 _OWNERS: Mapping[Role, str] = {
     "worker": "the engine worker of ",
@@ -42,9 +42,9 @@ class HangLimits:
     server is no longer ready if an idle process is silent for `idle_silence_s`, or an engine with
     requests for `busy_silence_s`. Both times are at most half the time after which the process
     hangs. After a worker has died, its engine must be reloaded within `load_timeout_s` or, if
-    longer, `hang_timeout_s`. `probe_period_s` is the interval between two requests to Triton. If an
-    engine without heartbeats completes no step for `token_period_s`, the supervisor requests a
-    token.
+    longer, `hang_timeout_s`. `probe_period_s` is the minimum interval between two health requests
+    to Triton. If an engine without heartbeats completes no step for `token_period_s`, the
+    supervisor or the job's first rank requests a token.
     """
 
     hang_timeout_s: float = 120.0
@@ -134,7 +134,8 @@ def read_pulse_signs(
 def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, has_stopped: bool = False) -> Sign | None:
     """Return the sign for a process with heartbeats, or None while it starts for the first time.
 
-    If `has_stopped` is set, a signal has stopped the process, so a long step makes no progress.
+    If `has_stopped` is set, a signal has stopped the process. A busy engine then has the short time
+    limits of an idle process, because its step makes no progress.
     """
     part = f"{pulse.role} {pulse.model} {pulse.pid}"
     who = f"{_OWNERS[pulse.role]}{'' if pulse.role == 'gateway' else pulse.model}"

@@ -2,7 +2,7 @@
 
 A probe observes the server until each part has shown a sign of life since the probe started. If
 the processes are idle or generate tokens, this takes about half a second. The probe fails if a part
-is silent for longer than its time limit, so it needs no memory of earlier probes.
+is silent for longer than its time limit, so it does not need the results of earlier probes.
 
 Kubernetes restarts the container if the liveness probe fails.
 """
@@ -55,13 +55,16 @@ def read_signs(
     """Yield the signs of all parts of the server."""
     yield from read_pulse_signs(settings.pulses, settings.limits, reports_ended=True)
     yield health.read_sign(settings.limits, _NO_PID)
-    # An engine that has responded is alive, so it needs no more signs.
+    # After the request has ended, the engine counts as alive.
     if token is not None and not token.is_over:
         yield token.read_sign(settings.limits, _NO_PID)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Exit with the code 1 and a message for each part that is not ready or not alive."""
+    """Print a message for each part that is not ready or not alive, depending on the arguments.
+
+    Exit with the code 1 if there is such a part, otherwise with 0.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("question", choices=("ready", "live"))
     settings, arguments = parse_arguments(parser, sys.argv[1:] if words is None else words)

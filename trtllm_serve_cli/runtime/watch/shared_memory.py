@@ -9,9 +9,10 @@ _FOLDER = Path("/dev/shm")
 
 
 def protect_regions(prefix: str) -> int:
-    """Deny other users access to the prompts and responses in the regions, and count the regions.
+    """Deny other users access to the regions whose names start with `prefix`, and count them.
 
-    The Python backend creates the regions with the mode 0644, regardless of the umask.
+    The regions contain prompts and responses. The Python backend creates them with the mode 0644,
+    regardless of the umask.
     """
     paths = list(_FOLDER.glob(f"{prefix}*"))
     for path in paths:

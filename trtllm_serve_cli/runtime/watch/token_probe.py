@@ -19,7 +19,8 @@ from ..telemetry.families import STEPS
 from .liveness import HangLimits, Sign
 
 _METRICS_TIMEOUT_S = 2.0
-# The interval between reads of the step counter while waiting for a requested token.
+# The minimum interval between reads of the step counter while waiting for a requested token, in
+# seconds.
 _READ_PERIOD_S = 5.0
 # The groups are the model and the number of steps. The order of the labels may differ.
 _STEPS = re.compile(
@@ -82,11 +83,17 @@ class TokenRequest:
 
     @property
     def is_over(self) -> bool:
-        """True if there was a response or an error, because the engine may reject the prompt."""
+        """True after a response or an error. An error counts, because the engine may reject the
+        prompt.
+        """
         return not self._thread.is_alive()
 
     def read_sign(self, limits: HangLimits, triton_pid: int) -> Sign:
-        """Return the sign of the engine, whose mark changes with each step and at the end."""
+        """Return the sign of the engine.
+
+        Its mark changes if the engine has completed steps, and when the request ends. The number of
+        steps is read at most once in 5 s.
+        """
         is_over = self.is_over
         if not is_over and self._clock() >= self._read_due_s:
             self._read_due_s = self._clock() + _READ_PERIOD_S
@@ -99,8 +106,9 @@ class TokenRequest:
 class TokenProbe:
     """Requests tokens from one model.
 
-    If the engine completes no step for `idle_s` seconds, the probe calls `send`, which requests a
-    token. `count` and `clock` have the same meaning as for `TokenRequest`.
+    If the engine completes no step for `idle_s` seconds, or if the number of steps is unknown, the
+    probe calls `send`, which requests a token. `count` and `clock` have the same meaning as for
+    `TokenRequest`.
     """
 
     def __init__(
@@ -122,9 +130,9 @@ class TokenProbe:
         self._request: TokenRequest | None = None
 
     def read_sign(self, limits: HangLimits, triton_pid: int) -> Sign | None:
-        """Return the sign of the engine while a request is in flight, otherwise None.
+        """Return the sign of the engine if a request is in flight.
 
-        Send a request if one is due.
+        Otherwise, return None, and send a request if one is due.
         """
         if self._request is not None and not self._request.is_over:
             return self._request.read_sign(limits, triton_pid)

@@ -17,9 +17,10 @@ from .token_probe import request_token
 class WatchSettings:
     """The server to watch, and the time limits.
 
-    The server's processes write heartbeats to `pulses`. `http` and `metrics` are Triton's
-    addresses. `token_model` and `token_inputs` are the text model and its inputs, as JSON, with
-    which to request a token. `token_model` is empty if the engine writes heartbeats.
+    The server's processes write heartbeats to the folder `pulses`. `http` and `metrics` are the
+    addresses of Triton's HTTP endpoint and of its metrics. `token_model` and `token_inputs` are the
+    text model and its inputs, as JSON, with which to request a token. `token_model` is empty if the
+    engine writes heartbeats.
     """
 
     pulses: Path
@@ -31,7 +32,7 @@ class WatchSettings:
 
     @property
     def needs_tokens(self) -> bool:
-        """True if only a token shows that the engine is alive."""
+        """True if `token_model` is set and no engine worker writes heartbeats."""
         # Keep the files of models' processes that have ended, because they must be reported.
         pulses = read_pulses(self.pulses, reports_ended=True)
         return bool(self.token_model) and not any(pulse.role == "worker" for pulse in pulses)
@@ -46,7 +47,10 @@ class WatchSettings:
 def parse_arguments(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[WatchSettings, argparse.Namespace]:
-    """Parse the arguments of `parser` and the settings, and return both."""
+    """Add the arguments of the settings to `parser`, and parse `words`.
+
+    Return the settings, and a namespace with all arguments.
+    """
     add = partial(parser.add_argument, required=True)
     add("--pulses", type=Path)
     add("--http")
