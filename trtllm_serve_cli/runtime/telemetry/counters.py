@@ -79,7 +79,8 @@ def _cumulative(name: str, bounds: Sequence[float], buckets: Sequence[int]) -> d
 class CounterMetrics:
     """The Triton metrics that publish the values of `RequestCounters`.
 
-    `pb_utils` is the `triton_python_backend_utils` module.
+    `pb_utils` is the `triton_python_backend_utils` module. Each metric has the `labels`, in
+    addition to the label of its family.
     """
 
     def __init__(self, pb_utils: Any, labels: Mapping[str, str]) -> None:

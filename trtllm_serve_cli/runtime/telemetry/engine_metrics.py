@@ -1,8 +1,8 @@
 """Publish the engine's state as Prometheus metrics.
 
 Families with the prefix `nv_` use the names and labels of the custom metrics reporter in the Triton
-TensorRT-LLM backend. A metric is set only when its value changes, because setting a metric requires
-a round trip to the server.
+TensorRT-LLM backend. Metrics of the engine's statistics are updated only when their values change,
+because each update of a metric requires a round trip to the server.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .families import (
 
 
 class EngineMetrics:
-    """The Triton metrics that publish `EngineStats`.
+    """The Triton metrics that publish `EngineStats` and the state of the engine worker.
 
-    `pb_utils` is the `triton_python_backend_utils` module. `instance` becomes a label, so that
-    instances of the same model do not overwrite each other's values.
+    `pb_utils` is the `triton_python_backend_utils` module. If `instance` is not empty, it becomes a
+    label, so that instances of the same model do not overwrite each other's values.
     """
 
     def __init__(
@@ -59,7 +59,10 @@ class EngineMetrics:
         self._last: dict[tuple[Family, str], float] = {}
 
     def publish(self, stats: EngineStats) -> None:
-        """Set the metrics whose values have changed since the last call."""
+        """Update the metrics whose values have changed since the last call.
+
+        If a gauge has changed, also set the timestamp of the last change.
+        """
         values = gauge_values(stats, self._max_batch_size)
         changed = {key: value for key, value in values.items() if self._last.get(key) != value}
         if changed:

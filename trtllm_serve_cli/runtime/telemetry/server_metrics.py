@@ -2,8 +2,8 @@
 
 Only the first instance of the model `$TLLM_STATE_PUBLISHER` publishes these metrics, because Triton
 adds up the counters of all processes. The supervisor's record is in the folder
-`$TLLM_STATE_FOLDER`. The supervisor sets both variables if Triton does not run in a container and
-loads a text model when it starts.
+`$TLLM_STATE_FOLDER`. The supervisor sets both variables if Triton loads a text model when it
+starts. Triton in a container does not receive them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class ServerMetrics:
         self._directory = directory
 
     def publish(self) -> None:
-        """Read the supervisor's record, and publish the values that have changed."""
+        """Read the supervisor's record, and publish the values that have changed.
+
+        Publish nothing if there is no valid record.
+        """
         if (status := read_server_status(self._directory)) is None:
             return
         counts = {SERVER_HANGS: status.num_hangs, SERVER_RESTARTS: status.num_restarts}
@@ -53,7 +56,7 @@ class ServerMetrics:
             self._published[SERVER_READY] = int(status.is_ready)
 
     def close(self) -> None:
-        """Release all metrics while Triton is still running."""
+        """Release all metrics. Call this method while Triton is still running."""
         self._metrics.clear()
         self._families.clear()
 

@@ -11,8 +11,8 @@ from pathlib import Path
 class ServerStatus:
     """The state of a server in the supervisor's latest record.
 
-    `problem` explains why the server is unresponsive, or is "" if the server responds. `num_hangs`
-    is the number of processes that the supervisor killed because they hung. `num_restarts` is the
+    `problem` explains why the server is unresponsive, or is "" if the server is in another phase.
+    `num_hangs` is the number of processes that were killed because they hung. `num_restarts` is the
     number of server restarts.
     """
 
@@ -23,7 +23,7 @@ class ServerStatus:
 
 
 def read_server_status(directory: Path) -> ServerStatus | None:
-    """Return the status of the server in `directory`, or None if there is no record."""
+    """Return the status of the server in `directory`, or None if there is no valid record."""
     try:
         state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
         is_unresponsive = state["phase"] == "unresponsive"
@@ -38,9 +38,10 @@ def read_server_status(directory: Path) -> ServerStatus | None:
 
 
 def find_server_problem(directory: str | None) -> str:
-    """Return why the server in `directory` does not respond, or "" if it responds.
+    """Return why the server in `directory` is unresponsive.
 
-    Without a folder, the server is not supervised, and the result is "".
+    Return "" if its record contains another phase, or if there is no valid record. `directory` is
+    None if the server is not supervised.
     """
     status = None if directory is None else read_server_status(Path(directory))
     return "" if status is None else status.problem

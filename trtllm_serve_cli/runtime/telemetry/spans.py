@@ -22,7 +22,8 @@ from typing import Any
 from ..log import write_log
 
 _TIMEOUT_S = 5.0
-# The maximum number of queued spans. If the collector does not respond, further spans are dropped.
+# The maximum number of queued spans. If the queue is full, further spans are dropped, for example
+# because the collector does not respond.
 _MAX_WAITING = 4096
 
 AttributeValue = str | int | float | Sequence[str]
@@ -37,8 +38,9 @@ class Span:
 
     Times are in nanoseconds on the monotonic clock. `trace_parent` is a W3C `traceparent`, which
     contains the ids of the trace and the parent span. The parent's id is empty if the span is the
-    root of its trace. If `id` is empty, the span gets a new id when it is sent. `kind` is
-    `INTERNAL` or `SERVER`.
+    root of its trace. `events` maps the names of events to their times. `failure` is the error
+    message, or empty if the request did not fail. If `id` is empty, the span gets a new id when it
+    is sent. `kind` is `INTERNAL` or `SERVER`.
     """
 
     trace_parent: str
@@ -69,6 +71,7 @@ def child_trace_parent(trace_parent: str, span_id: str) -> str:
 class SpanExporter:
     """An exporter that sends spans to the collector at `url` from a background thread.
 
+    The thread sends the queued spans every `period_s` seconds, and drops them if this fails.
     `model` is the name of the model whose spans are sent. The gateway, which serves several models,
     uses the name `gateway`.
     """
@@ -171,7 +174,10 @@ def _any_value(value: AttributeValue) -> dict[str, Any]:
 
 
 def read_trace_parent(request: Any) -> str:
-    """Return the `traceparent` of a Triton request, or "" if the request is not traced."""
+    """Return the `traceparent` of a Triton request.
+
+    Return "" if the request is not traced, or if its `traceparent` does not have four parts.
+    """
     context = request.trace().get_context()
     if not context:
         return ""

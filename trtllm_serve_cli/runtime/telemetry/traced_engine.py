@@ -1,12 +1,15 @@
 """Send spans for the requests that an engine worker receives from the gateway.
 
-The gateway bypasses Triton and its models, so the engine worker itself sends the engine spans. Each
-request has these spans:
+The gateway bypasses Triton and its models, so the engine worker itself sends the engine spans. A
+traced request has these spans:
 
     engine     from the request's arrival in the worker to its end
     ├ queue    until the engine has scheduled the request for the first time
     ├ prefill  until the first token
     └ decode   until the end
+
+`queue` and `prefill` are missing if the engine has not reported the scheduling time, and `decode`
+is missing if there was no token.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ def trace_engine(engine: Engine, environ: Mapping[str, str] = os.environ) -> Eng
 
 @dataclass(slots=True)
 class _Running:
-    """A traced request. Times are in nanoseconds on the monotonic clock."""
+    """A traced request. Times are in nanoseconds on the monotonic clock.
+
+    `num_open` is the number of sequences that have not ended.
+    """
 
     request: GenerationRequest
     submitted_ns: int
