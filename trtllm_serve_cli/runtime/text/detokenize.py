@@ -1,7 +1,8 @@
 """Decode a stream of tokens to text without losing or repeating characters.
 
 `StreamDecoder` returns a sequence's text in pieces. Together, the pieces equal the text of all
-tokens decoded in one call, regardless of how the tokens are split across calls to `push`.
+tokens decoded in one call, regardless of how the tokens are split across calls to `push`. Decoders
+that change earlier text are an exception (see below).
 
 A token cannot be decoded alone: its leading space may depend on the previous token, and one
 character may consist of several tokens. `StreamDecoder` therefore decodes a window of the latest
@@ -50,7 +51,8 @@ class StreamDecoder:
     def push(self, token_ids: Iterable[int]) -> str:
         """Return the text that `token_ids` add to the sequence.
 
-        The text is empty if all of it is held back because the last token ends inside a character.
+        If the last token ends inside a character, the text since the last complete piece is held
+        back.
         """
         return "".join([self._push_one(token_id) for token_id in token_ids])
 

@@ -70,7 +70,10 @@ class _CompiledModel:
 
 
 def find_extension() -> str:
-    """Return the path of the library with OpenVINO's operations for tokenizers."""
+    """Return the path of the library with OpenVINO's operations for tokenizers.
+
+    Raise `ImportError` if `openvino_tokenizers` is not installed.
+    """
     package = importlib.util.find_spec("openvino_tokenizers")
     if package is None or package.origin is None:
         raise ImportError("openvino_tokenizers is not installed", name="openvino_tokenizers")

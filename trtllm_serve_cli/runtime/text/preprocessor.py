@@ -45,8 +45,8 @@ Encode = Callable[[GetTensor], dict[str, Array]]
 def encode_text(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
     """Return the inputs of `tensorrt_llm` for the text inputs that `get` returns.
 
-    `preprocess` converts the inputs of `preprocessing` to its outputs. Raise `InvalidRequest` if an
-    input is invalid.
+    `preprocess` converts the inputs of `preprocessing` to its outputs. It raises `InvalidRequest`
+    if an input is missing or invalid.
     """
     outputs = preprocess(lambda name: get(PREPROCESSING_INPUTS[name]))
     return {
@@ -120,7 +120,8 @@ class Preprocessor:
     def _embedding_bias(self, get: GetTensor, num_rows: int) -> dict[str, Array]:
         """Return the EMBEDDING_BIAS output, which has the shape [rows, vocabulary].
 
-        Return an empty mapping if the request contains no word weights.
+        Return an empty mapping if the request contains neither words nor weights. Raise
+        `InvalidRequest` if it contains only one of them, or if they are invalid.
         """
         words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:

@@ -45,9 +45,9 @@ class StepDecoder:
         return stream
 
     def decode_ahead(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Decode the new tokens in the updates of one step.
+        """Decode the new tokens in the updates of one step, if several windows must be decoded.
 
-        Call this method before the updates are delivered.
+        Call this method before the updates are delivered. A single window is decoded by its stream.
         """
         if not self._streams:
             return
@@ -64,7 +64,10 @@ class StepDecoder:
     def _without_known(
         self, updates: Iterable[SequenceUpdate], token_texts: TokenTexts
     ) -> list[SequenceUpdate]:
-        """Return the updates that contain tokens that `token_texts` cannot decode."""
+        """Add the tokens of all updates to `token_texts`.
+
+        Return the updates that contain a token without a cached text.
+        """
         updates = list(updates)
         token_texts.add({each for update in updates for each in update.token_ids})
         return [each for each in updates if None in map(token_texts.find, each.token_ids)]

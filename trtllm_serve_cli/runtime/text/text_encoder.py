@@ -33,7 +33,8 @@ _NUM_ATTEMPTS = 10
 def load_encoder(parameters: Parameters, tokenizer: Tokenizer) -> Encode:
     """Return a function that converts a text model's inputs to inputs of `tensorrt_llm`.
 
-    The function raises `InvalidRequest` if an input is invalid.
+    The function raises `InvalidRequest` if an input is missing or invalid, or if the
+    `preprocessing` model returns an error.
     """
     if parameters.flag("ask_preprocessing", False):
         model = parameters.text("preprocessing_model_name", "preprocessing")

@@ -30,9 +30,10 @@ def find_max_length(max_seq_len: int) -> int:
 
 def check_prompt_lengths(name: str, prompts: Sequence[str], max_seq_len: int) -> None:
     """Raise `InvalidRequest` if a prompt has too many characters for `max_seq_len` tokens, or if
-    the prompts are too long together.
+    all prompts together have too many bytes.
 
-    `name` is the name of the input. If `max_seq_len` is 0, the context length is unknown.
+    `name` is the name of the input. If `max_seq_len` is 0, the context length is unknown, and only
+    the bytes of all prompts are limited.
     """
     limit = find_max_length(max_seq_len)
     longest = max(map(len, prompts), default=0)

@@ -106,7 +106,11 @@ class OpenVinoTokenizer:
         return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
 
     def _count_special_tokens(self) -> tuple[int, int]:
-        """Return the number of special tokens that are added before and after each text."""
+        """Return the number of special tokens that are added before and after each text.
+
+        Raise `ValueError` if the encoder's tokens do not contain the tokens that OpenVINO GenAI
+        returns without special tokens.
+        """
         text = "a"
         ids = self._encoder.encode(text)
         tokens = self._tokenizer.encode(text, add_special_tokens=False).input_ids.data
@@ -195,7 +199,7 @@ def _joins_bytes(detokenizer_file: Path) -> bool:
 
 
 def _is_unfinished(token: bytes) -> bool:
-    """Return whether UTF-8 text ends inside a character."""
+    """Return whether the bytes of `token` end inside a UTF-8 character."""
     if token[-1:] < b"\x80":
         return False
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -204,11 +208,11 @@ def _is_unfinished(token: bytes) -> bool:
 
 
 def _find_backend(tokenizer: Any, *method_names: str) -> Any:
-    """Return the tokenizer of the `tokenizers` library, or None if its results would be different.
+    """Return the tokenizer of the `tokenizers` library that `tokenizer` uses.
 
-    `decode_batch` is six times as fast as decoding each sequence separately with Transformers, and
-    `encode_batch` needs no lock. The results are equal unless a model's own tokenizer class
-    overrides Transformers' methods.
+    Return None if it does not use one, or if its class overrides one of Transformers' methods
+    `method_names`, because the results could then be different. `decode_batch` is six times as fast
+    as decoding each sequence separately with Transformers, and `encode_batch` needs no lock.
     """
     methods = (getattr(type(tokenizer), name, None) for name in method_names)
     is_plain = all(
