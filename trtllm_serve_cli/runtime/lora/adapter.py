@@ -76,9 +76,9 @@ Adapter = Mapping[str, LowRank]
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
     """Return the `lora_weights` and `lora_config` tensors for `adapter`.
 
-    `dtype` is the type of `lora_weights`: the name of a NumPy type, or bfloat16. `lora_config` has
-    three columns. Raise `BadAdapter` if TensorRT-LLM has no id for a module, or if a value
-    overflows `dtype`.
+    `adapter` must contain at least one module. `dtype` is the type of `lora_weights`: the name of a
+    NumPy type, or bfloat16. `lora_config` has three columns. Raise `BadAdapter` if TensorRT-LLM has
+    no id for a module, or if a value is not finite in a `dtype` of NumPy.
     """
     rows = sorted((*_layer_and_id(module), module) for module in adapter)
     flat = [_flatten(module, adapter[module]) for _, _, module in rows]
@@ -92,7 +92,7 @@ def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Arr
 def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, LowRank]:
     """Convert `weights` and `config` to a float32 adapter for a model with the modules in `sites`.
 
-    If a tensor is invalid, raise a `BadAdapter` that names it.
+    If a tensor is invalid or does not fit the model, raise a `BadAdapter` that names it.
     """
     check_shapes(weights, config)
     values = widen_bfloat16(weights.view(np.uint16)) if weights.dtype == _BFLOAT16 else weights

@@ -1,12 +1,13 @@
 """Serve several LoRA adapters by running one engine per loaded adapter.
 
 Requests with different adapters, and requests without an adapter, run concurrently, because each
-step runs one step of every engine. A separate thread reads and loads adapters, so that other
-requests do not have to wait. At most `max_loras` adapters are loaded. If a request needs another
-adapter, an idle adapter is unloaded first. If no adapter is idle, the least recently used adapter
-is unloaded after its requests have finished. The weights of unloaded adapters stay in memory,
-because they are small. `lora_cache_host_memory_bytes` limits the total size of the weights that
-clients have sent.
+step runs one step of every engine that has requests. A separate thread reads and loads adapters, so
+that other requests do not have to wait. At most `max_loras` adapters are loaded. If a request needs
+another adapter, an idle adapter is unloaded first. If no adapter is idle, the least recently used
+adapter is unloaded after its requests have finished.
+
+The weights of unloaded adapters stay in memory, because they are small. If the weights that clients
+have sent exceed `lora_cache_host_memory_bytes` in total, unused ones are evicted.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class LoraEngine:
     Requests without an adapter run on the `base` engine. For each adapter, `load` creates an
     engine, which runs the requests that use this adapter. `find_sites` returns the modules that an
     adapter can change, or raises `BadAdapter` if the model has no such modules. An adapter's key is
-    its name, or its `lora_task_id` as text.
+    its name, or its `lora_task_id` as text. The constructor reads `lora_prefetch_dir`, and raises
+    `BadAdapter` if the folder or an adapter in it is invalid.
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class LoraEngine:
         ]
 
     def _admit(self) -> list[SequenceUpdate]:
-        """Submit the waiting requests whose adapters are loaded.
+        """Submit the waiting requests whose adapters are loaded and will not be unloaded next.
 
         Return an update with an error for each request that cannot be submitted.
         """
@@ -211,9 +213,10 @@ class LoraEngine:
         return updates
 
     def _make_room(self) -> None:
-        """Start loading the next adapter that a request needs.
+        """Start loading the next adapter that a request needs, unless another one is loading.
 
-        If `max_loras` adapters are loaded, unload an idle adapter first.
+        If `max_loras` adapters are loaded, unload an idle adapter first. If no adapter is idle, set
+        `_draining` to the least recently used one, and load nothing.
         """
         self._draining = None
         ready = (key for key in self._waiting if key in self._sent or key in self._prefetched)

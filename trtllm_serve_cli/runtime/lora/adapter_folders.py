@@ -50,7 +50,7 @@ class AdapterFolders:
     Sent adapters are stored in `work_dir`. If their total size exceeds
     `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first. The
     constructor raises `BadAdapter` if `lora_prefetch_dir` is not a folder, or if an adapter in it
-    cannot be served.
+    cannot be served. It raises `OSError` if an adapter's files cannot be read or written.
     """
 
     def __init__(
@@ -158,8 +158,8 @@ class AdapterFolders:
 class AdapterReader:
     """A thread that calls `AdapterFolders`, so that file access does not delay token generation.
 
-    `config` contains the adapter options. The constructor raises `BadAdapter` in the same cases as
-    that of `AdapterFolders`.
+    `config` contains the adapter options. The constructor raises the same exceptions as that of
+    `AdapterFolders`.
     """
 
     def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
@@ -207,7 +207,12 @@ def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
 
 
 def site_finder(checkpoint: Path) -> Callable[[], Sites]:
-    """Return a function that finds the linear layers in a Hugging Face checkpoint."""
+    """Return a function that finds the modules with two-dimensional weights in a checkpoint.
+
+    The checkpoint is in Hugging Face format. The function reads its safetensors files, and raises
+    `BadAdapter` if they contain no such module, `ValueError` if one is invalid, or `OSError` if one
+    cannot be read.
+    """
     return lambda: _find_sites(checkpoint)
 
 

@@ -71,8 +71,8 @@ def read_prefetched(
 ) -> Iterator[tuple[str, Path, Adapter]]:
     """Yield the key, the folder and the result of `read` for each adapter in `folder`.
 
-    If `folder` does not exist or `read` rejects an adapter, raise a `BadAdapter` that names the
-    folder.
+    Skip files and hidden folders. If `folder` is not a folder, raise a `BadAdapter` that names it.
+    If `read` rejects an adapter, raise a `BadAdapter` that names the adapter's folder.
     """
     if not folder.is_dir():
         raise BadAdapter(
@@ -145,8 +145,9 @@ def parse_lora(
     """Return the adapter fields for the `GenerationRequest` of each row.
 
     The fields are empty if the request uses no adapter. Weights from the client are written to new
-    files in `folder`, which `read_sent` or `discard` deletes. If a tensor is invalid, delete these
-    files and raise `InvalidRequest`.
+    files in `folder`, which `read_sent` or `discard` deletes. Raise `InvalidRequest` if a tensor is
+    missing or invalid, if `name` is set in addition to tensors, or if a file cannot be written. The
+    files are then deleted.
     """
     task_ids, weights, config = (get(each) for each in LORA_TENSORS)
     if task_ids is None and weights is None and config is None:
@@ -175,7 +176,10 @@ def parse_lora(
 
 
 def read_sent(file: Path) -> tuple[Array, Array]:
-    """Read `lora_weights` and `lora_config` from a file that `parse_lora` wrote, and delete it."""
+    """Read `lora_weights` and `lora_config` from a file that `parse_lora` wrote, and delete it.
+
+    Raise `OSError` if the file cannot be read or deleted.
+    """
     with file.open("rb") as opened:
         file.unlink()
         return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)

@@ -141,7 +141,7 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
 
 
 def _drop_batch_dimension(array: Array) -> Array:
-    """Remove the batch dimension, if any.
+    """Remove the batch dimension if it exists and its length is 1.
 
     TensorRT-LLM's files contain request tensors, whose first dimension is the batch.
     """

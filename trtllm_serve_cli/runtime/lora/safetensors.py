@@ -19,7 +19,8 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 def read_safetensors(path: Path) -> dict[str, Array]:
     """Return the tensors in `path` by name, converted to float32.
 
-    Raise `ValueError` if the file is invalid.
+    Raise `ValueError` if the file is invalid or contains a tensor without floating-point numbers,
+    or `OSError` if it cannot be read.
     """
     try:
         entries = read_header(path)
@@ -34,7 +35,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors in `path` by name. Only the header is read.
 
-    Raise `ValueError` if the file is invalid.
+    Raise `ValueError` if the file is invalid, or `OSError` if it cannot be read.
     """
     try:
         return {name: entry.shape for name, entry in read_header(path).items()}
