@@ -24,7 +24,10 @@ _ARGUMENTS = {parameter: argument for argument, parameter in _PARAMETERS.items()
 
 
 def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Convert `arguments` from a `model.json` to parameters for `config.pbtxt`."""
+    """Convert `arguments` from a `model.json` to parameters for `config.pbtxt`.
+
+    Omit arguments whose value is null.
+    """
     return {
         _PARAMETERS.get(name, name): value if isinstance(value, str) else json.dumps(value)
         for name, value in arguments.items()
@@ -41,5 +44,8 @@ def render_model_json(parameters: Mapping[str, str]) -> str:
 
 
 def _parse_scalar(text: str) -> Any:
-    """Return `text` as a number or boolean if possible, otherwise unchanged."""
+    """Return `text` as a boolean or a non-negative integer if possible, otherwise unchanged.
+
+    Integers with leading zeros or more than 18 digits are also unchanged.
+    """
     return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text

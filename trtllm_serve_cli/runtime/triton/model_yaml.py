@@ -65,7 +65,10 @@ def _parse_value(text: str) -> Any:
 
 
 def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Convert `arguments` to parameters for `config.pbtxt`, except those in `triton_config`."""
+    """Convert `arguments` to parameters for `config.pbtxt`.
+
+    Omit arguments in `triton_config`, and arguments whose value is null.
+    """
     return {
         _PARAMETERS.get(name, name): _render_scalar(value)
         for name, value in arguments.items()
@@ -82,7 +85,10 @@ def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str,
 
 
 def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, Any]) -> str:
-    """Return the text of a `model.yaml` with `arguments`. Mappings become nested keys."""
+    """Return the text of a `model.yaml` with `arguments` and the section `triton_config`.
+
+    Mappings become nested keys.
+    """
     groups = {name: value for name, value in arguments.items() if isinstance(value, Mapping)}
     lines = [
         f"{name}: {json.dumps(value)}" for name, value in arguments.items() if name not in groups
@@ -108,7 +114,10 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_scalar(text: str) -> Any:
-    """Return `text` as a number or boolean if possible, otherwise unchanged."""
+    """Return `text` as a boolean or a non-negative integer if possible, otherwise unchanged.
+
+    Integers with leading zeros or more than 18 digits are also unchanged.
+    """
     return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text
 
 

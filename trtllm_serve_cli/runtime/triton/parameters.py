@@ -76,7 +76,8 @@ class Parameters:
     def gpus(self) -> list[str]:
         """The GPUs that `gpu_device_ids` assigns to this instance.
 
-        The list is empty if `gpu_device_ids` is not set.
+        The list is empty if `gpu_device_ids` is not set. Raise `ValueError` if it lists GPUs for
+        several instances, but not for this one.
         """
         groups = self.text("gpu_device_ids", "").split(";")
         index = self.instance if len(groups) > 1 else 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..engine import InvalidRequest
 
-# The vLLM defaults that differ from those of `GenerationRequest`.
+# vLLM's defaults for parameters that the client does not send.
 _DEFAULTS = {"max_new_tokens": 16, "temperature": 1.0, "top_p": 1.0, "num_return_sequences": 1}
 _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "n": ("num_return_sequences", int),
@@ -76,7 +76,7 @@ class SamplingParameters:
 def parse_sampling_parameters(text: str) -> SamplingParameters:
     """Parse the JSON object `text`.
 
-    Raise `InvalidRequest` if the JSON is invalid or if a parameter is not supported.
+    Raise `InvalidRequest` if the JSON or a value is invalid, or if a parameter is not supported.
     """
     values = {
         name: value
@@ -141,7 +141,8 @@ def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
 def _parse_guide(name: str, value: Any) -> dict[str, str]:
     """Return the fields of the `GenerationRequest` for guided decoding.
 
-    The guide `value` is an object or its JSON text.
+    The guide `value` is an object or its JSON text. Raise `InvalidRequest` if it is not an object
+    that sets exactly one known key.
     """
     guide = _convert(name, value, lambda each: json.loads(each) if isinstance(each, str) else each)
     used = [key for key in guide if guide[key]] if isinstance(guide, dict) else []

@@ -21,7 +21,8 @@ from .word_lists import Words, decode_words
 Array = np.ndarray[Any, np.dtype[Any]]
 GetTensor = Callable[[str], "Array | None"]
 
-# Maps each tensor with one value per row to its `GenerationRequest` field and the value's type.
+# Maps each tensor with one value per row to its `GenerationRequest` field and the function that
+# converts the value.
 _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "request_output_len": ("max_new_tokens", int),
     "end_id": ("end_id", int),
@@ -216,7 +217,7 @@ def pack_log_probs(
 ) -> Array:
     """Return the log probabilities of the sequences' last tokens, with the shape [1, n, longest].
 
-    The values for the other tokens, which belong to the prompt, are zero.
+    The values for the tokens of the prompt and for the padding are zero.
     """
     longest = max((len(each) for each in sequences), default=0)
     padded = np.zeros((1, len(sequences), longest), dtype=np.float32)

@@ -63,7 +63,10 @@ def ends_with_word(tokens: Sequence[int], end: int, words: Words) -> bool:
 
 
 def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None:
-    """Return the first position after `start` at which one of `words` ends, or None."""
+    """Return the first position after `start` at which one of `words` ends.
+
+    Return None if no word ends after `start`.
+    """
     ends = range(start + 1, len(tokens) + 1)
     return next((end for end in ends if ends_with_word(tokens, end, words)), None)
 
@@ -71,7 +74,7 @@ def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None
 def leave_out_longer(texts: Iterable[str]) -> list[str]:
     """Return `texts` without duplicates and without texts that contain a shorter one.
 
-    Banning the shorter text also bans all texts that contain it.
+    The result is sorted by length. Banning the shorter text also bans all texts that contain it.
     """
     shortest: list[str] = []
     for text in sorted(set(texts), key=lambda text: (len(text), text)):
