@@ -144,7 +144,7 @@ def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
 
 
 def _drop_processors(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return `arguments` without the logits post-processors, and log that tllm ignores them."""
+    """Return `arguments` without logits post-processors, and log a warning if there are any."""
     kept = {
         name: value for name, value in arguments.items() if name.partition(".")[0] != _PROCESSORS
     }

@@ -222,7 +222,8 @@ def _create_metrics(parameters: Parameters) -> EngineMetrics:
 def _name_shared_socket(parameters: Parameters) -> str:
     """Return the name of the socket for connections from other models and instances.
 
-    The name is empty if they must not connect.
+    The name is empty, so that they cannot connect, if the model has a queue policy or several
+    engines.
     """
     is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
     return shared_socket_name(parameters.model_name) if is_shared else ""

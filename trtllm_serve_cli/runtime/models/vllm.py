@@ -31,7 +31,7 @@ from ..triton.tensors import Array, GetTensor
 
 _SAMPLING = "sampling_parameters"
 _OUTPUTS = Outputs.__slots__
-# Maps sampling parameters that have no tensor in other layouts to the features that they require.
+# Maps sampling parameters that only some engine kinds support to the features that they require.
 _FEATURES = {"min_p": MIN_P, "logit_bias": EMBEDDING_BIAS}
 _SUPPORTED_INPUTS = frozenset(
     (
@@ -98,7 +98,10 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         ]
 
     def _check_supported(self, sampling: SamplingParameters) -> None:
-        """Raise `InvalidRequest` if the engine kind does not support a sampling parameter."""
+        """Raise `InvalidRequest` if the request sets a parameter that the engine kind lacks.
+
+        Only the parameters in `_FEATURES` are checked.
+        """
         unsupported = find_kind(self._engine_kind).capabilities.unsupported
         for field, feature in _FEATURES.items():
             if sampling.fields.get(field) and (why := unsupported.get(feature)):
@@ -116,7 +119,10 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
     def _generation_fields(
         self, prompt: str, sampling: SamplingParameters, outputs: Outputs
     ) -> dict[str, Any]:
-        """Return the fields of the `GenerationRequest`."""
+        """Return the fields of the `GenerationRequest`.
+
+        Raise `InvalidRequest` if the prompt or a word list is too long.
+        """
         encode = self._tokenizer.encode
         max_seq_len = self._worker.limits.max_seq_len
         check_prompt_lengths("text_input", [prompt], max_seq_len)
