@@ -42,7 +42,7 @@ class CoreCaller:
     def call(
         self, model: str, inputs: dict[str, Array], request_id: str, lora_name: str | None = None
     ) -> Iterator[dict[str, Array]]:
-        """Send `inputs` to `model`, and return the outputs of each response.
+        """Return an iterator that sends `inputs` to `model`, and yields each response's outputs.
 
         Raise `InvalidRequest` if this version of TensorRT-LLM does not support the request. The
         returned iterator raises `InvalidRequest` if `model` rejects the request, or `RequestError`

@@ -139,7 +139,7 @@ class DraftRequest:
 
     @property
     def end_id(self) -> int | None:
-        """The id of the token that ends a response, or None."""
+        """The id of the token that ends a response, or None if the request does not set one."""
         return self._number("end_id", -1) if "end_id" in self.inputs else None
 
     def has(self, name: str) -> bool:
@@ -194,7 +194,8 @@ def generate_with_drafts(
     """Generate the whole response and return its outputs.
 
     `is_cancelled` is called before each step, and returns whether the client has cancelled the
-    request. After a cancellation, the response contains only the tokens generated so far.
+    request. After a cancellation, the response contains only the tokens generated so far. Raise
+    `InvalidRequest` if the request uses draft logits, but the draft model returns none.
     """
     response = _Response(request)
     while not response.has_ended and not is_cancelled():
@@ -278,8 +279,8 @@ class _Response:
         }
 
     def _perf(self) -> dict[str, Array]:
-        """Return the performance metrics: times from the first and the last step, and the sums of
-        all counts.
+        """Return the performance metrics: times from the first and the last step, the sums of all
+        counts, and the acceptance rate of all draft tokens.
         """
         perf = {}
         for name in PERF_OUTPUTS:

@@ -51,8 +51,9 @@ class InFlight:
         """Submit `rows` to the engine worker, with the requested LoRA adapters.
 
         `new_response_builder(row)` returns the builder for a row's responses. The outcome is stored
-        in `record`, which is None for a request from a text model. If a row cannot run, run none of
-        the rows and raise `InvalidRequest` or `WorkerFailed`.
+        in `record`, which is None for a business-logic request from a text model. If a row or its
+        adapter is invalid, raise `InvalidRequest`. If a row cannot be submitted, cancel all rows
+        and raise `WorkerFailed`.
         """
         if record is not None:
             record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
@@ -253,7 +254,7 @@ class _Request:
         """Return a tensor with this array, and reuse the previous tensor if the array is the same.
 
         The stub copies a tensor to shared memory when the tensor is sent for the first time. In a
-        stream, usually only one of the three outputs changes, so the others are not copied again.
+        stream, usually only one output changes, so the other outputs are not copied again.
         """
         known = self._tensors.get(name)
         if known is None or known[0] is not array:

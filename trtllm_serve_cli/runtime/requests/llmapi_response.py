@@ -75,7 +75,10 @@ class TextResponseBuilder:
         return self._build_whole() if self.is_done else None
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End all sequences, and return the unsent responses."""
+        """End all sequences, and return the response with the most likely one.
+
+        Return no response to a streaming request, because its pieces have already been sent.
+        """
         if self._is_streaming or self.is_done:
             return []
         self._reasons = [each or "cancelled" for each in self._reasons]
@@ -123,17 +126,17 @@ class TextResponseBuilder:
 
 
 def cut_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """Remove a stop word from the end of `text`.
+    """Remove the longest stop word in `stops` with which `text` ends.
 
-    Return the remaining text and the removed stop word, or None if `text` does not end with a stop
-    word.
+    Return the remaining text and the removed stop word. If `text` does not end with a stop word,
+    return `text` and None.
     """
     ending = max((each for each in stops if text.endswith(each)), key=len, default=None)
     return (text, None) if ending is None else (text[: len(text) - len(ending)], ending)
 
 
 def num_held_back(text: str, stops: Sequence[str]) -> int:
-    """Return how many characters at the end of `text` may be the start of a stop word."""
+    """Return how many characters at the end of `text` may be a stop word or its start."""
     return max(
         (
             length

@@ -38,7 +38,7 @@ class PaddedRow:
 
 
 def pad_rows(rows: Sequence[RowRequest]) -> list[PaddedRow]:
-    """Return each row with the padded length of the request's sequences."""
+    """Return each row with the lengths to which all rows of the request are padded."""
     longest = max(len(row.fields["input_ids"]) for row in rows)
     num_new = max(0, *(int(row.fields["max_new_tokens"]) for row in rows))
     return [PaddedRow(row, longest + num_new, num_new) for row in rows]
@@ -52,7 +52,7 @@ class PaddedResponseBuilder:
 
     def __init__(self, padded: PaddedRow, arrival_time_ns: int) -> None:
         self._padded = padded
-        # Sequences are padded with the end id.
+        # Sequences are padded with the end id, or with the pad id if the request has no end id.
         self._end_id = int(padded.fields.get("end_id", padded.row.pad_id))
         self._responses = RowResponseBuilder(padded.row, arrival_time_ns, is_streaming=False)
 

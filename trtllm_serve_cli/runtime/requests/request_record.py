@@ -85,7 +85,10 @@ class RequestRecord:
         return self._ledger.now_ns()
 
     def reject(self, error: Exception) -> None:
-        """End the request with `error`. The outcome is `rejected` if the request is invalid."""
+        """End the request with `error`.
+
+        The outcome is `rejected` if `error` is an `InvalidRequest`, and otherwise `error`.
+        """
         self.end("rejected" if isinstance(error, InvalidRequest) else "error", str(error))
 
     def end(self, outcome: Outcome, why: str = "") -> None:
@@ -164,10 +167,11 @@ class ResponseRecorder:
 class RequestLedger:
     """A thread-safe ledger that counts, logs and traces the requests to one model.
 
-    If the environment variable TLLM_LOG_REQUESTS is `yes`, requests are logged. If it is `prompts`,
-    requests are logged with their prompts. If TLLM_OTLP_TRACES is set, spans are sent to the
-    collector at this URL. A thread publishes the counters until `close` is called. `instance` is
-    the index of the model's instance. `now_ns` returns the current time.
+    If the environment variable TLLM_LOG_REQUESTS is not empty, requests are logged. If it is
+    `prompts`, requests are logged with their prompts. If TLLM_OTLP_TRACES is set, spans are sent to
+    the collector at this URL. A thread publishes the counters until `close` is called. `instance`
+    is the index of the model's instance. `now_ns` returns the current time in nanoseconds on the
+    monotonic clock.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class RowResponseBuilder:
     """A builder for the token responses to one row of a request.
 
     `unfinished` contains the indices of the sequences that have not ended. `is_streaming` is false
-    for beam search, because beams are sent only after they have ended.
+    for beam search, because beams are sent only after all of them have ended.
     """
 
     def __init__(self, row: RowRequest, arrival_time_ns: int, *, is_streaming: bool) -> None:
@@ -65,7 +65,10 @@ class RowResponseBuilder:
         return None
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End all sequences, and return the unsent responses."""
+        """End the unfinished sequences, and return the responses with their tokens.
+
+        Return no responses to a streaming request, because its tokens have already been sent.
+        """
         if self.is_streaming or not self.unfinished:
             return []
         unfinished, self.unfinished = sorted(self.unfinished), set()

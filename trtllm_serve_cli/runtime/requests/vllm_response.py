@@ -103,7 +103,10 @@ class TextResponseBuilder:
         return self._build([piece if each is sequence else "" for each in self._sequences])
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End all sequences, and return the unsent responses."""
+        """End all sequences, and return the response that contains them.
+
+        Return no response to a streaming request, because its pieces have already been sent.
+        """
         if self._is_streaming or self.is_done:
             return []
         for sequence in self._sequences:
@@ -172,7 +175,8 @@ class TextResponseBuilder:
     def _list_log_probs(self, sequence: _Sequence) -> str:
         """Return the log probabilities of the unsent tokens as JSON.
 
-        Unlike vLLM's outputs, the JSON contains only the generated tokens, without alternatives.
+        The JSON is `null` if the sampling parameters do not contain `logprobs`. Unlike vLLM's
+        outputs, it contains only the generated tokens, without alternatives.
         """
         if not self._request.has_log_probs:
             return "null"
