@@ -14,9 +14,10 @@ _OWN = Path("/proc/self/cgroup")
 
 
 def read_cpu_limit(own: Path = _OWN, mount: Path = _MOUNT) -> float | None:
-    """Return how many CPU cores' time the process may use, or None if the time is not limited.
+    """Return the process's limit of CPU time as a number of cores, or None if it has no limit.
 
-    The CPU affinity is a separate limit, which `os.sched_getaffinity` returns.
+    Ignore limits that cannot be read. The CPU affinity is a separate limit, which
+    `os.sched_getaffinity` returns.
     """
     limits = []
     for folder in _list_folders("cpu", own, mount):
@@ -32,9 +33,10 @@ def read_cpu_limit(own: Path = _OWN, mount: Path = _MOUNT) -> float | None:
 
 
 def read_memory_limit(own: Path = _OWN, mount: Path = _MOUNT) -> int | None:
-    """Return how many bytes of memory the process may use, or None if the memory is not limited.
+    """Return the process's memory limit in bytes, or None if no cgroup sets a limit.
 
-    In version 1, a group without a limit has a limit that exceeds every machine's memory.
+    Ignore limits that cannot be read. In version 1, the limit of an unlimited cgroup is a number
+    that exceeds every machine's memory, so the result is then this number and not None.
     """
     limits = [
         int(word)
@@ -47,10 +49,11 @@ def read_memory_limit(own: Path = _OWN, mount: Path = _MOUNT) -> int | None:
 
 
 def _list_folders(controller: str, own: Path, mount: Path) -> Iterator[Path]:
-    """Yield the folders of the process's cgroups, from the innermost one to the root.
+    """Yield the folders of the cgroups that may limit `controller` for this process.
 
-    In a container, the paths in `own` may be those on the host. These folders do not exist in the
-    container, where the root describes the container's cgroup.
+    In each hierarchy, start with the innermost cgroup and end with the root. In a container, the
+    paths in `own` may be those on the host. These folders do not exist in the container, where the
+    root describes the container's cgroup.
     """
     for line in _read_text(own).splitlines():
         _, names, path = line.split(":", 2)

@@ -17,7 +17,10 @@ _FLOAT32 = np.dtype("<f4")
 
 
 def shorten(vector: Vector, dimensions: int | None, settings: EmbeddingSettings) -> Vector:
-    """Truncate an embedding, and normalize it again if the model normalizes embeddings."""
+    """Truncate an embedding to `dimensions` values, unless `dimensions` is None or its length.
+
+    A truncated embedding is normalized again if the model normalizes embeddings.
+    """
     if dimensions is None or dimensions == len(vector):
         return vector
     shortened = vector[:dimensions]
@@ -27,8 +30,9 @@ def shorten(vector: Vector, dimensions: int | None, settings: EmbeddingSettings)
 def pool(hidden: NDArray[Any], mask: NDArray[Any], mode: str) -> Vector:
     """Return one vector per row of `hidden`, which has the shape [rows, tokens, values].
 
-    `mask` is 1 for tokens and 0 for the padding after them. Source of the modes:
-    sentence_transformers/models/Pooling.py in UKPLab/sentence-transformers 5.
+    `mask` is 1 for tokens and 0 for the padding after them. Raise `ValueError` if `mode` is not one
+    of the `POOLING_MODES`. Source of the modes: sentence_transformers/models/Pooling.py in
+    UKPLab/sentence-transformers 5.
     """
     states = np.asarray(hidden, dtype=np.float32)
     weights = mask.astype(np.float32)[:, :, None]

@@ -25,7 +25,8 @@ class EmbeddingSettings:
     `is_normalized` is true if embeddings are scaled to length 1. If `is_matryoshka` is set, clients
     can request shorter embeddings, which consist of the first values of the full embedding.
     `matryoshka_dimensions` contains the supported sizes. If it is empty, any smaller size is
-    supported. `prompts` maps names to texts that a client can prepend to its inputs.
+    supported. `prompts` maps names to texts. A client can send a name to prepend the text to its
+    inputs.
     """
 
     dimension: int
@@ -41,9 +42,11 @@ class EmbeddingSettings:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> EmbeddingSettings:
-        """Read settings from decoded JSON. Raise `ValueError` or `TypeError` if they are invalid.
+        """Read settings from decoded JSON.
 
-        Unknown fields are ignored.
+        Raise `TypeError` if `dimension` is missing, or `TypeError` or `ValueError` if
+        `matryoshka_dimensions` cannot be converted to integers. Do not check other values, and
+        ignore unknown fields.
         """
         known = {each: fields[each] for each in cls.__slots__ if each in fields}
         sizes = tuple(int(each) for each in fields.get("matryoshka_dimensions", ()))

@@ -9,19 +9,19 @@ from typing import Any, Literal, Protocol
 FinishReason = Literal["stop", "length"]
 
 
-# A token and its log probability.
+# A token id and its log probability.
 TokenLogProb = tuple[int, float]
 # The number of values in the shortest form of a `SequenceUpdate` in a `step` frame.
 _NUM_BASIC_ENTRIES = 9
 
 
 class InvalidRequest(Exception):
-    """Raised if the engine cannot run a request. The client receives the message."""
+    """Raised if a request is invalid or cannot be run. The client receives the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A prompt and its sampling parameters, which are named after NVIDIA's request tensors.
+    """A prompt and its sampling parameters, most of which are named after NVIDIA's request tensors.
 
     If `end_id` is not set, a sequence ends only at a stop word or after `max_new_tokens`. If
     neither `top_k` nor `top_p` is set, decoding is greedy at any temperature, as in TensorRT-LLM.
@@ -167,10 +167,10 @@ class PromptFacts:
 class SequenceUpdate:
     """New tokens for one sequence of a request, the end of the sequence, or both.
 
-    `log_probs` contains one value per token in `token_ids`. `cum_log_prob` is the sum of the
-    sequence's log probabilities so far, and `perf` contains the metrics of the whole request. An
-    update that sets `error` is the last update for its request. If `rejected` is set, the request
-    is the cause of the error, not the engine.
+    If the request sets `return_log_probs`, `log_probs` contains one value per token in `token_ids`.
+    `cum_log_prob` is the sum of the sequence's log probabilities so far, and `perf` contains the
+    metrics of the whole request. An update that sets `error` is the last update for its request. If
+    `rejected` is set, the request is the cause of the error, not the engine.
 
     If the request sets `num_top_log_probs`, `top_log_probs` contains the most likely tokens at the
     position of each token in `token_ids`. `prompt` is set in only one update, which belongs to the
@@ -246,7 +246,7 @@ def _as_alternatives(entries: Iterable[Any]) -> tuple[tuple[TokenLogProb, ...], 
 
 
 def merge_updates(updates: Iterable[SequenceUpdate]) -> list[SequenceUpdate]:
-    """Merge the updates for each sequence into one update, but do not merge errors."""
+    """Merge the updates for each sequence into one update, but keep errors as separate updates."""
     merged: dict[tuple[int, int, bool], SequenceUpdate] = {}
     for update in updates:
         key = (update.request_id, update.sequence_index, update.error is not None)
@@ -315,7 +315,8 @@ class EngineStats:
     kv_blocks_missed: int = 0
 
 
-# The fields of `EngineStats` that are counters. Their values never decrease.
+# The fields of `EngineStats` that are counters. Their values never decrease while the engine is
+# loaded.
 COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 
@@ -344,6 +345,9 @@ class Engine(Protocol):
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error's text, which is the message without source locations."""
+    """Return the last line of an error's text, which is the message without source locations.
+
+    If the text is empty, return the name of the error's type.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

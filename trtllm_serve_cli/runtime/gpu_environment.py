@@ -25,8 +25,8 @@ def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> No
     """Make only the GPUs in `numbers` visible to this process and its children.
 
     `numbers` contains indices of the currently visible GPUs. If `numbers` is empty, all currently
-    visible GPUs stay visible. Raise `ValueError` if CUDA_VISIBLE_DEVICES is set and an index is too
-    large for it.
+    visible GPUs stay visible. If CUDA_VISIBLE_DEVICES lists GPUs, raise `ValueError` if an index is
+    not an integer or is too large for this list.
     """
     visible = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     numbers = list(numbers)

@@ -1,7 +1,7 @@
 """Write the log lines of models and engine workers to the server's log.
 
-The environment variable TLLM_LOG_FORMAT sets the format to `json` or `text`. Triton's own lines
-keep Triton's format, because Triton cannot log JSON.
+The environment variable TLLM_LOG_FORMAT sets the format to `json` or `text`. Default: text.
+Triton's own lines keep Triton's format, because Triton cannot log JSON.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ from typing import Literal, cast
 PULSES_VARIABLE = "TLLM_PULSES"
 # A process that receives this signal writes the stacks of its threads to the server's log.
 STACKS_SIGNAL = signal.SIGUSR2
-# The heartbeat interval of a model process, in seconds. Idle engine workers use a similar interval.
+# The heartbeat interval of model and gateway processes, in seconds. Idle engine workers use a
+# similar interval.
 PERIOD_S = 0.5
 _RECORD = struct.Struct("<6q")
 
@@ -41,8 +42,8 @@ class PulseState(IntEnum):
 
     A process is `LOADING` until it has started for the first time. `IDLE` processes write
     heartbeats, and `BUSY` engine workers count steps. A worker that has died is `FAILED` until its
-    replacement has loaded the engine. A model's process that has exited is `ENDED`, if the reader
-    distinguishes it from the process of a model that was unloaded.
+    replacement has loaded the engine. A model's process that has exited is `ENDED` if `read_pulses`
+    was called with `reports_ended`.
     """
 
     LOADING = 0
@@ -58,6 +59,7 @@ class Pulse:
 
     `num_beats` increases while the process is idle. `num_updates` counts the engine steps that
     generated tokens, and `iteration` is the number that the engine assigned to its latest step.
+    `num_in_flight` is the number of requests that the engine is processing.
     """
 
     role: Role
@@ -91,11 +93,17 @@ class PulseWriter:
         self._write(PulseState.BUSY, num_in_flight)
 
     def note_updates(self) -> None:
-        """Record that an engine step has generated tokens. The next `work` writes the record."""
+        """Count an engine step that has generated tokens.
+
+        The next call of `work`, `beat` or `fail` writes the count to the file.
+        """
         self._num_updates += 1
 
     def note_iteration(self, iteration: int) -> None:
-        """Record the number of the engine's latest step. The next `work` writes the record."""
+        """Remember the number of the engine's latest step.
+
+        The next call of `work`, `beat` or `fail` writes the number to the file.
+        """
         self._iteration = iteration
 
     def fail(self) -> None:
@@ -110,7 +118,7 @@ class PulseWriter:
 class PulseFile:
     """A heartbeat file for a process with this `role`. `close` removes the file.
 
-    `path` is None if no supervisor reads the file, or if the file could not be created.
+    `path` is None if `$TLLM_PULSES` is not set, or if the file could not be created.
     """
 
     def __init__(self, role: Role, model: str) -> None:
@@ -140,7 +148,11 @@ class PulseFile:
 
 
 def start_beating(role: Role, model: str) -> None:
-    """Write heartbeats for this process from a separate thread until the process exits."""
+    """Write heartbeats for this process from a separate thread until the process exits.
+
+    Write no heartbeats if `$TLLM_PULSES` is not set or the file cannot be created. In any case,
+    register the handler for `STACKS_SIGNAL`.
+    """
     register_stacks_signal()
     file = PulseFile(role, model)
     if file.path is None:
@@ -163,10 +175,10 @@ def register_stacks_signal() -> None:
 
 
 def read_pulses(folder: Path, *, reports_ended: bool = False) -> Iterator[Pulse]:
-    """Yield the heartbeats in `folder`, and remove the files of processes that have exited.
+    """Yield the heartbeats in `folder`, and remove files whose creators have exited.
 
-    If `reports_ended` is set, keep the files of models' processes, and yield these processes as
-    `ENDED`. Set it only for servers that never unload a model.
+    If `reports_ended` is set, keep the files of model processes that have exited, and yield these
+    processes as `ENDED`. Set it only for servers that never unload a model.
     """
     for path in sorted(folder.glob("[!.]*.*.*.*")):
         role, _, rest = path.name.partition(".")
@@ -183,7 +195,10 @@ def read_pulses(folder: Path, *, reports_ended: bool = False) -> Iterator[Pulse]
 
 
 def _read_record(path: Path) -> tuple[int, ...] | None:
-    """Return the record in a file, or None if the process that owns the file has exited."""
+    """Return the record in a file, or None if the process that created the file has exited.
+
+    Raise `OSError` or `struct.error` if the file cannot be read or is too short.
+    """
     with path.open("rb") as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -17,7 +17,11 @@ MAX_TOP_LOG_PROBS = 20
 
 
 def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
-    """Raise an `InvalidRequest` that names the tensor if a value is invalid or exceeds `limits`."""
+    """Raise `InvalidRequest` if a value of the request is invalid or exceeds `limits`.
+
+    Token ids in `input_ids` may exceed the vocabulary, except in requests for embeddings, because
+    `fit_to_vocabulary` changes them.
+    """
     if not request.input_ids:
         raise InvalidRequest("input_ids is empty; send a prompt with at least one token")
     if (lowest := min(request.input_ids)) < 0:

@@ -1,7 +1,7 @@
-"""Measure the startup stages of a process, and report them in a log line.
+"""Measure the startup stages of a process, and format them as the fields of a log line.
 
-The server's supervisor reads these log lines, which are also available in containers and on
-clusters.
+The server's supervisor reads the log lines with these fields. In containers and on clusters, users
+can read them in the logs.
 """
 
 from __future__ import annotations
