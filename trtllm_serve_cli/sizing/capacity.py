@@ -49,9 +49,10 @@ class Demand:
 class Memory:
     """The memory use of one GPU, in bytes.
 
-    The GPU is in the pipeline stage with the least free memory. `kv_cache` is 0 if the other parts
-    use all memory. `num_sequences` is the number of sequences of `input_len` plus `output_len`
-    tokens that fit into the KV cache. `fits` is true if one sequence of `max_seq_len` tokens fits.
+    The GPU is in the pipeline stage with room for the fewest sequences. `activations` includes the
+    workspaces, and `context` includes NCCL's buffers. `kv_cache` is 0 if the other parts use all
+    memory. `num_sequences` is the number of sequences of `input_len` plus `output_len` tokens that
+    fit into the KV cache. `fits` is true if one sequence of `max_seq_len` tokens fits.
     """
 
     total: int
@@ -64,7 +65,7 @@ class Memory:
 
 
 def plan_memory(shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand) -> Memory:
-    """Return the memory use of the GPU with the least free memory."""
+    """Return the memory use of a GPU in the pipeline stage with room for the fewest sequences."""
     stages = split_stages(shape, parallelism)
     plans = [_plan_stage(shape, parallelism, stage, gpu, demand) for stage in stages]
     return min(plans, key=lambda plan: (plan.fits, plan.num_sequences, plan.kv_cache))
@@ -78,13 +79,14 @@ def weight_bytes(stage: Stage, demand: Demand) -> float:
 
 
 def activation_bytes(shape: ModelShape, parallelism: Parallelism, demand: Demand) -> int:
-    """Return the size of the logits and activations for `max_num_tokens`, in bytes.
+    """Return the size of the logits and activations on each GPU for `max_num_tokens`, in bytes.
 
     Activations consist of two copies of the residual stream, plus the attention tensors or the MLP
     tensors, whichever are larger. The attention tensors are queries, keys, values and an output.
-    The MLP tensors are the gate, the up projection and their product. In a mixture of experts, each
-    selected expert has these tensors. On an H200, Llama layers in PyTorch used 90% to 92% of this
-    estimate. Logits are in single precision, with one row for each sequence in the batch.
+    The MLP tensors are the gate, the up projection and their product. An MLP without a gate has two
+    tensors. In a mixture of experts, each selected expert has these tensors and an output. On an
+    H200, Llama layers in PyTorch used 90% to 92% of this estimate. Logits are in single precision,
+    with one row for each sequence in the batch.
     """
     tp, heads = parallelism.tp, shape.num_attention_heads
     attention = 2 * (heads + max(tp, shape.num_key_value_heads)) * shape.head_dim / tp

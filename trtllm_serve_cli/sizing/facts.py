@@ -38,10 +38,11 @@ class ModelFacts:
 def read_facts(source: Source, home: Home) -> ModelFacts:
     """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
 
-    If the hub cannot be reached or denies access, read the shape from the catalog of models. Raise
-    `BadInput` if `source` is an engine, a wheel that has not been downloaded or a folder that does
-    not exist, or if the model's architecture is not supported. Raise `SourceError` if a file is
-    missing or cannot be read.
+    If the hub is busy, cannot be reached or denies access, read the shape from the catalog of
+    models, or raise the hub's error if the catalog does not contain the model. Raise `BadInput` if
+    `source` is an engine, a wheel that has not been downloaded or a folder that does not exist, or
+    if the model's config is invalid or its architecture is not supported. Raise `SourceError` if a
+    file is missing or cannot be read.
     """
     if not isinstance(source, CheckpointSource):
         raise BadInput(
@@ -76,8 +77,8 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
 def read_checkpoint_facts(checkpoint: Checkpoint) -> ModelFacts:
     """Read a model's facts from a checkpoint on disk. The weights may be missing.
 
-    Raise `BadInput` if the model's architecture is not supported, or `SourceError` if a file cannot
-    be read.
+    Raise `BadInput` if the model's config is invalid or its architecture is not supported, or
+    `SourceError` if a file cannot be read.
     """
     if checkpoint.format == "gguf":
         return _read_gguf(checkpoint.source, checkpoint.path)

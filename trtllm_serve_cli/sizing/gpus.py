@@ -92,7 +92,8 @@ def load_gpus() -> Mapping[str, Gpu]:
 def load_gpu(name: str) -> Gpu:
     """Return the GPU type with the given name, alias or name in nvidia-smi.
 
-    If the name is unknown, raise `BadInput` with similar names.
+    If the name is unknown, raise `BadInput` with similar names, or with all names if none is
+    similar.
     """
     normalized = name.lower().strip().replace("_", "-").replace(" ", "-")
     normalized = _ALIASES.get(normalized, normalized)
@@ -115,7 +116,10 @@ def find_card(shown_as: str) -> Gpu | None:
 
 
 def find_gpus() -> tuple[PresentGpu, ...]:
-    """Return the NVIDIA GPUs in this machine, or an empty tuple if nvidia-smi fails."""
+    """Return the NVIDIA GPUs in this machine.
+
+    Return an empty tuple if nvidia-smi is missing or fails.
+    """
     table, listing = (run_captured(command, _TIMEOUT_S) for command in _COMMANDS)
     if table is None or listing is None or table.code != 0 or listing.code != 0:
         return ()
@@ -125,7 +129,7 @@ def find_gpus() -> tuple[PresentGpu, ...]:
 def find_present_card() -> Gpu | None:
     """Return the type of this machine's first GPU.
 
-    Return None if the machine has no GPU or if its type is unknown.
+    Return None if no GPU is found or if its type is unknown.
     """
     gpus = find_gpus()
     return find_card(gpus[0].shown_as) if gpus else None
@@ -134,7 +138,8 @@ def find_present_card() -> Gpu | None:
 def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
     """Parse nvidia-smi's CSV output in `table` and the output of `nvidia-smi -L` in `listing`.
 
-    Only the MIG devices are read from `listing`. Lines in `table` that lack values are skipped.
+    Only the MIG devices are read from `listing`. Lines in `table` without a valid index or memory
+    size are skipped.
     """
     devices = _parse_mig_devices(listing)
     gpus = []
@@ -203,7 +208,8 @@ def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
 def parse_gpu_ids(text: str | None) -> tuple[str, ...]:
     """Parse GPUs in the format of CUDA_VISIBLE_DEVICES: indices, or ids of GPUs or MIG devices.
 
-    Raise `BadInput` if a GPU is not valid or is listed twice.
+    Return an empty tuple if `text` is None or empty. Raise `BadInput` if a GPU is not valid or is
+    listed twice.
     """
     gpus = tuple(word.strip() for word in text.split(",")) if text else ()
     for gpu in gpus:

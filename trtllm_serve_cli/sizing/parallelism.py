@@ -14,7 +14,8 @@ class Parallelism:
 
     The layers are divided among `pp` pipeline stages, and each layer is split over `tp` GPUs. In
     layers with experts, the experts are divided among `moe_ep` groups of GPUs, and each expert is
-    split over `moe_tp` GPUs. The product of `moe_tp` and `moe_ep` is `tp`.
+    split over `moe_tp` GPUs. The product of `moe_tp` and `moe_ep` is then `tp`. Both are 1 if the
+    model does not have experts.
     """
 
     tp: int = 1
@@ -37,8 +38,9 @@ def check_parallelism(
     """Return the parallelism if it is valid, with TensorRT-LLM's defaults for unset values.
 
     If only one of `moe_tp` and `moe_ep` is set, the other value is `tp` divided by the set value.
-    If neither is set, each expert is split over all `tp` GPUs. Raise `BadInput` if the model cannot
-    be divided in this way.
+    If neither is set, each expert is split over all `tp` GPUs. Raise `BadInput` if a number is less
+    than 1, if the model cannot be divided in this way, or if `moe_tp` or `moe_ep` is greater than 1
+    and the model does not have experts.
     """
     for name, number in (("tp", tp), ("pp", pp), ("moe-tp", moe_tp), ("moe-ep", moe_ep)):
         if number is not None and number < 1:

@@ -66,10 +66,11 @@ class SizePlan:
     """The result of `tllm plan`.
 
     `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
-    on which the model fits, which may be more than `num_gpus`. `smallest` is None if the model does
-    not fit on 128 GPUs. `smallest_in_fp8` is the same plan with FP8 weights. It is None if
-    `smallest` is None, if the GPU does not support FP8, or if the options or the checkpoint specify
-    a quantization.
+    on which the model fits. These may be more than `num_gpus`, but then only powers of two up to
+    128 are tried. `smallest` is None if the model does not fit on any of these numbers of GPUs.
+    `smallest_in_fp8` is the same plan with FP8 weights. It is None if `smallest` is None, if the
+    GPU does not support FP8, if the options specify a quantization, or if the checkpoint is
+    quantized.
     """
 
     facts: ModelFacts
@@ -115,7 +116,8 @@ def plan_size(
     """Plan the deployment of a model on up to `num_gpus` identical GPUs.
 
     If `num_gpus` is None, the limit is 8 GPUs, or the number of GPUs that the options request if
-    that is higher. Raise `BadInput` if the model's shape or the GPU does not support the options.
+    that is higher. Raise `BadInput` if the options request more than `num_gpus` GPUs, if the model
+    or the GPU does not support the options, or if the size of quantized weights is unknown.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
@@ -218,7 +220,7 @@ def _list_by_world_size(
 def _list_for_world_size(
     shape: ModelShape, world_size: int, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Return the parallelisms with `world_size` GPUs in descending order of `tp`.
+    """Return the valid parallelisms with `world_size` GPUs in descending order of `tp`.
 
     The highest `tp` is at most `num_gpus`.
     """
@@ -270,7 +272,10 @@ def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
 
 
 def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
-    """Return the name of the checkpoint's quantization, or "none" if it is not quantized."""
+    """Return the name of the checkpoint's quantization, or "none" if it is not quantized.
+
+    Return "as stored" if only the size of the weights shows that they are quantized.
+    """
     if quantization := facts.shape.quantization:
         return name_weight_format(quantization) or quantization
     full = count_parameters(facts.shape).total * dtype.bits / 8
@@ -280,9 +285,10 @@ def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
 
 
 def _measure_format(facts: ModelFacts, others: Format) -> Format:
-    """Return a format for a quantization whose size is unknown.
+    """Return a format for a quantization whose number of bits is unknown.
 
-    Its size is the average number of bits per parameter in the checkpoint's files.
+    Its size is the average number of bits per parameter of the large matrices, computed from the
+    size of the checkpoint's weights. Raise `BadInput` if this size is unknown, too.
     """
     if facts.weight_bytes is None:
         raise BadInput(
@@ -322,8 +328,8 @@ def _choose_demand(
 def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
     """Return the factor that adjusts computed weight sizes to the size on disk.
 
-    Return 1 if the size on disk is unknown, if the weights are not served in their stored format,
-    or if the sizes differ too much.
+    Return 1 if the size on disk is unknown or may include parts other than the language model, if
+    the weights are not served in their stored format, or if the sizes differ by 15% or more.
     """
     own = facts.shape.quantization
     is_as_stored = options.quantization is None or (options.quantization == "none" and not own)
@@ -337,7 +343,8 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
     """Return the input and output length.
 
-    If a length is not set, choose one so that the input and output fit into the model's context.
+    If a length is not set, choose one so that the input and output fit into `max_seq_len` or, if it
+    is not set, into the model's context. Raise `BadInput` if the options do not fit.
     """
     max_positions = shape.max_position_embeddings
     if options.max_seq_len and max_positions and options.max_seq_len > max_positions:

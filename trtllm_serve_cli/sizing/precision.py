@@ -69,7 +69,7 @@ def read_quantization_word(config: Mapping[str, Any]) -> str:
     """Return the name of the quantization in a `quantization_config`, in lower case.
 
     Return "unknown" if the name is missing. For GPTQ and AWQ, the name includes the number of bits
-    unless the number is 4.
+    unless the number is 4 or missing.
     """
     word = str(config.get("quant_algo") or config.get("quant_method") or "unknown").lower()
     is_usual = word not in ("gptq", "awq") or config.get("bits") in (None, 4)
@@ -77,7 +77,10 @@ def read_quantization_word(config: Mapping[str, Any]) -> str:
 
 
 def name_weight_format(checkpoint_word: str) -> str | None:
-    """Return the key in `WEIGHT_FORMATS` for a checkpoint's quantization, or None."""
+    """Return the key in `WEIGHT_FORMATS` for a checkpoint's quantization.
+
+    Return None if `WEIGHT_FORMATS` does not contain it.
+    """
     word = _CHECKPOINT_WORDS.get(checkpoint_word, checkpoint_word)
     return word if word in WEIGHT_FORMATS else None
 

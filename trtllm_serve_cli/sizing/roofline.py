@@ -174,7 +174,8 @@ class _Cost:
     def _multiply_s(self, num_tokens: int, attention: float) -> float:
         """Return the time for multiplications, with two operations for each parameter and token.
 
-        `attention` is the number of attention operations, which run at the 16-bit rate.
+        The LM head processes only one token. `attention` is the number of attention operations,
+        which run at the 16-bit rate.
         """
         stage, experts, weights = self.stage, self.shape.experts, self.demand.weights
         chosen = experts.num_experts_per_token / experts.num_experts if experts else 0.0

@@ -43,7 +43,7 @@ class ServingLimits:
         """The value of `max_num_tokens` for engines that reject prompts with more tokens.
 
         By default, TensorRT-LLM does not split a long prompt into several steps. A slow GPU does
-        not lower the limit below TensorRT-LLM's default.
+        not lower the limit below TensorRT-LLM's default of 8192.
         """
         return max(self.max_num_tokens, _MIN_UNSPLIT_TOKENS)
 
@@ -54,8 +54,9 @@ def choose_limits(
     """Return the default limits for a model that uses `memory` on each GPU.
 
     Both limits are powers of two. `max_num_tokens` is the largest power from 2048 to 16,384 for
-    which a step that processes only prompts takes at most 0.35 s. `max_num_seqs` is the largest
-    power from 256 to 1024 for which the KV cache has room for 128 tokens per sequence.
+    which a step that processes only prompts takes an estimated 0.35 s or less. `max_num_seqs` is
+    the largest power from 256 to 1024 for which the KV cache has room for 128 tokens per sequence.
+    If no power in the range meets the condition, the limit is the smallest power.
     """
     cost = estimate_step_cost(shape, parallelism, gpu, demand, max(1, memory.num_sequences))
     sequence_bytes = max(

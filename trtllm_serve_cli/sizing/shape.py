@@ -146,7 +146,9 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
 def find_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the language model's config.
 
-    In multimodal models, this config is nested under `text_config`.
+    In multimodal models, this config is nested under `text_config`. The result then also contains
+    the outer keys for the dtype, the quantization and the tied embedding, unless the nested config
+    sets them.
     """
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
@@ -199,7 +201,8 @@ def _parse(
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
     """Return the intermediate size of the MLP.
 
-    If config.json does not set the size, assume 4 times the hidden size for an MLP without a gate.
+    If config.json does not set the size, assume 4 times the hidden size for an MLP without a gate,
+    and raise `BadInput` for an MLP with a gate.
     """
     if size := _find_count(config, "intermediate_size"):
         return size
@@ -288,10 +291,10 @@ def _parse_latent(config: Config) -> LatentAttention | None:
 
 
 def _parse_window(family: Family, config: Config, num_layers: int) -> SlidingWindow | None:
-    """Parse the sliding window.
+    """Parse the sliding window, or return None if no layer uses one.
 
-    The layers that use the window are either marked in the list of layer types, or they follow a
-    fixed pattern.
+    The layers that use the window are marked in `layer_types`, or are those from
+    `max_window_layers` on, or follow a fixed pattern.
     """
     size = config.get("sliding_window")
     if not size or not config.get("use_sliding_window", True):

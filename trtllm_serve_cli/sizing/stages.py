@@ -23,7 +23,8 @@ class Stage:
     parameters of all experts, although each token uses only some of them. `replicated` counts norms
     and routers. `replicated`, `embedding` and `head` are not quantized. `head_read` counts the
     parameters that are read to compute logits. `head` is 0 if the LM head is tied to the embedding
-    and the embedding is on the same GPU.
+    and the embedding is on the same GPU. Only the first stage has an embedding, and only the last
+    stage has an LM head.
     """
 
     num_layers: int
@@ -36,7 +37,7 @@ class Stage:
 
 
 def split_stages(shape: ModelShape, parallelism: Parallelism) -> tuple[Stage, ...]:
-    """Return the parameters on each GPU, by pipeline stage."""
+    """Return the number of parameters on each GPU of each pipeline stage."""
     pp = parallelism.pp
     even, more = divmod(shape.num_layers, pp)
     sizes = [even + (1 if index < more else 0) for index in range(pp)]
