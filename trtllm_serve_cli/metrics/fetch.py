@@ -15,8 +15,9 @@ from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
     """Return the text of the metrics page at `address`, which has the format `host:port`.
 
-    Raise `NoServer` if the server does not respond in time. Raise `RequestFailed` if the response
-    is an HTTP error, is truncated, is not text or is not valid HTTP.
+    Raise `NoServer` if the server cannot be reached or does not respond within `timeout_s` seconds.
+    Raise `RequestFailed` if the response is an HTTP error, is truncated, is not text or is not
+    valid HTTP.
     """
     # Ignore HTTP_PROXY, because the proxy may be unable to reach servers on the local network.
     opener = build_opener(ProxyHandler({}))

@@ -30,13 +30,13 @@ def read_latency(
     """Return the latency from the histogram named `name`, whose values must be in seconds.
 
     If `before` is set, the latency includes only the observations since that snapshot. Return
-    `None` if there are no observations.
+    `None` if there are no observations, or if the page does not contain their sum.
     """
     buckets = _read_buckets(now, name, labels)
     total_s = now.value(f"{name}_sum", **labels)
     if before is not None:
         earlier = _read_buckets(before, name, labels)
-        # If a count is lower than in `before`, the server has restarted, so all observations are
+        # If a count is lower than in `before`, the counters were reset, so all observations are
         # new.
         if all(count >= earlier.get(bound, 0.0) for bound, count in buckets.items()):
             buckets = {bound: count - earlier.get(bound, 0.0) for bound, count in buckets.items()}

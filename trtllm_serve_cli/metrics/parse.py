@@ -63,8 +63,8 @@ class Snapshot:
 def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
     """Parse a page in Prometheus' text format. Raise `RequestFailed` if the page is not valid.
 
-    A page that does not end with a newline is truncated and therefore not valid. Unknown families
-    are kept. NaN and infinite values are dropped.
+    A page that does not end with a newline is truncated and therefore not valid, unless it is
+    empty. Unknown families are kept. NaN and infinite values are dropped.
     """
     if page and not page.endswith("\n"):
         raise _broken("the page ends in the middle of a line")

@@ -4,7 +4,7 @@ Counters start at zero when the server or the model starts, so a rate requires a
 Values that are missing from the metrics page are `None`, not zero.
 
 Triton publishes `nv_inference_…`, `nv_cpu_…` and `nv_gpu_…`. Its TensorRT-LLM backend publishes
-`nv_trt_llm_…`. This project's models and engine workers publish `tllm_…`.
+`nv_trt_llm_…`. This project's models publish `tllm_…`, and some of the families `nv_trt_llm_…`.
 """
 
 from __future__ import annotations
