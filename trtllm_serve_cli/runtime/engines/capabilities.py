@@ -1,8 +1,9 @@
 """Define the optional request features and the capabilities of engine kinds.
 
-Each engine kind declares `Capabilities` in its `kind.py`. A request that uses an unsupported
-feature fails with an error that names the tensor, the reason, and the engine kinds that support the
-feature. `docs/reference/capabilities.md` is generated from these definitions.
+Each engine kind declares `Capabilities` in its `kind.py`. A request that sets a tensor of an
+unsupported feature fails with an error that names the tensor, the feature and the reason. If other
+engine kinds support the feature, the error names them, too. `docs/reference/capabilities.md` is
+generated from this module and each `kind.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ class Feature:
     """An optional feature. A request uses it by setting any of `tensors`.
 
     An input can have different names in different models, for example `runtime_top_k` and `top_k`.
-    `tensors` contains all of them. If the feature has no tensors, `fields` contains the fields or
-    the endpoint of the OpenAI API that use it.
+    `tensors` contains all names of each input. If the feature has no tensors, `fields` contains the
+    fields or the endpoint of the OpenAI API that use the feature.
     """
 
     name: str
@@ -29,8 +30,9 @@ class Feature:
 class Capabilities:
     """The request features that an engine kind supports.
 
-    `unsupported` maps each unsupported feature to the reason. `notes` describes how supported
-    features differ from TensorRT-LLM.
+    `unsupported` maps each unsupported feature to the reason. `notes` maps supported features to
+    their conditions, limits and differences from TensorRT-LLM, for the documentation. Features
+    without any of these are omitted from `notes`.
     """
 
     unsupported: Mapping[Feature, str] = field(default_factory=dict)
@@ -200,8 +202,8 @@ EMBEDDINGS = Feature(
     ("/v1/embeddings",),
 )
 
-# Features that only upstream's model in the llmapi layout supports. Maps each feature to the reason
-# why no engine kind supports it.
+# Maps each feature that only upstream's model in the llmapi layout supports to the reason why no
+# engine kind supports it.
 UPSTREAM_ONLY: Mapping[Feature, str] = {
     ADAPTER_PATHS: "adapters are read from lora_prefetch_dir and selected by lora_name",
     LOGITS_PROCESSORS: "only upstream's model in the llmapi layout runs Python code for each token",

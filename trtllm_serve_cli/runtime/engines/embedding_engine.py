@@ -16,9 +16,9 @@ class EmbeddingEngine:
 
     `config` contains max_batch_size, max_num_tokens, max_seq_len and vocab_size. A batch contains
     at most `max_batch_size` prompts and, after padding to the longest prompt, at most
-    `max_num_tokens` tokens. A prompt with more tokens runs alone. The next batch always includes
-    the oldest request. The rest of the batch is filled with the requests closest to it in length,
-    because they need the least padding.
+    `max_num_tokens` tokens. A prompt with more than `max_num_tokens` tokens runs alone. The next
+    batch always includes the oldest request. The rest of the batch is filled with the requests
+    closest to it in length, because they need the least padding.
     """
 
     def __init__(self, embedder: Embedder, config: dict[str, Any]) -> None:
@@ -74,7 +74,11 @@ class EmbeddingEngine:
 def choose_batch(
     waiting: Iterable[GenerationRequest], max_batch_size: int, max_num_tokens: int
 ) -> list[GenerationRequest]:
-    """Return the requests for the next batch. The first one is the oldest request in `waiting`."""
+    """Return the requests for the next batch.
+
+    `waiting` contains at least one request, and the oldest request comes first. The batch also
+    starts with this request.
+    """
     oldest, *others = waiting
     length = len(oldest.input_ids)
     others.sort(key=lambda each: abs(len(each.input_ids) - length))

@@ -17,8 +17,8 @@ class ArgumentTable:
     """A table that maps `config.pbtxt` parameters to an engine package's arguments.
 
     `rows` maps each parameter to the name of its argument and the function that parses its text.
-    Arguments in a group are named `group.key`. The `rest` parameter is a JSON object with all
-    arguments that have no row.
+    Arguments in a group are named `group.key`. `rest` is the name of the parameter that contains
+    the arguments without a row, as a JSON object.
     """
 
     rest: str
@@ -32,7 +32,8 @@ class ArgumentTable:
     def read(self, parameters: Mapping[str, str]) -> Arguments:
         """Return the arguments for `config.pbtxt` parameters, ignoring empty parameters.
 
-        Raise `ValueError` if a parameter cannot be parsed.
+        If an argument has a row and is also in the `rest` parameter, the row's parameter overrides
+        it. Raise `ValueError` if a parameter cannot be parsed.
         """
         arguments = self.read_rest(parameters)
         for parameter, (argument, read) in self.rows.items():
@@ -50,9 +51,9 @@ class ArgumentTable:
         return arguments
 
     def read_rest(self, parameters: Mapping[str, str]) -> Arguments:
-        """Return the arguments in the `rest` parameter.
+        """Return the arguments in the `rest` parameter, which may be missing or empty.
 
-        Raise `ValueError` if the parameter is not a JSON object.
+        Raise `ValueError` if the parameter is set but is not a JSON object.
         """
         text = parameters.get(self.rest) or "{}"
         try:
@@ -80,9 +81,9 @@ class ArgumentTable:
 
 
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
-    """Merge two mappings. Values in `other` override values in `one`.
+    """Return the arguments in `one` and `other`. Values in `other` override values in `one`.
 
-    Argument groups that are in both mappings are merged, too.
+    If both mappings contain the same argument group, merge the groups in the same way.
     """
     merged = dict(one)
     for key, value in other.items():
@@ -98,7 +99,7 @@ def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Argumen
 def explaining_rejections(package: str) -> Iterator[None]:
     """Convert Pydantic errors from an engine package to a `ValueError` with a one-line message.
 
-    The message names `package` and the rejected arguments.
+    The message names `package` and the rejected arguments. Other exceptions are not converted.
     """
     try:
         yield
@@ -113,12 +114,15 @@ def explaining_rejections(package: str) -> Iterator[None]:
 
 
 def read_flag(text: str) -> bool:
-    """Return whether a boolean parameter is set to 1 or true."""
+    """Return whether the text of a boolean parameter is 1 or true, ignoring case."""
     return text.lower() in ("1", "true")
 
 
 def read_numbers(text: str) -> list[int]:
-    """Parse a comma-separated list of integers, such as 4096,1024."""
+    """Parse a comma-separated list of integers, such as 4096,1024.
+
+    Raise `ValueError` if an item is not an integer.
+    """
     return [int(number) for number in text.split(",")]
 
 

@@ -35,8 +35,9 @@ class RuntimeKind:
     function, because large packages take seconds to import and the worker reports the import time.
     It is None if the engine does not need any packages.
 
-    `load_embedder` creates the model that computes embeddings in the worker process. It is None if
-    the engine kind does not compute embeddings.
+    In the worker process of an embedding model, `load_embedder` creates the embedder from the
+    configuration that `embedding_config` (worker_config.py) returns. It is None if the engine kind
+    does not compute embeddings.
 
     If the engine's package defines the format of `model.yaml`, `read_model_yaml` converts the
     arguments in `model.yaml` to `config.pbtxt` parameters. Otherwise, it is None.
@@ -65,14 +66,20 @@ def kind_names() -> tuple[str, ...]:
 
 
 def is_supported(tensor: str, engine_kind: str) -> bool:
-    """Return whether the engine kind supports the feature that uses `tensor`."""
+    """Return whether the engine kind supports the feature that uses `tensor`.
+
+    Also return true if no feature uses `tensor`, or if the engine kind is unknown.
+    """
     if engine_kind not in kind_names():
         return True
     return find_feature(tensor) not in find_kind(engine_kind).capabilities.unsupported
 
 
 def list_supported_inputs(engine_kind: str) -> frozenset[str]:
-    """Return the `tensorrt_llm` inputs that models of this engine kind read."""
+    """Return the `tensorrt_llm` inputs that models of this engine kind accept.
+
+    The engine may still reject values of these inputs.
+    """
     return SUPPORTED_INPUTS - (set() if is_supported(BIAS, engine_kind) else {BIAS})
 
 
@@ -100,7 +107,8 @@ def explain_rejection(tensor: str, engine_kind: str) -> str:
 def reject_tensors(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
     """Raise `InvalidRequest` if a request sets any of the unsupported tensors in `names`.
 
-    Tensors with only zero or false values are accepted, because some clients always send them.
+    `get` returns a tensor of the request, or None. Tensors that contain no values, or only zero,
+    false or empty values, are accepted, because some clients always send them.
     """
     for name in names:
         tensor = get(name)

@@ -1,4 +1,8 @@
-"""Estimate how many KV cache blocks a prompt reuses, for engines that do not report this number."""
+"""Estimate how many KV cache blocks a prompt reuses.
+
+The `openvino` engine kind uses this estimate, because OpenVINO GenAI does not report the number of
+reused blocks. The `sim` engine kind uses it to simulate KV cache reuse.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,10 @@ class PrefixBlocks:
         self._known: OrderedDict[int, None] = OrderedDict()
 
     def add(self, token_ids: Sequence[int]) -> int:
-        """Return how many leading blocks of this prompt are cached, then cache its full blocks.
+        """Cache the full blocks of a prompt, and return how many of its first blocks were cached.
 
-        Engines always compute the last token, so the block that contains it is neither counted nor
-        cached.
+        The count ends at the first block that was not cached before this call. Engines always
+        compute the last token, so the block that contains it is neither counted nor cached.
         """
         size = self._tokens_per_block
         num_whole = (len(token_ids) - 1) // size if self._capacity else 0

@@ -10,7 +10,10 @@ from ..triton.parameters import Parameters
 
 
 def scheduler_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration for a worker that loads an engine from a folder."""
+    """Return the configuration that all workers need that load an engine from a folder.
+
+    Each engine kind adds further values.
+    """
     return {
         "engine_dir": parameters.text("gpt_model_path"),
         "max_batch_size": parameters.number("max_num_seqs"),
@@ -26,8 +29,8 @@ def scheduler_config(parameters: Parameters) -> dict[str, Any]:
 def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """Return the configuration for a worker that serves a checkpoint with an engine package.
 
-    The worker passes `arguments` to the engine package. All other values configure the worker
-    itself.
+    The worker passes `arguments`, which are in `llm`, to the engine package. All other values
+    configure the worker itself.
     """
     config: dict[str, Any] = {
         "llm": dict(arguments),
@@ -47,7 +50,8 @@ def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str
 def embedding_config(parameters: Parameters) -> dict[str, Any]:
     """Return the configuration for a worker that computes embeddings.
 
-    `llm` contains additional arguments for the engine kind's package.
+    In the configuration, `embedding` contains the fields of `EmbeddingSettings`, and `llm` contains
+    additional arguments for the engine kind's package.
     """
     return {
         "embedding": json.loads(parameters.text("embedding")),
