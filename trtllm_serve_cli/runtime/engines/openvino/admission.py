@@ -1,8 +1,8 @@
 """Limit the number of sequences in OpenVINO GenAI's pipeline.
 
 By default, with `dynamic_split_fuse` enabled, the pipeline's scheduler ignores `max_num_seqs`
-(observed with OpenVINO GenAI 2026.4.1). Without the limit in this module, it would schedule all
-requests at the same time.
+(observed with OpenVINO GenAI 2026.4.1). Without the limit in this module, it would run more
+sequences than `max_num_seqs` at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class AdmissionQueue(Generic[T]):
         return len(self._waiting)
 
     def add(self, request_id: int, num_sequences: int, item: T) -> None:
-        """Append a request. It must not need more than `max_sequences` slots."""
+        """Append a request, for which `admit` returns `item`.
+
+        The request must not need more than `max_sequences` slots.
+        """
         self._waiting[request_id] = (num_sequences, item)
 
     def admit(self) -> list[T]:
@@ -54,5 +57,5 @@ class AdmissionQueue(Generic[T]):
         self._waiting.pop(request_id, None)
 
     def release(self, request_id: int) -> None:
-        """Free the slots of an admitted request."""
+        """Free the slots of an admitted request. Do nothing if the request was not admitted."""
         self._admitted.pop(request_id, None)

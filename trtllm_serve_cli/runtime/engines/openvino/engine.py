@@ -37,7 +37,8 @@ from .running_request import NewTokens, RunningRequest, find_guided, find_slowes
 from .scoring import Scorer
 from .step_guard import StepClock, StepGuard
 
-# How long a step waits for guide checks and scores while no request is running, in seconds.
+# The maximum time in seconds that a step waits for a guide check or a score while the pipeline has
+# no requests.
 _IDLE_S = 0.02
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
@@ -45,7 +46,10 @@ _FINISH = openvino_genai.GenerationFinishReason
 
 @dataclass(frozen=True, slots=True)
 class _Unchecked:
-    """A request whose guide is being checked. `checked` is the result of the check."""
+    """A request whose guide is being checked.
+
+    `config` is its generation config, and `checked` is the future result of the check.
+    """
 
     request: GenerationRequest
     config: Any
@@ -57,12 +61,12 @@ class OpenVinoEngine:
 
     `config` contains engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
     max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads, num_draft_tokens
-    and draft_model_dir. If num_threads is 0, the engine uses all cores that the
-    process may use.
+    and draft_model_dir. If num_threads is 0, `thread_properties` chooses the number of threads.
 
     Speculative decoding is disabled if num_draft_tokens is 0. Otherwise, the model in the
     draft_model_dir folder generates the draft tokens. If draft_model_dir is empty, the engine
-    copies draft tokens from the prompt (prompt lookup).
+    copies draft tokens from the prompt and the tokens generated so far (prompt lookup). The engine
+    does not reuse KV cache blocks if a draft model is used.
 
     If `adapter` is set, the engine applies this LoRA adapter to all requests.
     """
@@ -188,9 +192,9 @@ class OpenVinoEngine:
         self._grammar_check.close()
 
     def _queue_checked(self) -> list[SequenceUpdate]:
-        """Queue the requests whose guides are valid.
+        """Queue the requests whose guides have been checked and are valid.
 
-        Return an error update for each request whose guide is invalid.
+        Return an error update for each request whose guide is invalid or could not be checked.
         """
         updates = []
         for each in list(self._unchecked.values()):
@@ -223,7 +227,10 @@ class OpenVinoEngine:
         return updates
 
     def _run_pipeline(self) -> bool:
-        """Run one step of the pipeline. Return whether guides have slowed it down."""
+        """Run one step of the pipeline.
+
+        Return whether guides have slowed down this step and the step before it.
+        """
         clock, guided = StepClock(), find_guided(self._running.values())
         compiled = [guide.compile_s for running, guide in guided if not running.num_tokens]
         self._pipeline.step()
@@ -234,7 +241,10 @@ class OpenVinoEngine:
         return False
 
     def _end_slowest_guide(self) -> list[SequenceUpdate]:
-        """End the guided request that probably slows down the steps."""
+        """End the guided request that probably slows down the steps.
+
+        Return its error update, or an empty list if no guided request is running.
+        """
         slowest = find_slowest_guide(self._running.values())
         if slowest is None:
             return []
@@ -254,7 +264,11 @@ class OpenVinoEngine:
         self._cancelled.clear()
 
     def _check(self, guide: Guide) -> CheckedGuide:
-        """Check a guide. Raise `InvalidRequest` if it cannot be used."""
+        """Check a guide, and return the result.
+
+        Raise `InvalidRequest` if the guide cannot be used. Raise `OSError` or `RuntimeError` if the
+        process that checks guides cannot be started.
+        """
         checked = self._grammar_check.check(guide.type, guide.text)
         if checked.problem:
             raise InvalidRequest(f"{guide.tensor} {checked.problem}")
@@ -272,7 +286,7 @@ class OpenVinoEngine:
         self._running[request.id] = RunningRequest(request, handle, num_reused, guide)
 
     def _record_scheduled(self, started_ns: int) -> None:
-        """Record when requests were first scheduled.
+        """Record the start time of the step in which each request was first scheduled.
 
         The scheduler reports how many requests are scheduled, but not which ones. It schedules
         requests in order of arrival, so the scheduled requests are the oldest ones.
@@ -285,7 +299,8 @@ class OpenVinoEngine:
         """Return the updates for one request from the last step.
 
         New tokens are returned after each step if the request generates a single sequence.
-        Otherwise, all sequences are returned when the request ends.
+        Otherwise, all sequences are returned when the request ends. If the pipeline has dropped the
+        request, because it does not fit in the KV cache, return an error update.
         """
         status = running.handle.get_status()
         if status == _STATUS.IGNORED:
@@ -309,7 +324,8 @@ class OpenVinoEngine:
         updates = [self._update(running, index, outputs[key]) for index, key in enumerate(best)]
         if status == _STATUS.FINISHED:
             # OpenVINO GenAI merges identical beams, so it may return fewer sequences than
-            # requested. End each missing sequence with an empty update.
+            # requested. Any request may also end without new output. End each sequence that is
+            # missing from the output with an empty update.
             missing = (
                 range(len(best), num_requested)
                 if running.request.beam_width > 1 or not best

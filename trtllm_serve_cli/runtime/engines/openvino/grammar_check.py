@@ -4,12 +4,13 @@
 
 OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
 fails, this step and all later steps raise an error, so all requests fail. Compiling nested
-repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Other guides
-compile fast, but need seconds for each token, because their grammar is ambiguous. To protect the
-engine, `GrammarCheck` first compiles each guide in a process that it can kill, and samples random
-tokens with it. The process uses a one-layer model and the engine's tokenizer.
+repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Some other
+guides compile fast, but need seconds for each token, because their grammar is ambiguous. To protect
+the engine, `GrammarCheck` first sends each guide to a process that it can kill. The process
+compiles the guide, and samples random tokens that follow it. The process uses a one-layer model and
+the engine's tokenizer.
 
-The process first writes the line "ready". It then reads one JSON object per line:
+The process first writes the JSON string "ready" on a line. It then reads one JSON object per line:
 {"type": ..., "guide": ...}. It responds to each object with a JSON object on one line, which
 contains the fields of a `CheckedGuide`.
 """
@@ -33,9 +34,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# The limit for the whole check of a guide, in seconds.
+# The time limit for the whole check of a guide in the running process, in seconds.
 CHECK_LIMIT_S = 2.0
-# How much CPU time the process may need to sample tokens after the first one. Common guides need up
+# The maximum CPU time in seconds for sampling all tokens after the first one. Common guides need up
 # to 0.05 s, and regular expressions such as `(\w+ ?)+` up to 0.7 s.
 _SAMPLING_LIMIT_S = 1.0
 _NUM_SAMPLED = 32
@@ -50,7 +51,8 @@ class CheckedGuide:
     """The result of a check.
 
     `problem` is the reason why the guide cannot be used, or an empty string if the guide is valid.
-    `compile_s` and `sampling_s` are the CPU times of the first token and of the other tokens.
+    `compile_s` is the CPU time of the first token, and `sampling_s` is the CPU time of all other
+    tokens. Both are 0 if the guide cannot be used.
     """
 
     problem: str = ""
@@ -67,11 +69,16 @@ class GrammarCheck:
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
-        # Cache the results by guide, so that each guide is checked only once.
+        # Cache the latest results by guide type and guide, so that repeated guides are not checked
+        # again.
         self._results: OrderedDict[tuple[str, str], CheckedGuide] = OrderedDict()
 
     def check(self, guide_type: str, guide: str) -> CheckedGuide:
-        """Check a guide. The process has `CHECK_LIMIT_S` seconds for the check."""
+        """Return the result of checking a guide, which may be cached.
+
+        The running process has `CHECK_LIMIT_S` seconds for the check. Raise `OSError` or
+        `RuntimeError` if the process cannot be started.
+        """
         key = (guide_type, guide)
         if key not in self._results:
             result = self._query({"type": guide_type, "guide": guide})
@@ -94,7 +101,11 @@ class GrammarCheck:
             self._stop()
 
     def _query(self, request: dict[str, str]) -> CheckedGuide | None:
-        """Return the result of the process, or None if the process times out or exits."""
+        """Send a guide to the process, and return the result.
+
+        Return None if the process times out or exits. Raise `OSError` or `RuntimeError` if the
+        process cannot be started.
+        """
         process = self._start_if_needed()
         assert process.stdin is not None
         try:
@@ -260,7 +271,7 @@ def _load(folder: str) -> Any:
 
 
 def _check(pipeline: Any, config: Any) -> CheckedGuide:
-    """Sample tokens with a guide and measure the CPU time."""
+    """Sample tokens with the guide in `config`, and return the CPU times or the problem."""
     import numpy as np
     import openvino
 

@@ -14,15 +14,19 @@ def count_sequences(request: GenerationRequest) -> int:
 
 
 def count_needed_blocks(request: GenerationRequest) -> int:
-    """Return the number of blocks that `request` needs if it generates `max_new_tokens` tokens."""
+    """Return the number of blocks that `request` needs at its maximum length.
+
+    At this length, each of its sequences has `max_new_tokens` tokens.
+    """
     num_sequences = count_sequences(request)
     return count_blocks(len(request.input_ids), request.max_new_tokens, num_sequences)
 
 
 def count_blocks(num_input_tokens: int, num_output_tokens: int, num_sequences: int) -> int:
-    """Return the number of blocks that these tokens occupy.
+    """Return the number of blocks that a request's tokens occupy.
 
-    The sequences of a request share the prompt's full blocks.
+    `num_output_tokens` is the number of tokens in each sequence. The sequences of a request share
+    the prompt's full blocks.
     """
     shared, rest = divmod(num_input_tokens, TOKENS_PER_BLOCK)
     return shared + num_sequences * -(-(rest + num_output_tokens) // TOKENS_PER_BLOCK)

@@ -14,12 +14,16 @@ import openvino_genai
 from ...lora.adapter import Adapter, BadAdapter, Sites
 from ...lora.safetensors import write_safetensors
 
-# In models exported from PyTorch or converted from GGUF, the module names have this prefix.
+# In models exported from PyTorch or converted from GGUF, the names of a module's nodes start with
+# this prefix, followed by the module's name.
 _PREFIX = "__module."
 
 
 def site_finder(config: Mapping[str, Any]) -> Callable[[], Sites]:
-    """Return a function that finds the engine's linear layers and caches the result."""
+    """Return a function that finds the engine's linear layers and caches the result.
+
+    The function raises `BadAdapter` if the engine's layers have no names.
+    """
     return cache(lambda: _find_sites(Path(config["engine_dir"])))
 
 

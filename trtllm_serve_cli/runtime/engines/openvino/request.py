@@ -12,10 +12,11 @@ from ...engine import GenerationRequest, InvalidRequest
 from ...triton.word_lists import Words, leave_out_longer
 from ..kinds import explain_rejection
 
-# The maximum n-gram length for prompt lookup. Prompt lookup searches the prompt for an earlier
-# occurrence of the latest tokens, and uses the tokens that follow it as draft tokens.
+# The maximum n-gram length for prompt lookup. Prompt lookup searches the prompt and the generated
+# tokens for an earlier occurrence of the latest tokens, and uses the tokens that follow it as draft
+# tokens.
 _NGRAM_SIZE = 3
-# The largest min-p that OpenVINO GenAI accepts.
+# The largest min-p that is passed to OpenVINO GenAI, which rejects a min-p of 1.
 _LARGEST_MIN_P = 0.999
 
 
@@ -37,7 +38,8 @@ class Drafts:
     """The settings for speculative decoding.
 
     `num_tokens` is the number of draft tokens per step. If `are_looked_up` is true, the engine
-    copies draft tokens from the prompt (prompt lookup). Otherwise, a draft model generates them.
+    copies draft tokens from the prompt and the tokens generated so far (prompt lookup). Otherwise,
+    a draft model generates them.
     """
 
     num_tokens: int
@@ -47,7 +49,8 @@ class Drafts:
 def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | None) -> Any:
     """Return the generation config for `request`, without the guide.
 
-    Raise `InvalidRequest` if OpenVINO GenAI does not support the request.
+    `drafts` is None if speculative decoding is disabled. Raise `InvalidRequest` if OpenVINO GenAI
+    does not support the request, or if a stop word decodes to an empty string.
     """
     _check_supported(request)
     if drafts is not None:
@@ -123,7 +126,8 @@ def _set_sampling(config: Any, request: GenerationRequest) -> None:
     if top_k:
         config.top_k = top_k
     config.top_p = top_p or 1.0
-    # OpenVINO GenAI rejects a min-p of 1, which would allow only the most likely tokens.
+    # Reduce a min-p of 1, which allows only the most likely token, because OpenVINO GenAI rejects
+    # it.
     config.min_p = min(request.min_p or 0.0, _LARGEST_MIN_P)
 
 
@@ -135,7 +139,10 @@ def _set_penalties(config: Any, request: GenerationRequest) -> None:
 
 
 def _exclusion_guide(texts: set[str]) -> str:
-    """Return a structural tag that allows any text that contains none of `texts`."""
+    """Return a structural tag that allows any text that contains none of `texts`.
+
+    Raise `InvalidRequest` if a text contains a NUL character.
+    """
     # A structural tag is invalid if an excluded word starts with another excluded word. Omit the
     # longer word: excluding the shorter word also excludes the longer one.
     shortest = leave_out_longer(texts)
@@ -152,7 +159,8 @@ def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
     """Return the words as text.
 
     OpenVINO GenAI matches text instead of token ids, because different tokens may form the same
-    text.
+    text. Raise `InvalidRequest` if a word decodes to an empty string. `tensor` is the name of the
+    words' tensor for the error message.
     """
     texts = set()
     for word in words:
@@ -167,7 +175,7 @@ def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
 
 
 def _check_supported(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` if the request uses an unsupported feature."""
+    """Raise `InvalidRequest` if the request sets a logit bias or requests alternative tokens."""
     if request.logit_bias:
         raise InvalidRequest(explain_rejection("embedding_bias", "openvino"))
     if request.num_top_log_probs:

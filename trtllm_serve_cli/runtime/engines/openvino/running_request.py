@@ -29,7 +29,11 @@ class NewTokens:
 class RunningRequest:
     """A request in the pipeline.
 
-    `handle` is the pipeline's handle for the request. `guide` is None if the request has no guide.
+    `handle` is the pipeline's handle for the request. `guide` is the result of checking the
+    request's guide, or None if the request has neither a guide nor bad words. `cum_log_prob` and
+    `tokens` map the index of each sequence to its cumulative log probability and its tokens.
+    `tokens` is used only if the request has stop words and does not use beam search. `num_tokens`
+    counts the tokens of all sequences.
     """
 
     request: GenerationRequest
@@ -46,7 +50,7 @@ class RunningRequest:
     last_token_ns: int = 0
 
     def read(self) -> dict[int, NewTokens]:
-        """Return the new tokens of each sequence."""
+        """Return the tokens since the last call, by the pipeline's sequence id."""
         new: dict[int, NewTokens] = {}
         while self.handle.can_read():
             for sequence, output in self.handle.read().items():
@@ -84,8 +88,9 @@ def find_guided(requests: Iterable[RunningRequest]) -> list[tuple[RunningRequest
 def find_slowest_guide(requests: Iterable[RunningRequest]) -> RunningRequest | None:
     """Return the request that probably slows down the engine most with its guide.
 
-    This is the request whose guide took the most time in its check. Among requests with similar
-    guides, it is the one with the most tokens.
+    This is the request whose `sampling_s`, rounded to 0.1 s, is the largest. If several requests
+    have the same value, it is the one with the most generated tokens. Return None if no request has
+    a guide.
     """
     ranks = [
         (round(guide.sampling_s, 1), each.num_tokens, each) for each, guide in find_guided(requests)

@@ -31,10 +31,10 @@ CHUNK_SIZE = 128
 
 
 class Scorer:
-    """A model that scores prompts and selects the first token of the response, in its own thread.
+    """A model that scores prompts and selects the response's only token, in its own thread.
 
-    The model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0, the
-    model uses all cores that the process may use. If `has_adapter` is true, all requests are
+    The model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0,
+    `thread_properties` chooses the number of threads. If `has_adapter` is true, all requests are
     rejected, because this copy of the model does not apply the adapter. `pending` maps the id of
     each request in flight to its future.
     """
@@ -68,7 +68,7 @@ class Scorer:
         return [self.pending.pop(each).result() for each in done]
 
     def close(self) -> None:
-        """Stop the thread, and drop the requests that have not started."""
+        """Drop the requests that have not started, and stop the thread after the current one."""
         self._thread.shutdown(cancel_futures=True)
 
     def _score(self, request: GenerationRequest) -> SequenceUpdate:
@@ -82,7 +82,11 @@ class Scorer:
 
 
 def check_scorable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` unless the response is at most one unconstrained greedy token."""
+    """Raise `InvalidRequest` unless the response is at most one greedy token.
+
+    Also raise `InvalidRequest` if the request uses a penalty, min_tokens, bad words, a guide or a
+    logit bias.
+    """
     limits = {
         "max_tokens above 1": request.max_new_tokens > 1,
         "n above 1": max(request.beam_width, request.num_return_sequences) > 1,
@@ -146,7 +150,10 @@ def score(model: Any, request: GenerationRequest) -> SequenceUpdate:
 
 
 def _infer(model: Any, tokens: tuple[int, ...], start: int) -> Array:
-    """Return the logits after each token. `start` is the number of tokens before `tokens`."""
+    """Return the logits after each token. `start` is the number of tokens before `tokens`.
+
+    Raise `ValueError` if the model has an unknown input.
+    """
     end = start + len(tokens)
     inputs = {
         "input_ids": np.array([tokens], dtype=np.int64),

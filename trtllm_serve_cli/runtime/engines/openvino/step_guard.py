@@ -1,9 +1,9 @@
 """Find steps of the engine that are slow because of guides.
 
-OpenVINO GenAI (2026.4) computes the tokens that a guide allows while it samples, and the step ends
-when all requests have been sampled. If a text can be split in many ways, as with the grammar
+While OpenVINO GenAI (2026.4) samples, it computes the tokens that each guide allows. The step ends
+when all requests have been sampled. If a grammar can split a text in many ways, as with
 `x ::= [a-z]* | x x`, the cost of a token grows with about the cube of the text's length. The check
-of guides (grammar_check.py) covers only the first tokens.
+of guides (grammar_check.py) covers only the first 32 tokens.
 
 The thread that calls the pipeline takes part in inference, but not in sampling. Its CPU time
 therefore shows how much inference a step contained. Steps without guides show how long a step with
@@ -16,9 +16,9 @@ import os
 import time
 from dataclasses import dataclass
 
-# How much longer than without guides a step may take, in seconds.
+# The time in seconds that a step may take in addition to compilation and inference.
 LIMIT_S = 1.0
-# How many times longer than expected inference may take, for example on a busy machine.
+# Inference may take this many times as long as expected, for example on a busy machine.
 _TOLERANCE = 4
 _NUM_SLOW_STEPS = 2
 # The weight of the steps so far when a step without guides is added.
@@ -35,12 +35,15 @@ class StepTimes:
 
     @property
     def duration_s(self) -> float:
-        """The duration without the time in which no thread ran, for example on a busy machine."""
+        """The elapsed time, or the CPU time of the process if it is shorter.
+
+        On a busy machine, the CPU time excludes the time in which no thread of the process ran.
+        """
         return min(self.elapsed_s, self.process_s)
 
 
 class StepClock:
-    """Measure one step, from the creation of the clock."""
+    """Measure one step, from the creation of the clock until `stop` is called."""
 
     def __init__(self) -> None:
         self._start = self._read()
@@ -58,13 +61,13 @@ class StepGuard:
     """Compare steps with guides to steps without guides."""
 
     def __init__(self) -> None:
-        # Until a step without guides has been measured, assume that a step takes as long as the
-        # thread's CPU time multiplied by the number of cores.
+        # Initially, assume that inference takes the thread's CPU time multiplied by the number of
+        # cores. Each measured step without guides reduces the weight of this assumption.
         self._duration_s, self._thread_s = float(os.cpu_count() or 1), 1.0
         self._num_slow = 0
 
     def learn(self, times: StepTimes) -> None:
-        """Add a step without guides."""
+        """Add a step without guides, and reset the number of consecutive slow steps."""
         self._duration_s = _DECAY * self._duration_s + times.duration_s
         self._thread_s = _DECAY * self._thread_s + times.thread_s
         self._num_slow = 0
@@ -72,7 +75,7 @@ class StepGuard:
     def is_slow(self, times: StepTimes, compile_s: float) -> bool:
         """Return whether this step with guides and the one before it were too slow.
 
-        `compile_s` is the time that the step needed to compile new guides.
+        `compile_s` is the time that the step is expected to need to compile new guides.
         """
         inference_s = times.thread_s * self._duration_s / self._thread_s
         limit_s = LIMIT_S + compile_s + _TOLERANCE * inference_s

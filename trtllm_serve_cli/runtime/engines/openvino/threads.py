@@ -20,7 +20,8 @@ _CPUS = Path("/sys/devices/system/cpu")
 def thread_properties(num_threads: int) -> dict[str, Any]:
     """Return OpenVINO's properties for this number of threads.
 
-    0 selects one thread per physical core that this process may use.
+    0 selects one thread per physical core that this process may use. If the CPU time limit is lower
+    than this number of cores, 0 selects the limit, rounded up.
     """
     num_threads = num_threads or choose_num_threads(read_cpu_limit(), count_physical_cores())
     if not num_threads:
@@ -31,7 +32,10 @@ def thread_properties(num_threads: int) -> dict[str, Any]:
 
 
 def choose_num_threads(cpu_limit: float | None, num_cores: int) -> int:
-    """Return the number of threads for a CPU time limit in cores, or 0 for OpenVINO's default."""
+    """Return the number of threads for a CPU time limit in cores, rounded up.
+
+    Return 0, which selects OpenVINO's default, if the limit is None or not lower than `num_cores`.
+    """
     if cpu_limit is None or cpu_limit >= num_cores:
         return 0
     return max(1, math.ceil(cpu_limit))
@@ -40,7 +44,8 @@ def choose_num_threads(cpu_limit: float | None, num_cores: int) -> int:
 def count_physical_cores(cpus: Path = _CPUS) -> int:
     """Return the number of physical cores that this process may use.
 
-    Logical processors of the same core have the same list of siblings.
+    Logical processors of the same core have the same list of siblings. A processor whose list
+    cannot be read counts as a core.
     """
     cores = set()
     for number in os.sched_getaffinity(0):
