@@ -19,8 +19,8 @@ class SimEmbedder:
     """A simulated embedding model.
 
     An embedding is the mean of made-up vectors, one per token of the prompt, so prompts that share
-    tokens have similar embeddings. `config` contains engine_dir and embedding (the fields of
-    `EmbeddingSettings`).
+    tokens have similar embeddings. The mean is scaled to length 1 if the settings require it.
+    `config` contains engine_dir and embedding (the fields of `EmbeddingSettings`).
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ class SimEmbedder:
         return normalize(vectors) if self._settings.is_normalized else vectors
 
     def close(self) -> None:
-        """Do nothing, because the simulation has no resources."""
+        """Do nothing, because the simulation has no resources that outlive this process."""
 
     def _mean(self, prompt: Sequence[int]) -> Vector:
         vectors = [_vector_of(token, self._settings.dimension) for token in prompt]

@@ -1,8 +1,8 @@
 """Implement an engine that simulates scheduling and timing, and returns meaningless tokens.
 
 The engine draws response tokens from the prompt, using the request's seed, so the response to a
-text prompt is text. Each step starts when the previous step ends, and lasts for the simulated
-duration.
+text prompt is text. While the engine has requests, each step starts when the previous step ends,
+and lasts for the simulated duration.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def load_simulation(config: Mapping[str, Any]) -> Simulation:
     """Load the simulation from `simulation.json` in the `engine_dir` folder.
 
     Limits in `config` override the limits in `simulation.json`. Raise `ValueError` if
-    `simulation.json` or a limit is invalid.
+    `simulation.json` or a limit is invalid, or `OSError` if the file cannot be read.
     """
     path = Path(config["engine_dir"], SIMULATION_FILE)
     simulation = parse_simulation(path.read_text(encoding="utf-8"))
@@ -120,7 +120,8 @@ class SimEngine:
         self._iteration = 0
         self._num_blocks_reused = self._num_blocks_missed = 0
         self._context_tokens = 0
-        # The end time of the previous step, or None if the engine was idle after that step.
+        # The end time of the previous step, or None if the engine has been idle since that step or
+        # has not run a step yet.
         self._next_start_s: float | None = None
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
@@ -265,7 +266,10 @@ class SimEngine:
 
 
 def _check_servable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` if the request uses a feature that this engine does not support."""
+    """Raise `InvalidRequest` if the request uses beam search, guided decoding or a LoRA adapter.
+
+    The models reject the tensors of other unsupported features before they submit a request.
+    """
     requested = {
         "beam_width": request.beam_width > 1,
         "guided_decoding_guide_type": request.guide_type is not None,
@@ -283,7 +287,8 @@ def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int
 
     If any tokens have a bias of 100 or more, return only these tokens. Otherwise, return the
     prompt's tokens, except the end token, single-token bad words, and tokens with a bias of -100 or
-    less. If this excludes all prompt tokens, return a single other token from the vocabulary.
+    less. If this excludes all prompt tokens, return only the lowest token that is not excluded, or
+    token 0 if all tokens are excluded.
     """
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     banned |= {token for token, bias in request.logit_bias if bias <= -_DECISIVE_BIAS}
@@ -295,7 +300,10 @@ def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int
 
 
 def _next_token(running: _Running, sequence: _Sequence) -> tuple[int, FinishReason | None]:
-    """Return the next token of a sequence, and the finish reason if the sequence ends."""
+    """Draw the next token of a sequence.
+
+    Return the token and the finish reason, which is None if the sequence continues.
+    """
     request = running.request
     token = _draw(running, sequence)
     finish_reason: FinishReason | None = "length" if running.sim.is_done else None
@@ -308,9 +316,9 @@ def _next_token(running: _Running, sequence: _Sequence) -> tuple[int, FinishReas
 
 
 def _draw(running: _Running, sequence: _Sequence) -> int:
-    """Draw a token that does not complete a bad word.
+    """Draw a token from the request's vocabulary that does not complete a bad word.
 
-    If every token completes a bad word, return any token.
+    If every token completes a bad word, draw any token from the vocabulary.
     """
     vocabulary, bad_words = running.vocabulary, running.request.bad_words
     start = sequence.rng.randrange(len(vocabulary))

@@ -29,7 +29,7 @@ def make_alternatives(
 ) -> tuple[TokenLogProb, ...]:
     """Return the `count` most likely tokens at the position of `token`, most likely first.
 
-    Return fewer tokens if the vocabulary is too small.
+    Return at most `vocab_size - 1` tokens.
     """
     rank = _rank(previous, token)
     return tuple(
@@ -41,9 +41,10 @@ def make_alternatives(
 def score_tokens(
     token_ids: Sequence[int], count: int, vocab_size: int
 ) -> tuple[tuple[float, ...], tuple[tuple[TokenLogProb, ...], ...]]:
-    """Return the log probability of each token after the first one, and its `count` alternatives.
+    """Return the log probability of each token after the first one, and the most likely tokens.
 
-    The second tuple is empty if `count` is 0.
+    The second tuple contains the `count` most likely tokens at the position of each of these
+    tokens. It is empty if `count` is 0.
     """
     pairs = list(pairwise(token_ids))
     top = [make_alternatives(*pair, count, vocab_size) for pair in pairs] if count else []

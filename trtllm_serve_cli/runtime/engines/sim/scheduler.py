@@ -5,13 +5,14 @@ one token for each sequence whose prompt is in the KV cache. The step uses the r
 budget (`max_num_tokens`) to compute prompts. It computes only complete prompts, unless chunked
 context is enabled. Requests are served in order of arrival.
 
-`batch_scheduler_policy` determines when a request starts:
+A request starts when the KV cache has room for it, and the number of running sequences, including
+its own, does not exceed `max_batch_size` or `max_num_tokens`. `batch_scheduler_policy` determines
+the room that a request needs:
 
-- `guaranteed_no_evict`: a request starts when the KV cache has room for its longest possible
-  response.
-- `max_utilization`: a request starts when the KV cache has room for its prompt. When the blocks run
-  out, the scheduler pauses the request that started last, and later recomputes its prompt and its
-  generated tokens.
+- `guaranteed_no_evict`: room for its prompt and its longest possible response.
+- `max_utilization`: room for its prompt, the tokens generated so far and the next token. When the
+  blocks run out, the scheduler pauses the request that started last, and later recomputes its
+  prompt and its generated tokens.
 
 With `enable_kv_cache_reuse`, blocks from earlier prompts are not computed again, but each request
 still reserves memory for all its blocks. The sequences of one request share the prompt's full
@@ -37,6 +38,7 @@ class SimRequest:
     of prompt tokens that are in the KV cache. After a pause, it includes the generated tokens,
     which are recomputed with the prompt. `num_reused_blocks` is the number of blocks reused from
     earlier prompts. `blocks` is the number of KV cache blocks reserved for the request.
+    `was_started` stays true while the request is paused.
     """
 
     id: int
@@ -120,9 +122,10 @@ class Scheduler:
         return self.num_running + self.num_waiting
 
     def count_used_blocks(self) -> int:
-        """Return the number of KV cache blocks that contain tokens.
+        """Return the number of KV cache blocks for the tokens of all running requests.
 
-        The scheduler may have reserved additional blocks that are still empty.
+        The count includes the blocks of prompts that are still being computed. It excludes blocks
+        that the scheduler has reserved for tokens that have not been generated.
         """
         running = (*self._prompts.values(), *self._decoding.values())
         return sum(self._blocks_for(each, each.num_generated) for each in running)
@@ -185,7 +188,7 @@ class Scheduler:
     def _make_room(self) -> None:
         """Reserve the KV cache blocks for the next tokens, starting with the oldest request.
 
-        If no blocks are free, pause the requests that started last.
+        If too few blocks are free, pause the requests that started last.
         """
         for request in list(self._decoding.values()):
             if request.id not in self._decoding:
@@ -253,7 +256,8 @@ class Scheduler:
     def _start_decoding(self, request: SimRequest) -> None:
         """Start decoding a request whose prompt is complete.
 
-        The step that completed the prompt also generates the first token.
+        The step that completed the prompt also generates the next token. If this token is the last
+        one, release the request instead.
         """
         request.num_generated += 1
         if request.is_done:

@@ -97,12 +97,16 @@ class Simulation:
     origin: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of `simulation.json`."""
+        """Return the content of `simulation.json` as a dictionary."""
         return {"schema": SCHEMA, **dataclasses.asdict(self)}
 
 
 def parse_simulation(text: str) -> Simulation:
-    """Parse `simulation.json`. If a field is invalid, raise a `ValueError` that names it."""
+    """Parse the text of `simulation.json`.
+
+    Raise `ValueError` if the text is not valid JSON. If a field is missing, unknown or invalid,
+    raise a `ValueError` that names the field.
+    """
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("timing"), dict):
         raise ValueError("the `timing` object is missing; add it with at least the step_s field")
@@ -122,7 +126,7 @@ def parse_simulation(text: str) -> Simulation:
 def parse_limits(fields: Mapping[str, Any]) -> SchedulerLimits:
     """Return the default limits, overridden by `fields`.
 
-    Raise `ValueError` if a field is invalid.
+    Raise `ValueError` if a field is unknown or invalid.
     """
     defaults = SchedulerLimits()
     _reject_unknown("limits.", fields, SchedulerLimits.__slots__)
