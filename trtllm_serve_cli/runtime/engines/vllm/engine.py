@@ -277,7 +277,7 @@ class VllmEngine:
             )
             if output.prefill_stats is not None:
                 self._num_context_tokens += output.prefill_stats.num_computed_tokens
-            # Ignore outputs for sequences that were cancelled or have ended at a stop word.
+            # Ignore outputs for sequences that were cancelled or that their reader has ended.
             if (reader := self._readers.get(output.request_id)) is None:
                 continue
             if (update := reader.read(output, outputs.timestamp)) is not None:
@@ -312,7 +312,10 @@ class VllmEngine:
 
 
 def _configure(arguments: Arguments) -> Any:
-    """Return vLLM's config. Raise a `ValueError` that names the arguments that vLLM rejects."""
+    """Return vLLM's config.
+
+    If vLLM does not know or rejects arguments, raise a `ValueError` that names them.
+    """
     # Disable usage reports, because vLLM would wait for a connection if the network is unavailable.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))

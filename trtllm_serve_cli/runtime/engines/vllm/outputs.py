@@ -120,14 +120,20 @@ class SequenceReader:
 
 
 def _log_probs(output: Any, num_tokens: int) -> tuple[float, ...]:
-    """Return each token's log probability, which is the first value in the token's row."""
+    """Return the log probabilities of the first `num_tokens` tokens in `output`.
+
+    A token's log probability is the first value in its row.
+    """
     if not num_tokens:
         return ()
     return tuple(float(row[0]) for row in output.new_logprobs.logprobs[:num_tokens])
 
 
 def _top_log_probs(rows: Any, count: int, num_tokens: int) -> tuple[tuple[TokenLogProb, ...], ...]:
-    """Return the `count` most likely tokens in each of the first `num_tokens` rows."""
+    """Return the `count` most likely tokens in each of the first `num_tokens` rows.
+
+    Each token is paired with its log probability. Return an empty tuple if `count` is 0.
+    """
     if not count or not num_tokens:
         return ()
     ids, values = rows.logprob_token_ids, rows.logprobs
@@ -138,7 +144,12 @@ def _top_log_probs(rows: Any, count: int, num_tokens: int) -> tuple[tuple[TokenL
 
 
 def _describe_prompt(output: Any, request: GenerationRequest) -> PromptFacts | None:
-    """Return the facts about the prompt that a request's first output contains."""
+    """Return the prompt information in the first output for a request.
+
+    The information consists of the number of cached tokens and, if the request sets
+    `return_prompt_log_probs`, the log probabilities of the prompt. Return None if the output
+    contains neither.
+    """
     stats, rows = output.prefill_stats, output.new_prompt_logprobs_tensors
     num_cached = None if stats is None else stats.num_cached_tokens
     if rows is None or not request.return_prompt_log_probs:
