@@ -43,6 +43,7 @@ _ADAPTER_CACHE_PARAMETERS = tuple(
 def arguments_of(parameters: Mapping[str, str]) -> Arguments:
     """Return the `LLM` arguments for `config.pbtxt` parameters, ignoring empty parameters.
 
+    Also ignore the LoRA adapter cache parameters if `llm_args` does not contain `lora_config`.
     Raise `ValueError` if a parameter cannot be parsed.
     """
     if "lora_config" in LLM_ARGUMENTS.read_rest(parameters):

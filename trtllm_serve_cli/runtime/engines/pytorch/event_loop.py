@@ -17,7 +17,8 @@ from typing import Any
 class EventLoopThread:
     """An asyncio event loop that runs until `close` is called.
 
-    All methods may be called from other threads.
+    Call `cancel_tasks` and `close` only from other threads, because they wait for the loop. `call`
+    can be called from any thread.
     """
 
     def __init__(self, name: str) -> None:

@@ -31,7 +31,8 @@ _RENAMED = {
     "speculative_model_dir": "speculative_model",
     "num_nextn_predict_layers": "max_draft_len",
 }
-# The PyTorch backend treats both types as Eagle 3. Some versions of 1.3 deprecate the first name.
+# The PyTorch backend treats both types as Eagle 3. Some versions of 1.3 log a warning for the type
+# `eagle`, so prefer `eagle3`.
 _EAGLE = ("eagle3", "eagle")
 _DECODING_SUFFIX = "DecodingConfig"
 _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS.rows.items()}
@@ -85,9 +86,10 @@ class _Report:
 def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> AdaptedArguments:
     """Return the arguments for the installed version.
 
-    `llm_args` is the installed `TorchLlmArgs` class. Raise `ValueError` if the installed classes
-    lack an argument or the type of speculative decoding. If the installed version always uses the
-    requested value, omit the argument instead.
+    `llm_args` is the installed `TorchLlmArgs` class, and `version` is used only in messages. Raise
+    `ValueError` if the installed classes lack an argument or the type of speculative decoding. Omit
+    a missing argument instead if the installed version always uses the requested value, or if the
+    argument selects a sampler and the installed version has only one.
     """
     report = _Report(version)
     fields = accepted_fields(llm_args)
@@ -109,7 +111,8 @@ def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> Adapt
 def accepted_fields(cls: type) -> dict[str, Any]:
     """Return the fields of a Pydantic class or dataclass.
 
-    The keys are all names that callers may use for the fields, including aliases.
+    The keys are all names that callers may use for the fields, including aliases. Return an empty
+    dictionary for any other class.
     """
     fields: Mapping[str, Any] = getattr(cls, "model_fields", None) or getattr(
         cls, "__dataclass_fields__", {}
@@ -133,7 +136,11 @@ def is_deprecated(field: Any) -> bool:
 
 
 def _name_sampler(arguments: Arguments, fields: Mapping[str, Any]) -> Arguments:
-    """Return `arguments` with the sampler argument renamed to match the installed version."""
+    """Return `arguments` with the sampler argument in the form that the installed version accepts.
+
+    Convert the flag of 1.0 to the type of later versions, or the type to the flag. Omit a flag that
+    is false if the installed version expects a type.
+    """
     if _SAMPLER_TYPE in arguments and _SAMPLER_TYPE not in fields and _SAMPLER_FLAG in fields:
         rest = {name: each for name, each in arguments.items() if name != _SAMPLER_TYPE}
         return {**rest, _SAMPLER_FLAG: arguments[_SAMPLER_TYPE] == OLD_SAMPLER}
@@ -148,7 +155,8 @@ def _adapt_group(
 ) -> Arguments:
     """Return the arguments in `group` that the classes accept, and report the others.
 
-    If `classes` is empty, return all arguments, because the field accepts any mapping.
+    Also report the accepted arguments that have no effect. If `classes` is empty, return all
+    arguments, because the field accepts any mapping.
     """
     fields = {name: field for cls in classes for name, field in accepted_fields(cls).items()}
     values: Arguments = {}
@@ -165,7 +173,10 @@ def _adapt_group(
 def _adapt_decoding(
     config: Mapping[str, Any], field: Any, report: _Report
 ) -> tuple[type, Arguments]:
-    """Return the speculative decoding class and its arguments."""
+    """Return the speculative decoding class and its arguments.
+
+    Raise `ValueError` if no class matches the `decoding_type` in `config`.
+    """
     cls = _find_decoding_class(str(config.get("decoding_type", "")), _classes_of(field))
     fields = accepted_fields(cls)
     options = {name: value for name, value in config.items() if name != "decoding_type"}
@@ -177,7 +188,10 @@ def _adapt_decoding(
 
 
 def _find_decoding_class(decoding_type: str, classes: list[type]) -> type:
-    """Return the class with this tag or name. Raise `ValueError` if no class matches."""
+    """Return the class whose tag or name matches `decoding_type`, ignoring case and underscores.
+
+    Raise `ValueError` if no class matches.
+    """
     tag = _plain(decoding_type)
     for each in _EAGLE if tag in _EAGLE else (tag,):
         for cls in classes:
@@ -193,7 +207,8 @@ def _find_decoding_class(decoding_type: str, classes: list[type]) -> type:
 def decoding_tag(cls: type) -> str:
     """Return the `decoding_type` of a speculative decoding class.
 
-    It is a class variable up to version 1.2, and the default value of a field since 1.3.
+    It is a class variable up to version 1.2, and the default value of a field since 1.3. Return an
+    empty string if the class has neither.
     """
     field = getattr(cls, "model_fields", {}).get("decoding_type")
     return str(getattr(cls, "decoding_type", "") if field is None else field.default)
@@ -233,6 +248,9 @@ def _classes_in(annotation: Any) -> Iterator[type]:
 
 
 def _show(path: str) -> str:
-    """Return an argument's path, followed by the template parameter that sets it, if any."""
+    """Return an argument's path, followed by the name of the template parameter that sets it.
+
+    Return only the path if no parameter sets the argument.
+    """
     parameter = _PARAMETERS.get(path)
     return f"{path} (the {parameter} parameter)" if parameter else path

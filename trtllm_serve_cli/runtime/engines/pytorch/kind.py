@@ -88,7 +88,10 @@ def _load(config: dict[str, Any]) -> Engine:
 
 
 def _read_model_yaml(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the `config.pbtxt` parameters for `LLM` arguments from `model.yaml`."""
+    """Return the `config.pbtxt` parameters for `LLM` arguments from `model.yaml`.
+
+    Ignore `triton_config`, which is not an argument for `LLM`.
+    """
     nested = nest(dict(arguments))
     nested.pop("triton_config", None)
     return LLM_ARGUMENTS.write(nested)

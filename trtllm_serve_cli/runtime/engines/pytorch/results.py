@@ -39,7 +39,10 @@ class ResultReader:
         return all(each.is_done for each in self._sequences)
 
     def read(self, result: Any) -> list[SequenceUpdate]:
-        """Return the updates since the last call. Beams are returned when the request ends."""
+        """Return the updates since the last call. Beams are returned when the request ends.
+
+        Raise `ValueError` if the result lacks log probabilities that the request requires.
+        """
         if self._request.beam_width > 1 and not result.finished:
             return []
         updates = []
@@ -103,8 +106,8 @@ class _Sequence:
 def _log_prob(entry: Any, token: int) -> float:
     """Return the token's log probability.
 
-    `entry` is either the log probability or a mapping from likely tokens to log probabilities.
-    Raise `ValueError` if the mapping does not contain the token.
+    `entry` is either the log probability or a mapping from likely tokens to objects that contain
+    their log probabilities. Raise `ValueError` if the mapping does not contain the token.
     """
     if not isinstance(entry, dict):
         return float(entry)
@@ -114,15 +117,21 @@ def _log_prob(entry: Any, token: int) -> float:
 
 
 def _most_likely(entry: Any, count: int) -> tuple[TokenLogProb, ...]:
-    """Return the `count` most likely tokens of an entry, most likely first."""
+    """Return the `count` most likely tokens of an entry, most likely first.
+
+    `entry` maps tokens to objects that contain their log probabilities.
+    """
     pairs = ((token, float(each.logprob)) for token, each in entry.items())
     return tuple(sorted(pairs, key=lambda pair: -pair[1])[:count])
 
 
 def _describe_prompt(result: Any, request: GenerationRequest) -> PromptFacts | None:
-    """Return the result's information about the prompt, or None if it contains no information.
+    """Return the prompt information in a result.
 
-    Raise `ValueError` if the log probabilities of some prompt tokens are missing.
+    The information consists of the number of cached tokens and, if the request sets
+    `return_prompt_log_probs`, the log probabilities of the prompt. Return None if the result does
+    not contain the number and the request does not set `return_prompt_log_probs`. Raise
+    `ValueError` if the log probabilities of some prompt tokens are missing.
     """
     num_cached = getattr(result, "cached_tokens", None)
     if not request.return_prompt_log_probs:

@@ -42,8 +42,8 @@ _PROMPT_LOG_PROBS_SINCE: _Release = (1, 2, 0, 1)
 _ONE_SAMPLER: _Release = max(_TORCH_SAMPLER_SINCE.values())
 # Before the late release candidates of 1.3, a model whose engine also generates the draft tokens
 # supports sampling only with `allow_advanced_sampling`. The types in `_TWO_ENGINES` use a second
-# engine or no draft model. The types in `_ONE_ENGINE` use a second engine if the given argument is
-# false.
+# engine or no draft model. The types in `_ONE_ENGINE` use a second engine only if the argument that
+# they are mapped to is false.
 _TWO_ENGINES = ("ngram", "draft_target", "user_provided", "auto")
 _ONE_ENGINE = {
     "eagle": "eagle3_one_model", "eagle3": "eagle3_one_model", "mtp": "mtp_eagle_one_model"
@@ -72,8 +72,9 @@ def choose_sampler(arguments: Arguments, fields: Mapping[str, Any], version: str
     """Return the argument that selects the old sampler, or an empty mapping if it is not needed.
 
     The model needs the old sampler if the new sampler of this version ignores any of the fields in
-    `_TORCH_SAMPLER_SINCE`. The mapping is also empty if `arguments` already selects a sampler, or
-    enables speculative decoding, which the old sampler does not support.
+    `_TORCH_SAMPLER_SINCE`. The mapping is also empty if `arguments` already selects a sampler or
+    enables speculative decoding, which the old sampler does not support. Finally, it is empty if
+    `fields`, the fields of the installed `TorchLlmArgs`, do not include a sampler argument.
     """
     is_chosen = "sampler_type" in arguments or "enable_trtllm_sampler" in arguments
     if is_chosen or arguments.get("speculative_config") or _release(version) >= _ONE_SAMPLER:
@@ -116,9 +117,10 @@ def _can_sample(cls: type, options: Mapping[str, Any]) -> bool:
 
 
 def _release(version: str) -> _Release:
-    """Return a version as a comparable tuple. Release candidates precede their release.
+    """Return a version as a comparable tuple: major, minor, patch and release candidate.
 
-    A version in another format is treated as newer than all others.
+    A release follows its release candidates, which follow its other pre-releases. A version in
+    another format is treated as newer than all others.
     """
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(rc|dev|a|b)(\d*))?", version)
     if match is None:

@@ -24,8 +24,8 @@ _TENSORS = {
     "num_top_log_probs": "top_logprobs",
     "return_prompt_log_probs": "echo with logprobs",
 }
-# Maps request fields that the old sampler also ignores to the version and arguments that support
-# them.
+# Maps request fields that the old sampler ignores in at least some versions to the version and the
+# arguments that support them.
 _REMEDIES = {
     "num_top_log_probs": (
         'TensorRT-LLM 1.2 or later and llm_args={"sampler_type": "TorchSampler"}'
@@ -38,10 +38,11 @@ _NEUTRAL = {"repetition_penalty": 1.0}
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
-    """Return the arguments for `SamplingParams`. Omit arguments that the request does not set.
+    """Return the arguments for `SamplingParams`, except the guide.
 
-    Also omit stop and bad words with several tokens, because the API accepts them only as text and
-    tokenizes them itself. Omit the bias, because it must be a tensor.
+    Omit optional fields that the request does not set. `random_sampling` describes the exceptions,
+    top_k and top_p. Also omit stop and bad words with several tokens, because the API accepts them
+    only as text and tokenizes them itself. Omit the bias, because it must be a tensor.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {
@@ -78,7 +79,8 @@ def check_servable(
 ) -> None:
     """Raise `InvalidRequest` if a model loaded with `arguments` cannot run the request.
 
-    Without this check, the LLM API would accept the request but ignore many of its fields.
+    `sampler` contains the limits of the model's sampler. Without this check, the LLM API would
+    accept many unsupported fields but ignore them.
     """
     _check_sampler(request, sampler)
     max_beam_width = int(arguments.get("max_beam_width") or 1)

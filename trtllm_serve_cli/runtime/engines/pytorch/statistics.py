@@ -16,12 +16,12 @@ from ...log import write_traceback
 # The interval between queries, in seconds. It is long because a query blocks the event loop in some
 # versions of TensorRT-LLM.
 PERIOD_S = 0.5
-# How long a query waits for the next iteration, in seconds.
+# The maximum time that a query waits for the next iteration, in seconds.
 TIMEOUT_S = 0.01
 
 
 class IterationStatistics:
-    """The statistics of the latest iteration, and the totals since the engine was loaded."""
+    """The statistics of the latest iteration that was read, and the total number of preemptions."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -34,8 +34,9 @@ class IterationStatistics:
     def follow(self, has_requests: Callable[[], bool]) -> None:
         """Start reading statistics, and continue while `has_requests` returns true.
 
-        Call this method in a running event loop after a request has been submitted, because
-        TensorRT-LLM rejects statistics queries before the first request.
+        Do nothing if statistics are already being read, or if reading them has failed. Call this
+        method in a running event loop after a request has been submitted, because TensorRT-LLM
+        rejects statistics queries before the first request.
         """
         is_reading = self._task is not None and not self._task.done()
         if not is_reading and not self._has_failed:

@@ -1,7 +1,7 @@
 """Declare the capabilities of the `tensorrt` engine kind.
 
-The tensors in `FEATURES` are the inputs of NVIDIA's `tensorrt_llm` model, so this engine kind
-supports all features that have tensors, except those in `UPSTREAM_ONLY`.
+This engine kind supports all features that have tensors, except those in `UPSTREAM_ONLY`, because
+NVIDIA's `tensorrt_llm` model has inputs for these features.
 """
 
 from __future__ import annotations
