@@ -19,9 +19,10 @@ class ClientConnection:
     Request ids are unique only within one client, so the engine's id for a request also contains
     the client's number.
 
-    A client with more than `max_unanswered_pings` unanswered pings is disconnected, because it
-    hangs or a frame between the client and the worker is incomplete. Pings are counted instead of
-    seconds, because the worker sends no pings during a long engine step.
+    A client with more than `max_unanswered_pings` unanswered pings hangs, or a frame between the
+    client and the worker is incomplete. The worker cancels the requests of such a client, and sends
+    it no more messages. Pings are counted instead of seconds, because the worker sends no pings
+    during a long engine step.
     """
 
     def __init__(self, number: int, sock: socket.socket, max_unanswered_pings: int) -> None:
@@ -30,7 +31,8 @@ class ClientConnection:
         self.sock = sock
         # Maps the engine id of each request to the number of its sequences that have not ended.
         self.open: dict[int, int] = {}
-        # False if the client has stopped reading the worker's messages.
+        # False if the owner has stopped reading the worker's messages or answering its pings. The
+        # worker disconnects other clients instead.
         self.reads = True
         self.numbers = FrameNumbers()
         # The number of pings since the last pong. It is None before the first pong, because clients
@@ -44,7 +46,10 @@ class ClientConnection:
         self.sock.sendall(self.numbers.encode(message))
 
     def ping(self) -> None:
-        """Send a ping. Raise `BlockingIOError` if too many pings are unanswered."""
+        """Send a ping.
+
+        Raise `BlockingIOError` if too many pings are unanswered, or `OSError` if sending fails.
+        """
         if self.num_unanswered is not None:
             self.num_unanswered += 1
             if self.num_unanswered > self._max_unanswered_pings:

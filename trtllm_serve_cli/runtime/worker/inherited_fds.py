@@ -12,11 +12,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def close_in_children(*socks: socket.socket) -> None:
-    """Close `socks` in all child processes that this process forks from now on.
+    """Close `socks` in all child processes that this process starts from now on.
 
     If a child process kept a socket open, the peer would not detect that this process has exited.
-    Child processes that the calling thread forks are also killed when the calling thread ends,
-    because they would otherwise keep their GPUs occupied.
+    Child processes that the calling thread creates with `os.fork` are also killed when the calling
+    thread ends, because they would otherwise keep their GPUs occupied.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     caller = os.getpid(), threading.get_ident()

@@ -6,8 +6,9 @@ A frame is a length (four bytes, big-endian), followed by that many bytes of JSO
     {"do": "cancel", "id": 7}
 
 The first message of the worker is `ready` or `failed`. After `ready`, the worker sends a `step`
-message for each engine step that has updates. The message contains the new tokens of all
-sequences. While the engine is idle, the worker regularly sends a `step` message with statistics:
+message to each model whose requests have updates from an engine step. The message contains the
+updates of all these requests. At regular intervals, the message to the model that started the
+worker also contains `stats`, even if it contains no updates:
 
     {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...],
      "for_guests": {"excludes_input": false}, "stages_s": {"load_engine": 1.52, ...}}
@@ -44,11 +45,14 @@ _LENGTH = struct.Struct(">I")
 
 
 class ProtocolError(Exception):
-    """Raised if a frame is invalid or too long."""
+    """Raised if a frame or its message is invalid, or if a frame is too long."""
 
 
 def encode_frame(message: dict[str, Any]) -> bytes:
-    """Return `message` as a frame. Raise `ProtocolError` if it exceeds `MAX_FRAME_BYTES`."""
+    """Return `message` as a frame.
+
+    Raise `ProtocolError` if the JSON text of `message` exceeds `MAX_FRAME_BYTES`.
+    """
     payload = json.dumps(message, separators=(",", ":")).encode()
     if len(payload) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(payload)} bytes exceeds {MAX_FRAME_BYTES} bytes")
@@ -66,7 +70,11 @@ class FrameNumbers:
         message: dict[str, Any],
         encode: Callable[[dict[str, Any]], bytes] = encode_frame,
     ) -> bytes:
-        """Return `message` as a numbered frame. Frames must be sent in numerical order."""
+        """Return `message` as a numbered frame. Frames must be sent in numerical order.
+
+        `encode` converts the numbered message to a frame. If it raises an exception, the number is
+        not used.
+        """
         frame = encode({**message, "number": self._num_sent})
         self._num_sent += 1
         return frame
@@ -110,8 +118,8 @@ def read_frame(sock: socket.socket, numbers: FrameNumbers | None = None) -> dict
 def read_frames(sock: socket.socket, numbers: FrameNumbers | None = None) -> list[dict[str, Any]]:
     """Wait for a frame, and return the messages of all frames that have arrived.
 
-    Return at most `_MAX_FRAMES` messages, or an empty list if the peer has closed the socket. Raise
-    `ProtocolError` in the same cases as `read_frame`.
+    Return at most `_MAX_FRAMES` messages, or an empty list if the peer has closed the socket and no
+    frame is left to read. Raise `ProtocolError` in the same cases as `read_frame`.
     """
     poll = select.poll()
     poll.register(sock, select.POLLIN)
@@ -124,7 +132,10 @@ def read_frames(sock: socket.socket, numbers: FrameNumbers | None = None) -> lis
 
 
 def _read_exactly(sock: socket.socket, count: int) -> bytes | None:
-    """Return the next `count` bytes, or None if the stream ends before the first of these bytes."""
+    """Return the next `count` bytes, or None if the stream ends before the first of these bytes.
+
+    Raise `ProtocolError` if the stream ends after some of these bytes.
+    """
     chunks = bytearray()
     while len(chunks) < count:
         chunk = sock.recv(min(count - len(chunks), 1 << 20))

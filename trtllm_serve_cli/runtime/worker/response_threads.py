@@ -2,9 +2,9 @@
 
 In Triton's Python backend, sending a response blocks until the server has received it, so two
 threads send the updates of a step, each for different requests. A single thread could not keep up
-with 128 streams that receive each token in a separate response. Four instances of a text model used
-3.1 cores for 256 streams with four threads, and 2.6 cores with two threads (benchmarks/streams.py,
-Triton 2.51, 16 cores).
+with 128 streams that receive each token in a separate response. For 256 streams, four instances of
+a text model used 3.1 cores with four threads per instance, and 2.6 cores with two threads per
+instance (benchmarks/streams.py, Triton 2.51, 16 cores).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ResponseThreads:
             pass
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Stop the threads, without waiting for running calls."""
         self._threads.shutdown(wait=False)
 
     def _handle_requests(self, requests: Sequence[Sequence[SequenceUpdate]]) -> None:

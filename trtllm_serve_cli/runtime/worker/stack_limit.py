@@ -15,9 +15,10 @@ VARIABLE = "TLLM_STACK_BYTES"
 
 
 def restore_stack_limit() -> None:
-    """Restore the stack limit for processes that this process starts from now on.
+    """Restore the soft stack limit for processes that this process starts from now on.
 
-    Threads of this process are not affected, because glibc reads the limit when a process starts.
+    Do nothing if the environment variable `VARIABLE` is not set or is empty. Threads of this
+    process are not affected, because glibc reads the limit when a process starts.
     """
     if value := os.environ.get(VARIABLE):
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]

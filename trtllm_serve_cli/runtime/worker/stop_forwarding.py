@@ -28,10 +28,11 @@ _STOPPED, _NOT_HERE = b"1", b"0"
 
 
 class StopForwarder:
-    """A thread that receives stop requests from other instances in `group` until `close` is called.
+    """A thread that receives stop requests for an instance in `group` until `close` is called.
 
-    For each stop request, the thread calls `stop(request_id)`, which returns whether this instance
-    was running the request. `name` is the name of this instance's abstract socket. If a connection
+    The requests come from other instances in `group` and from other models on the server. For each
+    stop request, the thread calls `stop(request_id)`, which returns whether this instance was
+    running the request. `name` is the name of this instance's abstract socket. If a connection
     sends no data for `timeout_s` seconds, it is closed.
     """
 
@@ -56,7 +57,7 @@ class StopForwarder:
         return any(forward_stop(self._group, request_id, exclude=self.name))
 
     def close(self) -> None:
-        """Close the socket and stop the thread."""
+        """Close the socket, and wait at most `_TIMEOUT_S` seconds for the thread to stop."""
         # Shut the socket down first, because `close` alone does not interrupt `accept`.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -79,7 +80,7 @@ class StopForwarder:
 def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
     """Send a stop request to the instances in `group`, except the one with the socket `exclude`.
 
-    Return, for each of these instances, whether it was running the request.
+    Return, for each of these instances, whether it responded that it was running the request.
     """
     # The last field of a line is the socket's name. Collect the names in a set, because an accepted
     # socket has the same name as its listener.
@@ -124,7 +125,8 @@ def _prefix_of(group: str) -> str:
 
 
 def _send_stop(name: str, request_id: str) -> bool:
-    # Ignore connection errors: they mean that the instance has just exited, so it runs no request.
+    # Ignore connection errors. Usually, the instance has just exited, so it is not running the
+    # request. The instance may also hang, or another user may have bound the socket's name.
     with contextlib.suppress(OSError), connect(name, _TIMEOUT_S) as sock:
         sock.sendall(request_id.encode())
         sock.shutdown(socket.SHUT_WR)

@@ -1,7 +1,7 @@
 """The main loop of an engine worker, which receives commands over sockets.
 
 The main thread runs the engine's steps, and reader threads convert frames to commands. The worker
-exits when the socket closes, so it never outlives the Triton model that started it.
+exits when the Triton model that started it exits or closes its socket.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ from .abstract_socket import is_same_user
 from .client_connection import CLIENT_SHIFT, REQUEST_ID_MASK, ClientConnection
 from .protocol import ProtocolError, read_frame
 
-# The interval in seconds at which an idle worker sends statistics, so that gauges return to zero.
+# The maximum interval in seconds at which an idle worker sends statistics, so that gauges return to
+# zero.
 _IDLE_STATS_PERIOD_S = 0.5
-# The interval in seconds at which the worker sends a ping to each client.
+# The minimum interval in seconds between two pings to a client. The worker sends no pings during an
+# engine step.
 _PING_PERIOD_S = 0.5
-# A client with more unanswered pings is disconnected.
+# A client with more than this number of unanswered pings is disconnected.
 _MAX_UNANSWERED_PINGS = 60
-# A client that does not read for this number of seconds is disconnected.
+# A client is disconnected if sending a message to it blocks for this number of seconds.
 _SEND_TIMEOUT_S = 5.0
-# If the engine has been idle for this number of seconds, the worker submits a self-test request for
-# one token. The request's id contains a client number that no client has.
+# If an idle engine has not returned updates for this number of seconds, the worker submits a
+# self-test request with one prompt token. The request's id contains a client number that no client
+# has.
 _SELF_TEST_PERIOD_S = 30.0
 _SELF_TEST_ID = 1 << 60
 
@@ -94,13 +97,17 @@ class Worker:
         self._stages_s = dict(stages_s)
         self._stats_period_s = stats_period_s
         self._stats_due_s = 0.0
-        # Pairs of a client and its command. The command is None if the client has disconnected.
+        # Pairs of a client and its command. The command is None if the connection has ended.
         self._commands: queue.SimpleQueue[tuple[ClientConnection, dict[str, Any] | None]] = (
             queue.SimpleQueue()
         )
 
     def run(self) -> None:
-        """Serve until the owner closes the socket."""
+        """Serve until the owner closes the socket.
+
+        If the engine fails, raise its exception. If the owner sends an invalid command, raise the
+        error that it causes.
+        """
         # If the connection breaks, the owner has exited, so return without an error.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._serve()
@@ -194,7 +201,9 @@ class Worker:
     def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
         """Handle the queued commands. If the engine is idle, wait for a command first.
 
-        Return the updates that result from the commands, and whether the owner is still connected.
+        The wait takes at most `_idle_wait_s` seconds. If the engine is still idle afterwards and a
+        self-test is due, start it. Return the updates that result from the commands, and whether
+        the owner is still connected.
         """
         updates: list[SequenceUpdate] = []
         try:
@@ -216,7 +225,10 @@ class Worker:
         return updates, False
 
     def _start_self_test(self) -> None:
-        """Submit a request for one token, whose updates are not sent to any client."""
+        """Submit a request with one prompt token, whose updates are not sent to any client.
+
+        The request generates one token, unless the engine computes embeddings.
+        """
         self._self_test_due_s = time.monotonic() + self._self_test_period_s
         limits = self._engine.limits
         token, num_tokens = min(1, limits.vocab_size - 1), int(not limits.computes_embeddings)
@@ -263,7 +275,8 @@ class Worker:
     def _disconnect_on_error(self, client: ClientConnection, action: Callable[[], None]) -> None:
         """Run `action`. If it raises `OSError`, disconnect the client.
 
-        If the client is the owner and its connection broke, reraise the error instead.
+        If the client is the owner, stop sending to it after a `BlockingIOError`, and reraise any
+        other `OSError`.
         """
         try:
             action()
@@ -278,10 +291,10 @@ class Worker:
             self._disconnect(client)
 
     def _stop_sending_to_owner(self) -> None:
-        """Cancel the requests of an owner that does not read, and keep serving other clients.
+        """Cancel the owner's requests and stop sending to it, but keep serving other clients.
 
-        When the owner reads again, it detects that the connection has ended and restarts the
-        worker.
+        The owner has stopped reading messages or answering pings. When the owner reads again, it
+        detects that the connection has ended and restarts the worker.
         """
         write_log("E", "the model that started the engine worker does not read its responses")
         self._owner.reads = False

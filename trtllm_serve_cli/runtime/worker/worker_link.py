@@ -53,7 +53,7 @@ class WorkerLink:
         self._on_stats = on_stats
         self._on_step = on_step
         self._lock = threading.Lock()
-        # A lock for writing frames. A write may block, so it must not hold `_lock`.
+        # A lock for writing frames. A write may block, so the writing thread must not hold `_lock`.
         self._sending = threading.Lock()
         self._response_threads = ResponseThreads(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
@@ -72,8 +72,9 @@ class WorkerLink:
         """Send a request with these `GenerationRequest` fields, and return the request's id.
 
         `on_update` is called for each update, from one thread at a time, until `forget` or `cancel`
-        is called. No update follows an update with an error. Raise `WorkerFailed` if no worker is
-        running or the request is too large.
+        is called. After an update with an error, the worker sends no more updates of the request.
+        Raise `WorkerFailed` if no worker is connected, the connection fails or the request is too
+        large.
         """
         request = GenerationRequest(id=next(self._ids), **fields)
         with self._lock:
@@ -109,7 +110,10 @@ class WorkerLink:
             raise WorkerFailed("the engine worker has died; retry the request") from error
 
     def _read_until_closed(self) -> str:
-        """Deliver updates until the connection ends. Return the error if a frame was invalid."""
+        """Deliver updates until the connection ends.
+
+        Return the error if a frame was invalid, or an empty string otherwise.
+        """
         sock, failure = self._sock, ""
         assert sock is not None
         try:
@@ -171,11 +175,10 @@ class WorkerLink:
 def _parse_steps(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[list[SequenceUpdate], EngineStats | None]:
-    """Return the updates of all steps, and the latest statistics. The statistics are None if no
-    step contains any.
+    """Return the updates of all steps, merged per sequence, and the latest statistics.
 
-    Raise `ProtocolError` if a message is not a step. The updates of such a message are lost, so the
-    connection cannot continue.
+    The statistics are None if no step contains any. Raise `ProtocolError` if a message is not a
+    step. The updates of such a message are lost, so the connection cannot continue.
     """
     try:
         entries = [entry for message in messages for entry in message["updates"]]
@@ -232,8 +235,8 @@ class SharedWorkerClient(WorkerLink):
     def wait_until_open(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Wait until a worker has loaded its engine. The loading time is not limited.
 
-        Raise `WorkerFailed` if the worker could not load its engine, or if no worker has listened
-        for `timeout_s` seconds.
+        If the worker could not load its engine, or if no worker has listened for `timeout_s`
+        seconds, close this client and raise `WorkerFailed`.
         """
         last_seen_s = time.monotonic()
         while not self.is_open:
@@ -252,7 +255,7 @@ class SharedWorkerClient(WorkerLink):
             self._closing.wait(_RECONNECT_S / 4)
 
     def close(self) -> None:
-        """Close the connection. Requests in flight fail."""
+        """Close the connection, and stop reconnecting. Requests in flight fail."""
         with self._lock, contextlib.suppress(OSError):
             self._closing.set()
             if (sock := self._sock or self._loading) is not None:

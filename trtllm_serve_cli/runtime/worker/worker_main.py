@@ -56,7 +56,10 @@ def load_engine(
 
 
 def _listen(name: str) -> socket.socket | None:
-    """Listen on the abstract socket `name`. Return None if the name is empty or in use."""
+    """Listen on the abstract socket `name`.
+
+    Return None if the name is empty or cannot be bound, usually because it is in use.
+    """
     if not name:
         return None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -70,7 +73,7 @@ def _listen(name: str) -> socket.socket | None:
 
 
 def _listen_when_free(name: str, worker: Worker) -> None:
-    """Wait until the socket name `name` is free, then accept clients.
+    """Wait until the socket name `name` is free, then accept clients until the listener is closed.
 
     While Triton reloads a model, the previous worker still uses the name.
     """
@@ -93,7 +96,10 @@ def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
 def main(
     load: Callable[[str, dict[str, Any], Callable[[], None]], Engine] = load_engine,
 ) -> None:
-    """Load the engine, send `ready` or the error, and serve the socket that `--fd` specifies."""
+    """Load the engine, send `ready` or the error, and serve the socket that `--fd` specifies.
+
+    Exit the process when the worker stops. If the engine cannot be loaded, reraise the exception.
+    """
     stages = StageTimer()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", required=True)

@@ -35,11 +35,14 @@ _END_TIMEOUT_S = 15.0
 class WorkerProcess(WorkerLink):
     """An engine worker process, which is restarted whenever it dies until `close` is called.
 
-    `on_state(is_up, num_restarts)` is called when the worker starts, dies or cannot be restarted.
-    Exceptions in `on_stats` and `on_state` are logged. `command` is the command that starts a
-    worker, without the worker's options. By default, the interpreter `python` runs this package's
-    worker. `python_path` is the folder of the worker's package, by default the folder of this
-    package. If `logs_start` is set, the durations of a worker's startup stages are logged.
+    `on_state(is_up, num_restarts)` is called when the worker is ready, when it dies, and when an
+    attempt to restart it fails. Exceptions in `on_stats` and `on_state` are logged. `command` is
+    the command that starts a worker, without the worker's options. By default, the interpreter
+    `python` runs this package's worker. If `python` is empty, the first `python3` in PATH is used.
+    `python_path` is the folder that contains the worker's package, by default the folder that
+    contains this package. `first_backoff_s` is the time before the first restart. The time doubles
+    for each further attempt. If `logs_start` is set, the durations of a worker's startup stages are
+    logged.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class WorkerProcess(WorkerLink):
 
     @property
     def pid(self) -> int | None:
-        """The process id of the worker, or None if it is not running."""
+        """The process id of the worker, or None if the worker is not connected."""
         return self._process.pid if self._process and self._sock else None
 
     def close(self) -> None:
@@ -89,7 +92,8 @@ class WorkerProcess(WorkerLink):
                     sock.shutdown(socket.SHUT_RDWR)
         if process is not None:
             if sock is None:
-                # The worker is still loading its engine or is dead, so it has no socket to close.
+                # The worker is still loading its engine or is dead, so `_sock` is not set, and
+                # closing it cannot stop the worker.
                 process.kill()
             _wait_for_end(process)
         if self._monitor is not None:
