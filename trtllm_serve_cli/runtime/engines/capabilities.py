@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An optional feature. A request uses it by setting any of `tensors`.
+    """An optional feature.
 
-    An input can have different names in different models, for example `runtime_top_k` and `top_k`.
-    `tensors` contains all names of each input. If the feature has no tensors, `fields` contains the
-    fields or the endpoint of the OpenAI API that use the feature.
+    A request uses it by setting any of `tensors` to a value that is not zero, false or empty. An
+    input can have different names in different models, for example `runtime_top_k` and `top_k`, and
+    `tensors` contains all of its names. If the feature has no tensors, `fields` contains the fields
+    or the endpoint of the OpenAI API that use the feature.
     """
 
     name: str

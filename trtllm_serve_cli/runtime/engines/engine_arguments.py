@@ -83,7 +83,7 @@ class ArgumentTable:
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
     """Return the arguments in `one` and `other`. Values in `other` override values in `one`.
 
-    If both mappings contain the same argument group, merge the groups in the same way.
+    If both mappings contain the same argument group, return the arguments of both groups.
     """
     merged = dict(one)
     for key, value in other.items():

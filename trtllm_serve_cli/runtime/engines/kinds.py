@@ -1,7 +1,7 @@
 """Find the runtime description of an engine kind by its name.
 
-Models in Triton and engine workers use this module. The description of the engine kind NAME is
-`KIND` in `engines/NAME/kind.py`.
+Triton's models, engine workers and the command line use this module. The description of the engine
+kind NAME is `KIND` in `engines/NAME/kind.py`.
 """
 
 from __future__ import annotations

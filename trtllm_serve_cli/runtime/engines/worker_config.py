@@ -10,9 +10,10 @@ from ..triton.parameters import Parameters
 
 
 def scheduler_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration that all workers need that load an engine from a folder.
+    """Return the common values in the configurations of `openvino` and `sim` workers.
 
-    Each engine kind adds further values.
+    Both engine kinds add further values. Workers that compute embeddings use `embedding_config`
+    instead.
     """
     return {
         "engine_dir": parameters.text("gpt_model_path"),
@@ -29,7 +30,7 @@ def scheduler_config(parameters: Parameters) -> dict[str, Any]:
 def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """Return the configuration for a worker that serves a checkpoint with an engine package.
 
-    The worker passes `arguments`, which are in `llm`, to the engine package. All other values
+    The worker passes `llm`, a copy of `arguments`, to the engine package. All other values
     configure the worker itself.
     """
     config: dict[str, Any] = {

@@ -48,7 +48,8 @@ class ClientConnection:
     def ping(self) -> None:
         """Send a ping.
 
-        Raise `BlockingIOError` if too many pings are unanswered, or `OSError` if sending fails.
+        Raise `BlockingIOError` if too many pings are unanswered or sending times out, or another
+        `OSError` if the connection fails.
         """
         if self.num_unanswered is not None:
             self.num_unanswered += 1

@@ -7,8 +7,8 @@ A frame is a length (four bytes, big-endian), followed by that many bytes of JSO
 
 The first message of the worker is `ready` or `failed`. After `ready`, the worker sends a `step`
 message to each model whose requests have updates from an engine step. The message contains the
-updates of all these requests. At regular intervals, the message to the model that started the
-worker also contains `stats`, even if it contains no updates:
+updates of all these requests. At regular intervals, the worker also sends `stats` to the model that
+started it, in a `step` message that may contain no updates. These are the worker's messages:
 
     {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...],
      "for_guests": {"excludes_input": false}, "stages_s": {"load_engine": 1.52, ...}}

@@ -83,7 +83,10 @@ def _listen_when_free(name: str, worker: Worker) -> None:
 
 
 def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
-    """Send a frame to the clients whose connections have not been accepted yet."""
+    """Send a frame to the clients whose connections have not been accepted yet.
+
+    Clients of other users receive no frame. Close all these connections.
+    """
     listener.setblocking(False)
     with contextlib.suppress(OSError):
         while True:

@@ -33,7 +33,7 @@ _END_TIMEOUT_S = 15.0
 
 
 class WorkerProcess(WorkerLink):
-    """An engine worker process, which is restarted whenever it dies until `close` is called.
+    """An engine worker process. It is restarted whenever it dies, until `close` is called.
 
     `on_state(is_up, num_restarts)` is called when the worker is ready, when it dies, and when an
     attempt to restart it fails. Exceptions in `on_stats` and `on_state` are logged. `command` is

@@ -299,8 +299,8 @@ class OpenVinoEngine:
         """Return the updates for one request from the last step.
 
         New tokens are returned after each step if the request generates a single sequence.
-        Otherwise, all sequences are returned when the request ends. If the pipeline has dropped the
-        request, because it does not fit in the KV cache, return an error update.
+        Otherwise, all sequences are returned when the request ends. If the pipeline has ignored the
+        request because it does not fit in the KV cache, return an error update.
         """
         status = running.handle.get_status()
         if status == _STATUS.IGNORED:

@@ -51,8 +51,8 @@ class CheckedGuide:
     """The result of a check.
 
     `problem` is the reason why the guide cannot be used, or an empty string if the guide is valid.
-    `compile_s` is the CPU time of the first token, and `sampling_s` is the CPU time of all other
-    tokens. Both are 0 if the guide cannot be used.
+    `compile_s` is the CPU time for compiling the guide and sampling the first token. `sampling_s`
+    is the CPU time for sampling all other tokens. Both are 0 if the guide cannot be used.
     """
 
     problem: str = ""

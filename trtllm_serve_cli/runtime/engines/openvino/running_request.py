@@ -50,7 +50,10 @@ class RunningRequest:
     last_token_ns: int = 0
 
     def read(self) -> dict[int, NewTokens]:
-        """Return the tokens since the last call, by the pipeline's sequence id."""
+        """Return the new tokens of each sequence since the last call.
+
+        The keys are the pipeline's sequence ids. Sequences without new output are omitted.
+        """
         new: dict[int, NewTokens] = {}
         while self.handle.can_read():
             for sequence, output in self.handle.read().items():

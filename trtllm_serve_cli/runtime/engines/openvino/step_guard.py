@@ -21,13 +21,13 @@ LIMIT_S = 1.0
 # Inference may take this many times as long as expected, for example on a busy machine.
 _TOLERANCE = 4
 _NUM_SLOW_STEPS = 2
-# The weight of the steps so far when a step without guides is added.
+# When a step without guides is added, the weight of all earlier steps is multiplied by this factor.
 _DECAY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The elapsed time of a step, and the CPU time of the process and of the calling thread."""
+    """The elapsed time of a step, and the CPU times of the process and of the calling thread."""
 
     elapsed_s: float
     process_s: float

@@ -68,7 +68,7 @@ class StepWork:
 class SchedulerLimits:
     """The limits of the simulated scheduler.
 
-    The fields are named after TensorRT-LLM's parameters.
+    The fields are named after the parameters of TensorRT-LLM and its Triton backend.
     """
 
     max_batch_size: int = 256
