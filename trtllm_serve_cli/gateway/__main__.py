@@ -1,6 +1,7 @@
-"""Run a gateway until it receives SIGTERM.
+"""Run a gateway until it receives SIGTERM or SIGINT.
 
-python -m trtllm_serve_cli.gateway CONFIG           serve, with as many processes as configured
+python -m trtllm_serve_cli.gateway CONFIG           serve as the file CONFIG specifies, in one or
+                                                    more processes
 python -m trtllm_serve_cli.gateway --member INDEX   serve as one of these processes; the
                                                     configuration is on standard input
 """
@@ -20,7 +21,7 @@ from trtllm_serve_cli.gateway.process_pool import (
 
 
 def main() -> None:
-    """Read the configuration and start serving. With `--member`, run as one process of the pool."""
+    """Read the configuration and serve. With `--member`, serve as one process of the pool."""
     if sys.argv[1] == MEMBER_OPTION:
         from trtllm_serve_cli.gateway.server import serve
 

@@ -69,7 +69,7 @@ ROUTES = (
     Route("/v2{path:path}", kserve.pass_to_triton, methods=["GET", "POST", "PUT", "DELETE"]),
 )
 
-# The response headers that scripts in web pages may read.
+# The response headers that scripts in web pages of other origins may read.
 _EXPOSED_HEADERS = (
     "retry-after",
     "x-request-id",
@@ -88,8 +88,9 @@ def build_app(
 ) -> Starlette:
     """Return the gateway's application.
 
-    Tests pass a `registry` with models that are already loaded. `usage` is the table of per-key
-    usage that the gateway's processes share.
+    By default, the application creates a registry and loads the models of `config`. Tests pass a
+    `registry` with models that are already loaded. `usage` is the table of per-key usage that the
+    gateway's processes share, or None if there is only one process.
     """
     log = AccessLog(config.log_format)
     known = registry or ModelRegistry(config, log.record_start, log.record_refusal)
@@ -148,7 +149,7 @@ async def _beat() -> None:
 def _plan_middleware(
     config: GatewayConfig, report: Callable[[Call], None], tracer: Tracer | None
 ) -> list[Middleware]:
-    """Return the middleware, outermost first.
+    """Return the middleware, outermost first: CORS, if it is configured, and the guard.
 
     CORS is outermost, so that web pages can also read the responses to rejected requests.
     """

@@ -20,11 +20,12 @@ DEFAULT_MAX_IN_FLIGHT = 4096
 DEFAULT_MAX_WAITING = 4096
 DEFAULT_RECEIVE_TIMEOUT_S = 30.0
 DEFAULT_SEND_TIMEOUT_S = 60.0
-# Open files of a gateway process that are not the connections of running and waiting requests, for
-# example its connections to servers, its libraries and idle connections.
+# The number of open files to allow for each gateway process in addition to the connections of
+# running and waiting requests: connections to servers, libraries and idle client connections.
 _OTHER_OPEN_FILES = 256
 
-# The addresses at which clients on this machine reach a gateway that listens on all addresses.
+# Maps the bind addresses that stand for all addresses to the addresses at which clients on this
+# machine reach the gateway.
 _LOOPBACKS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -33,9 +34,10 @@ class ServedModel:
     """A model behind the gateway.
 
     Clients select the model by `name`. `text_model` is the name of the Triton model that accepts
-    text prompts. `endpoint` is the server that runs the model. `tokenizer_dir` is the tokenizer
-    folder to use if the model's Triton configuration does not specify one. `created_at` is the time
-    when the model was imported, in seconds since the epoch, or None if it is unknown.
+    text prompts. `endpoint` contains the addresses of the server that runs the model.
+    `tokenizer_dir` is the tokenizer folder to use if the Triton configurations of the model and of
+    the models that it calls do not specify one. `created_at` is the time when the model was
+    imported, in seconds since the epoch, or None if it is unknown.
     """
 
     name: str
@@ -51,21 +53,29 @@ class GatewayConfig:
 
     If `models` contains a name several times, requests for this model are distributed over the
     listed servers. `server_directory` is the state folder of the server that `tllm start`
-    supervises, or None if the servers run elsewhere. `chat_template` replaces the models' own
+    supervises, or None if tllm did not start the servers. `chat_template` replaces the models' own
     templates. If `generation_config` is "auto", the sampling parameters in each model's
     `generation_config.json` are the defaults. `tool_parser` is the name of a tool call format in
     `prompts/tools/formats.py`, or None to detect the format from the model's template.
     `tokenizer_dir` replaces the tokenizer folders of all models. Clients may load LoRA adapters
-    from folders below `runtime_lora_dir`. `keys_file` contains the hashed API keys. If `key_policy`
-    is "auto", a key is required if this file exists. If `key_policy` is "on", a key is always
-    required. `max_header_bytes` and `max_body_bytes` limit the size of a request. A request is
-    rejected if its headers or its body have not arrived after `receive_timeout_s`. At most
-    `max_in_flight` requests run at the same time, and at most `max_waiting` more are queued. A
-    client that does not read its response is disconnected after `send_timeout_s`. `log_format` is
-    the format of the access log. `otlp_traces` is the URL that receives the spans of requests, or
-    None if requests are not traced. One in `trace_rate` requests without a `traceparent` header is
-    traced. `supervisor_token` is the API key of the warm-up requests that the server's supervisor
-    sends, or "".
+    from folders below `runtime_lora_dir`; if it is None, they may not load adapters.
+
+    `keys_file` contains the hashed API keys. If `key_policy` is "auto", a key is required once this
+    file exists. If it is "on", a key is always required. If it is "off", keys are not checked.
+    `cors_origins` are the origins of the web pages that may send requests. With `tls_certificate`
+    and `tls_key`, the gateway serves HTTPS.
+
+    `max_header_bytes` and `max_body_bytes` limit the size of a request. A request is rejected if
+    its headers have not arrived after `receive_timeout_s`, or its body after another
+    `receive_timeout_s`. At most `max_in_flight` requests run at the same time, and at most
+    `max_waiting` more are queued; the gateway's `num_processes` processes share both numbers
+    equally. A client that stops reading a stream is disconnected at most two `send_timeout_s`
+    later. When the gateway stops, requests in flight have `drain_s` seconds to finish.
+
+    `log_format` is the format of the access log. `otlp_traces` is the URL that receives the spans
+    of requests, or None if requests are not traced. One in `trace_rate` requests without a
+    `traceparent` header is traced. `supervisor_token` is the API key of the warm-up requests that
+    the server's supervisor sends, or "".
     """
 
     models: tuple[ServedModel, ...]
@@ -109,7 +119,7 @@ class GatewayConfig:
         return num_requests + _OTHER_OPEN_FILES
 
     def to_json(self) -> str:
-        """Return the configuration as JSON, including the servers' tokens."""
+        """Return the configuration as JSON, including the tokens of the servers and supervisor."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     @classmethod

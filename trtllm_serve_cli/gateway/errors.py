@@ -13,15 +13,16 @@ import msgspec
 
 from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 
-# Maps HTTP status codes to error types. All other statuses below 500 have the type
-# `invalid_request_error`.
+# Maps HTTP status codes to error types. All other statuses have the type `invalid_request_error`
+# if they are below 500, or `server_error` if not.
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
-# Maps HTTP status codes to Anthropic's error types.
+# Maps HTTP status codes to Anthropic's error types. All other statuses have the type
+# `invalid_request_error` if they are below 500, or `api_error` if not.
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -32,7 +33,7 @@ _ANTHROPIC_TYPES = {
 }
 # Both APIs use the same paths for models. Only Anthropic's clients send this header.
 _ANTHROPIC_HEADER = b"anthropic-version"
-# Seconds until a client may retry a request that the server could not accept.
+# Seconds until a client may retry a request that the gateway or the engine could not accept.
 RETRY_AFTER_S = 1
 
 
@@ -40,8 +41,9 @@ class ApiError(Exception):
     """An error response with an HTTP status.
 
     `param` is the request field that caused the error. `code` is a machine-readable error code.
-    `retry_after_s` is the value of the Retry-After header, and `headers` are additional headers.
-    `reason` identifies the limit that rejected the request, for metrics and the access log.
+    `retry_after_s` is the value of the Retry-After header, or None to omit this header. `headers`
+    are additional headers. `reason` identifies the limit that rejected the request, for metrics
+    and the access log, and is empty for all other errors.
     """
 
     def __init__(
@@ -65,9 +67,10 @@ class ApiError(Exception):
         self._headers = dict(headers or {})
 
     def rename(self, params: Mapping[str, str]) -> None:
-        """Replace the name of the field that caused the error.
+        """Replace the name of the field that caused the error, also at the start of the message.
 
-        `params` maps the field names of chat completions to those of another API.
+        `params` maps the field names of chat completions to those of another API. Fields that it
+        does not contain keep their names.
         """
         if (name := params.get(self.param or "")) is None:
             return
@@ -84,7 +87,7 @@ class ApiError(Exception):
     def body(self, scope: Mapping[str, Any] | None = None) -> bytes:
         """Return the response body in the format of the API that the request uses.
 
-        `scope` is the request's ASGI scope.
+        `scope` is the request's ASGI scope. If it is None, use the format of OpenAI's API.
         """
         if scope is not None and is_anthropic(scope):
             return self.anthropic_body()
@@ -108,7 +111,7 @@ class ApiError(Exception):
         )
 
     def headers(self) -> dict[str, str]:
-        """Return the additional headers of the response."""
+        """Return the additional headers of the response, which can include Retry-After."""
         if self.retry_after_s is None:
             return self._headers
         return {**self._headers, "retry-after": str(self.retry_after_s)}
@@ -124,12 +127,12 @@ def is_anthropic(scope: Mapping[str, Any]) -> bool:
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return the error for a request that the client must change."""
+    """Return the error (400) for a request that the client must change."""
     return ApiError(400, message, param=param, code=code)
 
 
 def model_not_found(name: str, known: tuple[str, ...]) -> ApiError:
-    """Return the error for an unknown model."""
+    """Return the error (404) for an unknown model. The message lists the names in `known`."""
     available = ", ".join(known) or "none"
     return ApiError(
         404,
@@ -140,12 +143,16 @@ def model_not_found(name: str, known: tuple[str, ...]) -> ApiError:
 
 
 def unavailable(message: str) -> ApiError:
-    """Return the error for a request that the client may retry after `RETRY_AFTER_S`."""
+    """Return the error (503) for a request that the client may retry after `RETRY_AFTER_S`."""
     return ApiError(503, message, code="service_unavailable", retry_after_s=RETRY_AFTER_S)
 
 
 def engine_error(message: str, *, is_rejected: bool) -> ApiError:
-    """Return the error for a request that the engine rejected or could not complete."""
+    """Return the error for a request that the engine rejected or could not complete.
+
+    `message` is the engine's error message. `is_rejected` is set if the request, not the engine, is
+    the cause.
+    """
     if is_rejection(message):
         return ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
     if "retry the request" in message or "is being unloaded" in message:

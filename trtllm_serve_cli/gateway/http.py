@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
 from trtllm_serve_cli.gateway.schema.marks import check_rejected
 
-# If a body exceeds the limit, up to this many additional bytes are read and discarded.
+# If a body exceeds the limit, the gateway reads and discards up to this many additional bytes.
 _MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 Body = TypeVar("Body", bound=msgspec.Struct)
 Result = TypeVar("Result")
@@ -27,7 +27,7 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
     """Return the request's body, and store its size in `request.state.num_body_bytes`.
 
     Raise `ApiError` with status 413 if the body exceeds `max_bytes`, or 408 if it does not arrive
-    within `timeout_s`.
+    within `timeout_s`. Raise `ClientDisconnect` if the client disconnects.
     """
     try:
         body = await asyncio.wait_for(_read_body(request, max_bytes), timeout_s)
@@ -77,9 +77,9 @@ def _too_large(max_bytes: int) -> ApiError:
 async def read_json(request: Request, kind: type[Body]) -> Body:
     """Read the request's JSON body, and return it as an instance of `kind`.
 
-    Raise `ApiError` with status 400 if the JSON or a field is invalid or a field is not supported,
-    408 if the body arrives too slowly, 413 if it is too large, or 415 if the content type is not
-    JSON.
+    Raise `ApiError` with status 415 if the content type is not JSON, 413 if the body is too large,
+    408 if it does not arrive in time, or 400 if the JSON is invalid or nested too deeply, or if a
+    field is invalid or not supported. A request without a content type is accepted.
     """
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:
@@ -94,8 +94,8 @@ async def read_json(request: Request, kind: type[Body]) -> Body:
 def decode_json(data: bytes, kind: type[Body]) -> Body:
     """Decode JSON, and return it as an instance of `kind`.
 
-    Raise `ApiError` (400) if `data` is not valid JSON, or if a field is invalid or not supported.
-    The error names the field.
+    Raise `ApiError` (400) if `data` is not valid JSON or is nested too deeply, or if a field is
+    invalid or not supported. An error that concerns a field contains its name.
     """
     try:
         body = msgspec.json.decode(data, type=kind)
@@ -129,8 +129,9 @@ def json_response(content: Any, status: int = 200) -> JsonResponse:
 class EventStream(Response):
     """A response that streams server-sent events.
 
-    `events` yields the bytes of one or more complete events. The iterator is closed when the
-    client disconnects or does not read for `send_timeout_s` seconds.
+    `events` yields the bytes of the stream in chunks, which need not end with an event. The
+    iterator is closed when the stream ends, when the client disconnects, or when the client stops
+    reading; `_SendWatchdog` detects this with the timeout `send_timeout_s`.
     """
 
     def __init__(self, events: AsyncGenerator[bytes, None], send_timeout_s: float) -> None:
@@ -167,10 +168,12 @@ class EventStream(Response):
 
 
 class _SendWatchdog:
-    """A timer that cancels a task if a send stalls for longer than `timeout_s`.
+    """A timer that cancels a task if a send stalls.
 
-    A stream uses one timer for all chunks, because a separate timeout for each chunk would use much
-    more CPU time.
+    The timer checks the task every `timeout_s` seconds. It cancels the task if a send is pending
+    and no send has completed since the previous check, so a stalled send ends after at most twice
+    this time. A stream uses one timer for all chunks, because a separate timeout for each chunk
+    would use much more CPU time.
     """
 
     def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:
@@ -198,7 +201,7 @@ class _SendWatchdog:
 async def run_while_connected(
     receive: Receive, work: Callable[[], Awaitable[Result]]
 ) -> Result | None:
-    """Run `work` while the client is connected.
+    """Run `work` while the client is connected, and return its result.
 
     If the client disconnects, cancel `work` and return None. The request's body must already have
     been read.

@@ -33,10 +33,13 @@ _OPEN_TIMEOUT_S = 10.0
 
 
 class ModelRegistry:
-    """The gateway's models. Each model is available as soon as its server has loaded it.
+    """The gateway's models.
 
-    When a model becomes available, `on_loaded` is called with its name and the duration of each
-    loading stage. If a model cannot be served, `on_refused` is called with its name and the reason.
+    A model becomes available when its server is ready and the gateway has loaded its tokenizer. If
+    several servers run a model, the first one is sufficient. Each time that the gateway has
+    connected to one of a model's servers, `on_loaded` is called with the model's name and the
+    duration of each loading stage in seconds. If the gateway cannot serve the model of a server,
+    `on_refused` is called with its name and the reason.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class ModelRegistry:
         # it cannot be served at all (`_refused`).
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
-        # The names of the adapters that clients have loaded.
+        # The names of the adapters that clients have loaded and not unloaded.
         self._runtime_adapters: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         # Load one tokenizer at a time, because concurrent first imports of transformers fail.
@@ -69,7 +72,7 @@ class ModelRegistry:
         self._tasks = [asyncio.create_task(self._load(each)) for each in self._config.models]
 
     async def close(self) -> None:
-        """Close the connections of all models."""
+        """Stop loading models, and close the connections of all models."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -91,7 +94,10 @@ class ModelRegistry:
         raise model_not_found(name, tuple(dict.fromkeys((*names, *self._models))))
 
     def require_only_name(self) -> str:
-        """Return the name of the only model. Raise `ApiError` (400) if there are several."""
+        """Return the name of the only configured model.
+
+        Raise `ApiError` (400) if several models are configured.
+        """
         names = self.base_names
         if len(names) != 1:
             available = ", ".join(names)
@@ -115,7 +121,7 @@ class ModelRegistry:
         return model
 
     def list_loaded(self) -> list[LoadedModel]:
-        """Return the models that are available."""
+        """Return the models and adapters that are available."""
         return list(self._models.values())
 
     def has_name(self, name: str) -> bool:
@@ -123,16 +129,16 @@ class ModelRegistry:
         return name in self._models or name in self.base_names
 
     def has_runtime_adapter(self, name: str) -> bool:
-        """Return whether a client has loaded an adapter with this name."""
+        """Return whether a client has loaded, and not unloaded, an adapter with this name."""
         return name in self._runtime_adapters
 
     def add_runtime_adapter(self, adapter: LoadedModel) -> None:
-        """Add an adapter that a client has loaded, or replace it."""
+        """Add an adapter that a client has loaded. Replace an adapter with the same name."""
         self._models[adapter.name] = adapter
         self._runtime_adapters.add(adapter.name)
 
     def remove_runtime_adapter(self, name: str) -> bool:
-        """Remove an adapter that a client has loaded. Return False if the name is unknown."""
+        """Remove an adapter that a client has loaded, and return whether it existed."""
         if name not in self._runtime_adapters:
             return False
         self._runtime_adapters.remove(name)
@@ -140,7 +146,7 @@ class ModelRegistry:
         return True
 
     def find_problems(self) -> list[str]:
-        """Return a message for each model that cannot currently receive requests.
+        """Return a message for each configured model that cannot currently receive requests.
 
         Models that the gateway cannot serve at all are omitted.
         """
@@ -191,9 +197,11 @@ class ModelRegistry:
         known.backend.add(model.backend)
 
     def _add_adapters(self, model: LoadedModel) -> None:
-        """Add a model for each LoRA adapter that the engine worker has loaded.
+        """Add a model for each LoRA adapter that the engine worker loads when it starts.
 
-        The name of the model is the name of the adapter's folder.
+        The name of the model is the name of the adapter's folder. If a model with this name is
+        already available, skip the adapter. Add no models without a connection to the engine
+        worker.
         """
         if model.info.lora_prefetch_dir and isinstance(model.backend, WorkerBackend):
             for name in list_adapters(Path(model.info.lora_prefetch_dir)):
@@ -203,7 +211,8 @@ class ModelRegistry:
         return sum(each.name == name for each in self._config.models) > 1
 
     async def _connect(self, served: ServedModel, stages: StageTimer) -> LoadedModel:
-        # Use HTTP for a server on this machine, whose engine worker usually makes gRPC unnecessary.
+        # Use HTTP for the server that `tllm start` supervises. The gateway usually sends requests
+        # to its engine worker, and then does not have to import gRPC.
         interface: TritonInterface = "grpc" if self._config.server_directory is None else "http"
         info = await asyncio.to_thread(_fetch_info, served, interface)
         if self._config.tokenizer_dir is not None:
@@ -222,8 +231,11 @@ class ModelRegistry:
     async def _make_backend(
         self, served: ServedModel, info: ModelInfo, tokenizer: Tokenizer
     ) -> Backend:
-        """Connect to the model's engine worker if it has a socket on this machine, otherwise to
-        Triton.
+        """Return a backend for the model.
+
+        Connect to the engine worker if the server that `tllm start` supervises has started one.
+        Otherwise, connect to Triton, and raise `_CannotServe` if the core model does not accept
+        token ids.
         """
         core = info.name if info.embedding else info.name_of(CORE_MODEL)
         if self._config.server_directory is not None:
@@ -245,9 +257,10 @@ class ModelRegistry:
 
 
 def find_creation_time(served: ServedModel, info: ModelInfo) -> int:
-    """Return when the model was imported, or else when its tokenizer's folder was last changed.
+    """Return when the model was imported, in seconds since the epoch.
 
-    The value is the same in all processes of a gateway, and after a restart.
+    If this is unknown, return when the tokenizer's folder was last changed, or 0 if the folder
+    cannot be read. The value is the same in all processes of a gateway, and after a restart.
     """
     if served.created_at is not None:
         return served.created_at
@@ -257,14 +270,21 @@ def find_creation_time(served: ServedModel, info: ModelInfo) -> int:
 
 
 def find_defaults(config: GatewayConfig, info: ModelInfo) -> SamplingDefaults:
-    """Return the default sampling parameters of a model."""
+    """Return the default sampling parameters of a model.
+
+    There are no defaults if the configuration disables them, or if the tokenizer's folder, which
+    contains `generation_config.json`, is unknown.
+    """
     if config.generation_config == "off" or info.tokenizer_dir is None:
         return NO_DEFAULTS
     return read_sampling_defaults(Path(info.tokenizer_dir))
 
 
 def list_adapters(folder: Path) -> list[str]:
-    """Return the names of the adapters in `folder`. Each sub-folder is an adapter."""
+    """Return the names of the adapters in `folder`, or [] if it cannot be read.
+
+    Each subfolder is an adapter, unless its name starts with a dot.
+    """
     with contextlib.suppress(OSError):
         return sorted(
             each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != "."
@@ -280,7 +300,9 @@ def _fetch_info(served: ServedModel, interface: TritonInterface) -> ModelInfo:
     """Return the text model's settings.
 
     If its configuration does not set `tokenizer_dir` or `lora_prefetch_dir`, use the value from the
-    models that it calls. If `tokenizer_dir` is still missing, use the gateway's configuration.
+    `tensorrt_llm` or `preprocessing` model that it calls. If `tokenizer_dir` is still missing, use
+    the value in `served`. `settings_hash` covers the parameters of all these models. Raise
+    `NoServer` or `RequestFailed` if the text model's configuration cannot be fetched.
     """
     info = fetch_model_config(served.endpoint, served.text_model, interface)
     for role in (CORE_MODEL, "preprocessing"):
@@ -303,9 +325,10 @@ def _fetch_info(served: ServedModel, interface: TritonInterface) -> ModelInfo:
 async def open_worker(
     find: Callable[[], str | None], tokenizer: Tokenizer, timeout_s: float = _OPEN_TIMEOUT_S
 ) -> WorkerBackend:
-    """Connect to an engine worker that has already loaded its engine.
+    """Return a backend that is connected to an engine worker.
 
-    Raise `ApiError` (503) if the worker does not accept the connection in time.
+    `find` returns the name of the worker's socket, or None. Raise `ApiError` (503) if the worker
+    does not accept the connection and report that its engine is ready within `timeout_s`.
     """
     worker = WorkerBackend(find, tokenizer)
     deadline_s = time.monotonic() + timeout_s

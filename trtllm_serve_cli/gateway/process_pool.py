@@ -1,7 +1,8 @@
 """Run several gateway processes on one port.
 
-Each process binds the port with SO_REUSEPORT, so the kernel distributes connections among them. The
-first process does not serve requests; it only starts, restarts and stops the other processes.
+Each process binds the port with SO_REUSEPORT, so the kernel distributes the connections among the
+processes. Their parent process does not serve requests; it only reserves the port, and starts,
+restarts and stops the other processes.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ MEMBER_OPTION = "--member"
 _USAGE_FILE = "key-usage"
 _POLL_S = 0.2
 _RESTART_DELAY_S = 1.0
-# If a process exits within this time, it has failed to start, for example because its configuration
-# is invalid.
+# A process that exits within this time after its start counts as failed to start, for example
+# because its configuration is invalid.
 _STARTED_AFTER_S = 5.0
-# Time limit for a process to exit after its requests have ended.
+# Time that the processes have to exit in addition to the time for their requests (`drain_s`).
 _EXIT_S = 5.0
 
 
@@ -74,7 +75,10 @@ def bind_shared(config: GatewayConfig) -> socket.socket:
 
 
 def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
-    """Open the table of per-key usage that the processes share."""
+    """Open the table of per-key usage that the processes share.
+
+    The table is in the folder that the PROMETHEUS_MULTIPROC_DIR environment variable specifies.
+    """
     file = Path(os.environ[MULTIPROCESS_FOLDER]) / _USAGE_FILE
     return UsageTable(file, process_index, config.num_processes)
 
@@ -83,7 +87,7 @@ def serve_processes(config: GatewayConfig) -> int:
     """Run `config.num_processes` processes until SIGTERM or SIGINT, and return an exit code.
 
     Restart processes that die. If a process fails to start, stop all processes and return its exit
-    code.
+    code, or 1 if the code is not positive. Raise `OSError` if the port cannot be bound.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -142,7 +146,11 @@ class Member:
         self._ended_s: float | None = None
 
     def restart_if_dead(self) -> int | None:
-        """Restart the process if it has died. Return its exit code if it failed to start."""
+        """Restart the process `_RESTART_DELAY_S` seconds after it has died, and return None.
+
+        If it failed to start, do not restart it. Return its exit code, or 1 if the code is not
+        positive.
+        """
         code = self.process.poll()
         if code is None:
             return None
@@ -160,7 +168,10 @@ class Member:
 
 
 def _stop_all(pool: list[Member], timeout_s: float) -> None:
-    """Let the processes finish their requests. Kill any still running after `timeout_s`."""
+    """Send SIGTERM, so that the processes finish their requests and exit.
+
+    Kill the processes that are still running after `timeout_s`.
+    """
     for member in pool:
         member.process.terminate()
     deadline_s = time.monotonic() + timeout_s
@@ -177,7 +188,7 @@ def _shared_folder(config: GatewayConfig) -> Iterator[Path]:
     """Yield an empty folder in which the processes share metrics and per-key usage.
 
     If the server has a state folder, use a subfolder of it, which is removed with the state folder
-    even if the gateway was killed.
+    even if the gateway was killed. Otherwise, use a temporary folder.
     """
     if config.server_directory is None:
         with tempfile.TemporaryDirectory(prefix="tllm-gateway-") as temporary:

@@ -38,7 +38,10 @@ class Writer(Protocol):
         return b"data: " + error.body() + b"\n\n"
 
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
-        """Return the finish reasons of the sequences, in the terms of the response's API."""
+        """Return the finish reasons of the finished sequences, for the request's span.
+
+        By default, these are the reasons that the engine reported.
+        """
         return generation.finish_reasons
 
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
@@ -56,8 +59,9 @@ async def respond(
     """Generate a response to a request that has been admitted.
 
     If the client disconnects, the engine's requests are cancelled. A stream starts only after the
-    first tokens have arrived. Errors before that point are raised as `ApiError`, so that they are
-    returned with their own HTTP status.
+    first tokens have arrived. Raise `ApiError` if the prompts exceed the key's token limit, or if
+    the generation fails before the response has started, so that the client receives the error's
+    HTTP status.
     """
     charge_prompt(request, sum(len(plan.input_ids) for plan in plans))
     call = find_call(request.scope)
@@ -123,7 +127,7 @@ def _write_events(body: ResponseBody, writer: Writer, delta: TextDelta) -> bool:
 
 
 def _describe_end(call: Call, writer: Writer, generation: Generation) -> None:
-    """Record the outcome of the generation in `call`, for the request's span."""
+    """Record the outcome of the generation in `call` for the request's span, if it has one."""
     if call.span_id:
         call.finish_reasons = writer.finish_reasons(generation)
         call.num_cached_tokens = generation.num_cached_tokens

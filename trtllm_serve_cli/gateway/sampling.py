@@ -58,8 +58,8 @@ REQUIRED_FEATURES: Mapping[str, Feature] = {
     "lora_name": LORA,
 }
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")
-# `{"type": "json_object"}` allows only objects, but the engines' guide type `json` also allows
-# numbers, strings and arrays.
+# The JSON schema for `{"type": "json_object"}`, which allows only objects. The engines' guide type
+# `json` is not suitable, because it also allows numbers, strings and arrays.
 _ANY_OBJECT = {"type": "object"}
 # The parameters that set a guide, except for `response_format`. A guide restricts the generated
 # text, for example to a JSON schema.
@@ -86,11 +86,11 @@ def plan_generation(
     guide: tuple[str, str] | None = None,
     skips_special_tokens: bool | None = None,
 ) -> GenerationPlan:
-    """Return the engine's request for a prompt.
+    """Return the engine's request for a prompt, and how to convert its tokens to text.
 
-    If `max_tokens` is None, the response may fill the rest of the model's context. `guide`
-    overrides the guide in the body. Raise `ApiError` (400) if the prompt does not fit in the
-    context, or if a parameter is invalid or not supported by the engine kind.
+    If `max_tokens` is None, the response may fill the rest of the model's context. `guide` and
+    `skips_special_tokens` override the body. Raise `ApiError` (400) if the prompt and `max_tokens`
+    do not fit in the context, or if a parameter is invalid or not supported by the engine kind.
     """
     _check_stream(body)
     room = model.max_seq_len - len(input_ids)
@@ -165,8 +165,8 @@ def _too_long(model: LoadedModel, num_tokens: int, max_tokens: int | None, param
 def _plan_sampling(body: SamplingBody) -> dict[str, Any]:
     """Return the sampling fields. The defaults are OpenAI's: temperature 1 and top_p 1.
 
-    If no seed is set, use a random one, because TensorRT-LLM would otherwise always generate the
-    same text for a prompt.
+    Temperature 0 selects greedy decoding. If no seed is set, use a random one, because TensorRT-LLM
+    would otherwise always generate the same text for a prompt.
     """
     if body.temperature == 0:
         return {"top_k": 1}
@@ -198,7 +198,7 @@ def _encode_bad_words(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int
 
 
 def read_guide(body: SamplingBody) -> tuple[str, str] | None:
-    """Return the type and text of the request's guide, or None.
+    """Return the type and text of the request's guide, or None if it does not set a guide.
 
     Raise `ApiError` (400) if the request sets several guides, or if a guide is incomplete or not
     supported.
@@ -253,7 +253,7 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
 def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float], ...]:
     """Return the token ids with a nonzero bias, and their biases.
 
-    Raise `ApiError` (400) if a key of `logit_bias` is not a token id.
+    Raise `ApiError` (400) if a key of `logit_bias` is not a token id of the model.
     """
     if not body.logit_bias:
         return ()
@@ -273,13 +273,13 @@ def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float]
 
 
 def _check_capabilities(model: LoadedModel, body: SamplingBody, fields: Mapping[str, Any]) -> None:
-    """Raise `ApiError` (400) if the model's engine kind does not support a parameter."""
+    """Raise `ApiError` (400) if the engine kind does not support a parameter of the request."""
     for name in _list_used(body, fields):
         require_feature(model, name)
 
 
 def _list_used(body: SamplingBody, fields: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys of `REQUIRED_FEATURES` that a request uses."""
+    """Yield the keys of `REQUIRED_FEATURES` that the sampling parameters of a request use."""
     if fields["num_return_sequences"] > 1:
         yield "n" if body.num_choices > 1 else "best_of"
     if fields["return_log_probs"]:
@@ -310,7 +310,10 @@ def require_feature(model: LoadedModel, name: str) -> None:
 
 
 def find_obstacle(model: LoadedModel, name: str) -> str | None:
-    """Return why the model's engine kind does not support a parameter, or None if it does."""
+    """Return why the model's engine kind does not support a parameter, or None if it does.
+
+    Also return None if the engine kind is unknown, or if `name` is not in `REQUIRED_FEATURES`.
+    """
     kind = model.engine_kind
     feature = REQUIRED_FEATURES.get(name)
     if feature is None or kind not in kind_names():

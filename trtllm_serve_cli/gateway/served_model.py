@@ -28,11 +28,12 @@ NO_DEFAULTS = SamplingDefaults()
 class LoadedModel:
     """A model that can receive requests.
 
-    `name` is the model's name in API requests. `created` is the time when the model was created, in
-    seconds since the epoch. `sampling_defaults` are used for parameters that a request
-    does not set. If the model is a LoRA adapter, `lora_name` is the engine's name for the adapter,
-    and `root` is the name of its base model. `lora_folder` is set if the engine reads the adapter
-    from a folder at run time.
+    `name` is the model's name in API requests. `template` is None if the model has no chat
+    template. `created` is the time that `find_creation_time` returns or, for an adapter that a
+    client has loaded, the time of loading, in seconds since the epoch. `sampling_defaults` are used
+    for parameters that a request does not set. If the model is a LoRA adapter, `lora_name` is the
+    engine's name for the adapter, and `root` is the name of its base model. `lora_folder` is set if
+    the engine reads the adapter from a folder at run time.
     """
 
     name: str
@@ -52,13 +53,14 @@ class LoadedModel:
 
     @property
     def max_seq_len(self) -> int:
-        """The context length in tokens."""
+        """The context length in tokens, or 2**30 if it is unknown."""
         return self.info.max_seq_len or 1 << 30
 
     def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a prompt, which the request field `param` contains.
+        """Return the token ids of `text`, which comes from the request field `param`.
 
-        Raise `ApiError` (400) without encoding the text if it cannot fit in the context.
+        Raise `ApiError` (400), without encoding the text, if it has too many characters to fit in
+        the context.
         """
         limit = find_max_length(self.max_seq_len)
         if len(text) > limit:
@@ -89,7 +91,7 @@ class LoadedModel:
 
     @property
     def adapter_fields(self) -> dict[str, str]:
-        """The fields of a `GenerationRequest` that select the adapter.
+        """The fields of a `GenerationRequest` that select the adapter, or {} for a base model.
 
         The engine reads `lora_file` again if it has evicted the adapter or has been restarted.
         """

@@ -22,10 +22,11 @@ def serve(
     listener: socket.socket | None = None,
     usage: UsageTable | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the requests in flight.
+    """Serve until SIGTERM or SIGINT, then finish the requests in flight within `config.drain_s`.
 
     `listener` is a socket that is already bound to the gateway's port. By default, bind a new one.
-    `usage` is the per-key usage table that the gateway's processes share.
+    `usage` is the per-key usage table that the gateway's processes share, or None if there is only
+    one process. If the server cannot start, exit with a nonzero code.
     """
     if warning := describe_open_file_limit(config, raise_open_file_limit()):
         AccessLog(config.log_format).record_warning(warning)
@@ -52,7 +53,10 @@ def serve(
 
 
 def describe_open_file_limit(config: GatewayConfig, limit: int) -> str:
-    """Return a warning if `limit` open files are not enough for each process, otherwise ""."""
+    """Return a warning if `limit`, the limit of open files per process, is too low.
+
+    Otherwise, return "".
+    """
     if limit >= config.num_open_files:
         return ""
     return (
