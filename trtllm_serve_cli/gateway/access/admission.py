@@ -1,7 +1,7 @@
 """Decide whether a request that uses a model may run, and when it starts.
 
-A request is admitted before its prompt is rendered and encoded, because this work can take a
-second. Its prompt is charged to the key's limit afterwards.
+A request is admitted before its prompt is rendered and encoded, because this work can take
+seconds. Its prompt is charged to the key's limit afterwards.
 
 Long requests are processed in threads, so that they do not delay the tokens of other requests.
 Rendering and encoding 1 MB takes about 0.5 s, and up to 2 s for unusual texts. Tokenizers release
@@ -39,7 +39,8 @@ async def admit(request: Request, model: str, num_sequences: int = 1) -> None:
 
     The request body must already have been read. The ticket is stored in the request's `Call`, and
     `Guard` releases it after the response. Raise `ApiError` with status 404 if the key may not use
-    the model, 429 if the request exceeds a limit, or 499 if the client disconnects.
+    the model, 429 if the request exceeds a limit of the key or the queue is full, or 499 if the
+    client disconnects while the request waits.
     """
     check_model(request, model)
     call = find_call(request.scope)
@@ -57,10 +58,11 @@ async def admit(request: Request, model: str, num_sequences: int = 1) -> None:
 
 
 async def process(request: Request, work: Callable[[], Result]) -> Result:
-    """Return the result of `work`. If the request's body is long, call `work` in a thread.
+    """Return the result of `work`.
 
-    The request must have been admitted, so that its limits apply to the work. The work is completed
-    even if the client disconnects.
+    If the request's body has more than `LONG_TEXT` bytes, call `work` in a thread. The request must
+    have been admitted, so that the limits also apply to this work. The work is completed even if
+    the client disconnects.
     """
     if request.state.num_body_bytes <= LONG_TEXT:
         return work()
@@ -68,7 +70,10 @@ async def process(request: Request, work: Callable[[], Result]) -> Result:
 
 
 def charge_prompt(request: Request, num_tokens: int) -> None:
-    """Count the prompt's tokens. Raise `ApiError` (429) if they exceed the key's limit."""
+    """Record the number of prompt tokens, and charge them to the key's tokens-per-minute limit.
+
+    Raise `ApiError` (429) if they exceed this limit.
+    """
     call = find_call(request.scope)
     assert call.ticket is not None
     call.num_input_tokens = num_tokens

@@ -1,4 +1,4 @@
-"""Describe one HTTP request to the gateway, for limits, metrics and the access log."""
+"""Describe one HTTP request to the gateway, for limits, metrics, traces and the access log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.gateway.access.limits import Ticket
 
 # Key of the `Call` in the scope of an ASGI request.
 SCOPE_KEY = "tllm.call"
-# Longer paths are truncated in the log.
+# The maximum length of `Call.path`. Longer paths are truncated.
 _MAX_PATH = 256
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 # A W3C `traceparent`: version, trace id, parent id, flags. Version ff and all-zero ids are invalid.
@@ -29,12 +29,15 @@ _SAMPLED = 1
 class Call:
     """An HTTP request to the gateway, and the state of its response.
 
-    Times are from `time.perf_counter`. `model` is empty until the model has been looked up.
-    `rejected_by` is the limit that rejected the request, "key" if its API key is missing or
-    invalid, or empty. `trace_id` is the id of the OpenTelemetry trace, which the client or the
-    gateway started. `parent_span_id` is the id of the client's span. `is_sampled` is the sampled
-    flag of the client's `traceparent` header, or None without this header. `span_id` is the id of
-    the gateway's span, or empty if the request is not traced.
+    Times are from `time.perf_counter`. `key` is None if the request has no valid API key. `model`
+    is empty until `admit` has checked that the key may use the model. `status` is 0 until the
+    response starts. `rejected_by` is the limit that rejected the request, "key" if its API key is
+    missing or invalid, or empty.
+
+    `trace_id` is the id of the OpenTelemetry trace, which the client or the gateway started.
+    `parent_span_id` is the id of the client's span. `is_sampled` is the sampled flag of the
+    client's `traceparent` header, or None without a valid header. `span_id` is the id of the
+    gateway's span. The ids are empty if there is no such trace or span.
     """
 
     request_id: str
@@ -56,7 +59,8 @@ class Call:
     first_token_s: float | None = None
     last_token_s: float | None = None
     ended_s: float | None = None
-    # True if the whole response was sent. If not, the client disconnected or the gateway failed.
+    # True if the whole response was sent. If it is false after the response has ended, the client
+    # disconnected or the gateway failed.
     is_complete: bool = False
     # The status of an error that occurred after status 200 had been sent, or 0.
     late_error: int = 0
@@ -68,7 +72,10 @@ class Call:
 
     @property
     def error_type(self) -> str:
-        """The value of OpenTelemetry's `error.type` attribute, or "" if the request succeeded."""
+        """The value of OpenTelemetry's `error.type` attribute, or "" if the request succeeded.
+
+        The value is the status of the error, or "disconnected" if the response is incomplete.
+        """
         if self.late_error:
             return str(self.late_error)
         if self.status >= 400:
@@ -77,7 +84,7 @@ class Call:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the arrival of the request headers to the end of the response."""
+        """Seconds from the arrival of the request headers to the end of the response, or to now."""
         return (self.ended_s or time.perf_counter()) - self.started_s
 
     @property
@@ -90,7 +97,7 @@ class Call:
         return f"00-{self.trace_id}-{self.span_id}-01" if self.span_id else ""
 
     def add_tokens(self, count: int) -> None:
-        """Count newly generated tokens, and record when they arrived."""
+        """Count newly generated tokens, record when they arrived, and charge them to the key."""
         self.last_token_s = time.perf_counter()
         if self.first_token_s is None:
             self.first_token_s = self.last_token_s

@@ -1,7 +1,7 @@
-"""Check the API key of each request, and track the response.
+"""Check the headers and the API key of each request, and track the response.
 
-The guard is pure ASGI middleware: it does not copy bodies, start tasks or inspect stream chunks, so
-it adds little latency.
+The guard is pure ASGI middleware: it does not copy bodies, start tasks or read the content of
+stream chunks, so it adds little latency.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from trtllm_serve_cli.gateway.access.keys import KeyRing
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 
-# These paths do not require a key, because load balancers and browsers cannot send one.
+# These paths do not require a key, because load balancers that check the gateway's health and
+# browsers that open the chat page do not send one.
 PUBLIC_PATHS = frozenset({"/", "/health", "/ping"})
 
 
@@ -24,8 +25,8 @@ class Guard:
     """ASGI middleware that checks API keys and tracks each request in a `Call`.
 
     `on_start` is called when a request arrives, for example to start a span. `on_end` is called
-    after the response, for example to update metrics. Requests whose headers exceed
-    `max_header_bytes` are rejected.
+    after the response, for example to update metrics. The guard rejects requests whose headers
+    exceed `max_header_bytes`. `keys` determines whether requests must have a key.
     """
 
     def __init__(
@@ -90,7 +91,8 @@ class Guard:
 def find_token(headers: list[tuple[bytes, bytes]]) -> str:
     """Return the API key in `headers`, or "".
 
-    OpenAI's clients send `Authorization: Bearer KEY`, and Anthropic's clients send `x-api-key`.
+    OpenAI's clients send `Authorization: Bearer KEY`, and Anthropic's clients send `x-api-key`. If
+    both are present, return the key in `Authorization`.
     """
     other = ""
     for name, value in headers:
@@ -104,7 +106,7 @@ def find_token(headers: list[tuple[bytes, bytes]]) -> str:
 
 
 def _unauthorized(token: str) -> ApiError:
-    """Return the error for a missing or wrong key. The message does not contain the key."""
+    """Return the error for a missing or invalid key. The message does not contain the key."""
     message = (
         "The API key is invalid, expired or revoked. Request a new key from the operator."
         if token
@@ -123,7 +125,7 @@ def _bug(call: Call) -> ApiError:
 
 
 def _watch(call: Call, send: Send) -> Send:
-    """Wrap `send` to record the status and add response headers."""
+    """Wrap `send` to add response headers, and to record the status and the end of the response."""
 
     def watched(message: Message) -> Awaitable[Any]:
         if message["type"] == "http.response.start":

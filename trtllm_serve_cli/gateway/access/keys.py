@@ -1,8 +1,8 @@
 """Store the gateway's API keys, and look up the key of a request.
 
-The file contains only the SHA-256 hash of each key, so a copy of the file does not grant access. A
-fast hash is sufficient, because keys have 256 random bits and cannot be brute-forced. Slow hashes
-such as scrypt are needed only for passwords, which people choose.
+The file contains the SHA-256 hash of each key instead of the key, so a copy of the file does not
+grant access. A fast hash is sufficient, because keys have 256 random bits and cannot be
+brute-forced. Slow hashes such as scrypt are needed only for passwords, which people choose.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ class ApiKey:
     """A stored key with its limits.
 
     `hash` is the SHA-256 hash of the key in hexadecimal digits. `created_at` and `expires_at` are
-    in seconds since the epoch. Limits that are None do not apply. `models` lists the models that
-    the key may use; if it is empty, the key may use all models.
+    in seconds since the epoch. If `expires_at` is None, the key does not expire. `concurrency` is
+    the maximum number of sequences that requests with this key generate at the same time. Limits
+    that are None do not apply. `models` lists the models that the key may use; if it is empty, the
+    key may use all models.
     """
 
     name: str
@@ -104,7 +106,7 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
 
 
 def format_keys(keys: Sequence[ApiKey]) -> str:
-    """Return the text of a key file."""
+    """Return the text of a key file that contains `keys`."""
     content = {"version": _VERSION, "keys": [dataclasses.asdict(key) for key in keys]}
     return json.dumps(content, indent=2) + "\n"
 
@@ -164,9 +166,10 @@ def _update(file: Path, change: Callable[[Sequence[ApiKey]], Sequence[ApiKey]]) 
 class KeyRing:
     """The keys that the gateway accepts.
 
-    The keys are reloaded when the file changes. With the policy "auto", a key is required as soon
-    as the file exists. If the last key is then revoked or the file is deleted, the gateway rejects
-    all requests instead of accepting requests without a key. `supervisor_token` is the key that the
+    The ring reloads the keys when the file changes. With the policy "on", a key is always required.
+    With the policy "off", the file is not read and a key is never required. With the policy "auto",
+    a key is required as soon as the file exists. If the last key is then revoked or the file is
+    deleted, a key is still required until the process ends. `supervisor_token` is the key that the
     server's supervisor uses for warm-up requests, or "". `clock` returns the time since the epoch
     in seconds.
     """
@@ -209,9 +212,9 @@ class KeyRing:
         return None if key.is_expired(self._clock()) else key
 
     def _reload(self) -> None:
-        """Read the file if it has changed, at most once per `_RELOAD_PERIOD_S`."""
+        """Read the file if it has changed. Check this at most once per `_RELOAD_PERIOD_S`."""
         now_s = self._clock()
-        # Also read the file if the wall clock was set back.
+        # Also check the file if the wall clock was set back.
         is_recent = self._next_check_s - _RELOAD_PERIOD_S <= now_s < self._next_check_s
         if self._file is None or is_recent:
             return

@@ -26,7 +26,8 @@ class TokenBucket:
 
     The bucket holds at most one minute's allowance. The number of generated tokens is not known in
     advance, so a request may use more than the bucket holds, which makes the level negative.
-    `state` has two elements: the amount used, and the time of the last use in seconds.
+    `state` has two elements: the amount used and not yet refilled at the last use, and the time of
+    the last use in seconds. `clock` returns the time in seconds.
     """
 
     def __init__(self, per_minute: int, clock: Clock, state: Any = None) -> None:
@@ -42,7 +43,7 @@ class TokenBucket:
         return float(self.per_minute - max(0.0, used - refill))
 
     def use(self, amount: float) -> None:
-        """Use `amount`, even if it exceeds the level."""
+        """Use `amount`, even if it exceeds the level. A negative amount fills the bucket."""
         self._state[:] = self.per_minute - self.level + amount, self._clock()
 
     def wait_s(self, amount: float) -> float:
@@ -59,7 +60,7 @@ class KeyUsage:
     """The current usage of one API key, as counted for its limits.
 
     `running` contains the number of sequences of admitted requests in each gateway process.
-    `requests` and `tokens` are None if the key does not limit them.
+    `requests` and `tokens` are the key's limits per minute, or None if it does not have them.
     """
 
     running: Any
@@ -99,15 +100,16 @@ class Ticket:
             await asyncio.shield(self.granted)
 
     def charge_prompt(self, num_tokens: int) -> None:
-        """Charge the prompt's tokens to the key's tokens-per-minute limit.
+        """Charge the prompt's tokens to the key's tokens-per-minute limit, if it has one.
 
-        Raise `ApiError` (429) if the prompt exceeds the limit. The request then does not count
-        towards any limit.
+        Raise `ApiError` (429) if the prompt exceeds the limit, or if too few tokens are left in it.
+        The request then does not count towards the key's requests per minute. It counts towards the
+        other limits until `release` is called.
         """
         key, usage = self.key, self.usage
         if key is None or usage is None or usage.tokens is None:
             return
-        # An error has its own headers.
+        # Do not add these headers to an error, whose rate limit headers `_limited` sets.
         self.headers = []
         with self.limits.table.locked():
             if usage.requests is not None:
@@ -119,13 +121,16 @@ class Ticket:
         self.headers = _rate_headers(usage)
 
     def use_tokens(self, count: int) -> None:
-        """Charge generated tokens to the key's tokens-per-minute limit."""
+        """Charge generated tokens to the key's tokens-per-minute limit, if it has one."""
         if self.usage is not None and self.usage.tokens is not None:
             with self.limits.table.locked():
                 self.usage.tokens.use(count)
 
     def release(self) -> None:
-        """Leave the queue, or free the slot for the next queued request."""
+        """Leave the queue, or free the slot for the next queued request.
+
+        Only the first call has an effect.
+        """
         if not self.is_released:
             self.is_released = True
             self.limits.on_release(self)
@@ -135,8 +140,9 @@ class Limits:
     """The limits of a gateway process.
 
     At most `max_in_flight` requests run, and at most `max_waiting` requests wait in a FIFO queue.
-    Both limits are divided by `num_processes`, because each gateway process has its own queue. The
-    per-key usage in `table` is shared by all processes.
+    Both limits are divided by `num_processes`, because each gateway process has its own queue. Each
+    process runs at least one request. All processes share the per-key usage in `table`. By default,
+    only this process counts the usage. `clock` returns the time in seconds.
     """
 
     def __init__(
@@ -161,8 +167,9 @@ class Limits:
     def admit(self, key: ApiKey | None, num_sequences: int = 1) -> Ticket:
         """Return a ticket for a request that generates `num_sequences` sequences.
 
-        Raise `ApiError` (429) if the request exceeds a limit. Rejected requests do not count
-        towards any limit. The caller must charge the prompt to the ticket.
+        Raise `ApiError` (429) if the request exceeds a limit of the key, or if the queue is full.
+        Rejected requests do not count towards any limit. This method does not charge the prompt:
+        call `Ticket.charge_prompt` when its number of tokens is known.
         """
         with self.table.locked():
             usage = None if key is None else self._find_usage(key)
@@ -282,8 +289,9 @@ def _queue_full(num_running: int, num_waiting: int) -> ApiError:
 
 
 def _rate_headers(usage: KeyUsage | None) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's rate limit headers: the limits of a key and the remaining amounts.
+    """Return OpenAI's rate limit headers, or [] if the request has no API key.
 
+    They contain the limits of the key, the remaining amounts, and the times until they are reset.
     Source: https://platform.openai.com/docs/guides/rate-limits, "Rate limits in headers".
     """
     if usage is None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 # Maximum number of keys in the shared table. For additional keys, each process enforces the limits
-# separately. A row has about 100 bytes.
+# separately. A row has 96 bytes, and 4 bytes for each process.
 _MAX_SHARED_KEYS = 16384
 
 
@@ -21,8 +21,8 @@ class UsageTable:
 
     In each row, `requests` and `tokens` are `TokenBucket` states, and `running` contains the number
     of sequences of admitted requests per process. If `file` is set, all gateway processes share the
-    table through this file. Each process passes its own `process_index` and updates only its own
-    element of `running`.
+    table through this file. Otherwise, the table belongs to this process. Each process passes its
+    own `process_index` and updates only its own element of `running`.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class UsageTable:
             self._lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
             os.ftruncate(self._lock, _MAX_SHARED_KEYS * self._dtype.itemsize)
             self._rows = np.memmap(file, self._dtype, "r+", shape=_MAX_SHARED_KEYS)
-            # Reset the count: if this process replaces one that was killed, its requests are gone.
+            # Reset the count: if this process replaces one that was killed, the requests of the
+            # killed process have ended.
             self._rows["running"][:, process_index] = 0
         self._known: dict[str, Any] = {}
 
@@ -61,7 +62,10 @@ class UsageTable:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def find(self, key_hash: str) -> Any:
-        """Return the row of a key. The caller must hold the lock (`locked`)."""
+        """Return the row of a key, and add it if necessary. The caller must hold the lock.
+
+        If the shared table is full, the new row belongs only to this process.
+        """
         row = self._known.get(key_hash)
         if row is None:
             row = self._known[key_hash] = self._find_shared(key_hash)
