@@ -11,11 +11,11 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 
 
 async def compute_embeddings(backend: Backend, inputs: Sequence[Sequence[int]]) -> list[str]:
-    """Return the embedding of each input, encoded as text by `encode_vector` in
-    runtime/embedding.py.
+    """Return the embedding of each input, a list of token ids.
 
-    Cancelling the caller's task cancels the requests. Raise `ApiError` if the engine rejects or
-    cannot complete a request.
+    Each embedding is text that `encode_vector` in runtime/embedding.py has encoded. Cancelling the
+    caller's task cancels the requests. Raise `ApiError` if the engine rejects or cannot complete a
+    request.
     """
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     embeddings: dict[int, str] = {}

@@ -40,8 +40,9 @@ class Generation:
 
     All plans have the same number of sequences. Sequences are numbered consecutively across all
     requests, starting with those of the first request. `on_tokens` is called with the number of
-    tokens in each batch of text. `trace_parent` is the W3C `traceparent` of the call's span, or
-    empty if the call is not traced.
+    tokens in each batch of text, or in each text that is written directly. `trace_parent` is the
+    W3C `traceparent` of the call's span, or empty if the call is not traced. The constructor
+    submits the requests, and raises `ApiError` in the same cases as `Backend.submit`.
 
     Tokens are decoded as soon as they arrive, even if the client is slow, because the backend
     decodes the new tokens of all requests together and keeps the result only until the next step.
@@ -91,7 +92,7 @@ class Generation:
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The finish reasons of all finished sequences."""
+        """The finish reasons of all finished sequences, ordered by the sequences' numbers."""
         ended = (self._sequences[index].finish_reason for index in sorted(self._sequences))
         return tuple(reason for reason in ended if reason is not None)
 
@@ -104,7 +105,8 @@ class Generation:
         """Pass new text directly to `write` while the consumer of `batches` is waiting.
 
         This avoids waking the consumer's task for each token. `batches` still yields the last text
-        of each sequence, and any text for which `write` returns False.
+        of each sequence, text that arrives while the consumer is not waiting, and text for which
+        `write` returns False.
         """
         self._write = write
 

@@ -10,16 +10,17 @@ from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 
 
 # Not frozen, because `__init__` of a frozen dataclass takes four times as long, and an instance is
-# created for each token.
+# created for each update of a sequence, which often contains only one token.
 @dataclass(slots=True)
 class TextDelta:
     """New text of one sequence.
 
-    `finish_reason` is set in the last delta. If a stop string or a stop token ended the sequence,
-    `stop_reason` is the stop string or the token's id. `log_probs` and `top_log_probs` have one
-    element for each id in `token_ids`, or are empty. Each element of `top_log_probs` lists the most
-    likely tokens. `prompt` contains the engine's information about the prompt, and is set once per
-    request.
+    `index` is the number of the sequence. `finish_reason` is set in the last delta. If a stop
+    string or a stop token ended the sequence, `stop_reason` is the stop string or the token's id.
+    `log_probs` and `top_log_probs` have one element for each id in `token_ids`, or are empty. Each
+    element of `top_log_probs` lists the most likely tokens with their log probabilities. `prompt`
+    contains the engine's information about the prompt, if the engine reports any. It is set in at
+    most one delta of a request.
     """
 
     index: int
@@ -77,7 +78,7 @@ class TextSequence:
         return self.finish_reason is not None
 
     def push(self, update: SequenceUpdate) -> TextDelta:
-        """Convert an update to text. Do not call this method after the last delta."""
+        """Return the new text of an update. Do not call this method after the last delta."""
         self.num_tokens += len(update.token_ids)
         reason = update.finish_reason
         text = self.decoder.push(self._remove_stop_token(update))
@@ -127,7 +128,10 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 
 def len_of_partial_stop(text: str, stops: Sequence[str]) -> int:
-    """Return the length of the longest suffix of `text` that is the start of a stop string."""
+    """Return the length of the longest suffix of `text` that is the start of a stop string.
+
+    Return 0 if no suffix is. `stops` must not be empty.
+    """
     longest = max(map(len, stops)) - 1
     for length in range(min(longest, len(text)), 0, -1):
         tail = text[-length:]

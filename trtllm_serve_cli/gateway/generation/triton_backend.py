@@ -1,8 +1,8 @@
-"""Send token ids to the `tensorrt_llm` model of a Triton server over gRPC.
+"""Send token ids to the `tensorrt_llm` model or the embedding model of a Triton server over gRPC.
 
-The gateway uses this backend if it cannot connect to an engine worker directly: TensorRT-LLM
-engines run in Triton's C++ backend and have no worker, workers on other machines are not reachable,
-and the workers of several servers with the same model cannot be distinguished.
+The gateway uses this backend if it cannot connect to an engine worker directly. TensorRT-LLM
+engines that run in Triton's C++ backend have no worker. A gateway that `tllm start` did not start
+cannot find the sockets of the workers.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
 _READY_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 5.0
-# gRPC's default is two minutes, during which a restarted server would receive no requests.
+# The maximum pause between attempts to reconnect. gRPC's default is two minutes, during which a
+# restarted server would receive no requests.
 _MAX_RECONNECT_PAUSE_MS = 1000
-# Maps a field of `GenerationRequest` to the name and type of the `tensorrt_llm` input. `input_ids`
-# and the word lists are not in this table because they are not scalars.
+# Maps a field of `GenerationRequest` to the name and type of the `tensorrt_llm` input. `input_ids`,
+# `logit_bias` and the word lists are not in this table because they are not scalars.
 _SCALARS: Mapping[str, tuple[str, str]] = {
     "max_new_tokens": ("request_output_len", "INT32"),
     "end_id": ("end_id", "INT32"),
@@ -72,7 +73,10 @@ _WITHOUT_EFFECT = {"num_return_sequences": 1, "return_log_probs": False}
 
 
 class TritonBackend:
-    """A connection to the `core` model of a Triton server."""
+    """A connection to the model `core` of a Triton server.
+
+    The backend checks every `ready_period_s` seconds whether the model is ready.
+    """
 
     def __init__(
         self,
@@ -214,7 +218,8 @@ def plan_message(
 ) -> Any:
     """Return the `ModelInferRequest` for the fields of a `GenerationRequest`.
 
-    Raise `ApiError` (400) if the request requires an input that the model does not have.
+    Raise `ApiError` (400) if the request requires an input that the model does not have, or sets a
+    field that only engine workers support.
     """
     values: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
     ids = np.array([fields["input_ids"]], dtype=np.int32)
@@ -258,7 +263,10 @@ def plan_message(
 
 
 def _required(values: Mapping[str, Any], core: ModelInfo) -> list[str]:
-    """Return the names of the inputs that the model must have. The others are optional."""
+    """Return the names of the inputs to send.
+
+    These are all inputs in `values`, except for optional inputs that the model does not have.
+    """
     dispensable = ("streaming", "pad_id", EXCLUDE_INPUT)
     return [name for name in values if name in core.inputs or name not in dispensable]
 

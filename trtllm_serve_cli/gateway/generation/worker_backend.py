@@ -1,7 +1,8 @@
 """Send requests directly to the engine worker of a Triton model on this machine.
 
-After each engine step, the worker sends one frame with the new tokens of all sequences. The direct
-connection bypasses Triton's Python stub, which sends at most about 4,500 responses per second.
+After each engine step, the worker sends one frame with the new tokens of all sequences that this
+gateway process has requested. The direct connection bypasses Triton's Python stub, which sends at
+most about 4,500 responses per second.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerBackend:
-    """A connection to an engine worker. If it is lost, it is reopened automatically.
+    """A connection to an engine worker. If the connection is lost, the backend reopens it.
 
-    `find_socket` returns the name of the worker's abstract socket, or None if the worker's server
-    is not running.
+    `find_socket` returns the name of the worker's abstract socket, or None if no worker accepts
+    connections.
     """
 
     def __init__(
