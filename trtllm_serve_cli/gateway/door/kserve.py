@@ -2,8 +2,9 @@
 
 Triton's HTTP front end is designed for trusted clients: Triton 2.51 crashes on large bodies with
 `chunked` transfer encoding and on deeply nested JSON. To prevent this, the gateway reads and checks
-the whole body, and sends it with a content length. It forwards only inference and metadata requests
-for the served models, so clients cannot reach the APIs that load models or map shared memory.
+the whole body, and sends it with a content length. It forwards only inference, metadata and health
+requests for the server and its served models, so clients cannot reach the APIs that load models or
+map shared memory.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ async def _pass(request: Request) -> Response:
 async def _open_client(state: State) -> TritonHttp:
     """Return the application's HTTP client, which the first request creates.
 
-    Most gateways never need the client, and importing it takes 0.1 s and 10 MB of memory.
+    Most gateways never need the client, and importing its library takes 0.1 s and 10 MB of memory.
     """
     # Import in a thread, so that streams continue.
     module = await asyncio.to_thread(import_module, "trtllm_serve_cli.gateway.door.triton_http")
@@ -140,7 +141,8 @@ def find_servers(
 ) -> tuple[ServedModel, ...]:
     """Return the served models whose servers can receive the request. There is at least one.
 
-    Raise `ApiError` if the request is not allowed.
+    Raise `ApiError` with status 404 or 405 if the path or the method is not allowed, or 404 if the
+    model in the path is not served.
     """
     pattern = _ALLOWED.get(method)
     match = pattern.fullmatch(path) if pattern is not None else None
@@ -175,16 +177,20 @@ def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
 
 
 def list_triton_models(text_model: str) -> set[str]:
-    """Return the names of the Triton models that give clients access to `text_model`."""
+    """Return the names of the Triton models to which clients may send requests for `text_model`.
+
+    These are the text model itself, the core model that it calls, and NVIDIA's text models.
+    """
     info = ModelInfo(text_model)
     return {text_model, *map(info.name_of, (CORE_MODEL, *UPSTREAM_TEXT_MODELS))}
 
 
 def check_body(body: bytes, binary_header: str | None) -> None:
-    """Raise `ApiError` (400) if the JSON part of a body is invalid, nested too deeply, or contains
-    a string that is too long.
+    """Raise `ApiError` (400) if a request body could harm Triton.
 
-    `binary_header` is the length of the JSON part if binary tensors follow it.
+    The error is raised if `binary_header` is not a valid length, or if the JSON part of the body is
+    invalid, nested too deeply, or contains a string that is too long. `binary_header` is the length
+    of the JSON part in bytes if binary tensors follow it, or None if the whole body is JSON.
     """
     if binary_header is not None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):
@@ -205,7 +211,7 @@ def check_body(body: bytes, binary_header: str | None) -> None:
 
 
 def _check_value(value: Any) -> None:
-    """Check the strings and the depth of a decoded body.
+    """Raise `ApiError` (400) if a decoded body is nested too deeply or contains a long string.
 
     The check proceeds level by level, because a recursive check takes several times as long.
     """

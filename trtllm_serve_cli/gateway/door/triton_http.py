@@ -11,13 +11,16 @@ import aiohttp
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 
 _CONNECT_TIMEOUT_S = 5.0
-# A server that did not accept a connection is tried last for this time.
+# For this time in seconds, a server that did not accept a connection is tried last.
 _AVOID_S = 5.0
 _NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 class TritonHttp:
-    """An HTTP client that distributes requests over servers in turn. `clock` returns seconds."""
+    """An HTTP client that sends requests to several servers in turn.
+
+    `clock` returns the time in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -43,8 +46,9 @@ class TritonHttp:
         """Send a request to one of the servers, and return the response before reading its body.
 
         If a server does not accept the connection, send the request to the next one. Send a GET
-        request to the next one also if a server responds with an error. Raise `ApiError` (503) if
-        no server responds.
+        request to the next one also if a server responds with an error. If all servers respond with
+        an error, return the last response. Raise `ApiError` (503) if no server accepts the
+        connection, or if a server accepts it but does not respond.
         """
         response: aiohttp.ClientResponse | None = None
         error: Exception | None = None
