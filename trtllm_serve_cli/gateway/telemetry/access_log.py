@@ -1,6 +1,8 @@
-"""Write one line per request to the gateway's log. The lines never contain prompts or keys.
+"""Write one line per request to the gateway's log, except for successful probes.
 
-When a model becomes ready, the gateway also logs the duration of each startup stage.
+Probes are requests from health checks and Prometheus. The lines contain the names of API keys, but
+never keys or prompts. When a model becomes ready, the gateway also logs the duration of each
+startup stage.
 """
 
 from __future__ import annotations
@@ -26,14 +28,17 @@ _PROBES = frozenset({"/health", "/metrics", "/ping"})
 
 
 class AccessLog:
-    """The access log in the format "text" or "json". `write` receives each line."""
+    """The access log in the format "text" or "json".
+
+    `write` is called with each line. By default, the lines are written to standard output.
+    """
 
     def __init__(self, log_format: LogFormat, write: Callable[[str], None] | None = None) -> None:
         self._is_json = log_format == "json"
         self._write = _write_stdout if write is None else write
 
     def record(self, call: Call) -> None:
-        """Log a finished request."""
+        """Log a finished request, unless its path is in `_PROBES` and it succeeded."""
         if call.path in _PROBES and not call.error_type:
             return
         fields = describe(call, datetime.now(timezone.utc))

@@ -3,7 +3,8 @@
 The `gen_ai_server_…` families take their names, attributes and buckets from OpenTelemetry's
 semantic conventions for generative AI model servers. Source:
 https://github.com/open-telemetry/semantic-conventions, docs/gen-ai/gen-ai-metrics.md at 01d94504.
-Following Prometheus conventions, the names use underscores instead of dots and end with the unit.
+The gateway adds the label `key`, which contains the name of the request's API key. Following
+Prometheus conventions, the names use underscores instead of dots and end with the unit.
 The conventions define token counts only for clients, so the gateway uses its own family,
 `tllm_gateway_tokens`.
 
@@ -169,7 +170,8 @@ class Metrics:
     async def share_gauges(self) -> None:
         """Update the gauges for running and waiting requests once per second.
 
-        The other gateway processes read the stored values when they report metrics.
+        The other gateway processes read the stored values when they report metrics. If there is
+        only one process, return immediately.
         """
         while MULTIPROCESS_FOLDER in os.environ:
             self._update_gauges()

@@ -1,5 +1,7 @@
 """Send OpenTelemetry spans for requests that generate tokens or compute embeddings.
 
+Requests to Triton's own API (`/v2`) do not create spans of the gateway.
+
 The names of the `gen_ai.…` attributes are from OpenTelemetry's semantic conventions for generative
 AI. Source: https://github.com/open-telemetry/semantic-conventions,
 docs/registry/attributes/gen-ai.md. The conventions do not define an attribute for the time to first
@@ -29,8 +31,9 @@ _NAME = "gateway"
 class Tracer:
     """Traces the requests of a gateway process.
 
-    A request with a `traceparent` header is traced if the header's sampled flag is set. One in
-    `rate` requests without the header is traced, starting with the first.
+    Only requests for the paths in `OPERATIONS` are traced. A request with a `traceparent` header is
+    traced if the header's sampled flag is set. One in `rate` requests without a valid header is
+    traced, starting with the first.
     """
 
     def __init__(self, exporter: SpanExporter, rate: int = 1) -> None:
@@ -53,7 +56,7 @@ class Tracer:
         return is_chosen
 
     def record(self, call: Call) -> None:
-        """Send the span of a finished request."""
+        """Queue the span of a finished request, which the exporter then sends."""
         self._exporter.add(make_span(call))
 
     def close(self) -> None:
