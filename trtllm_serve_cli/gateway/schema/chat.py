@@ -16,7 +16,7 @@ Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
-    """A part of a message. Only texts and refusals are supported."""
+    """A part of a message. Only the types `text` and `refusal` are supported."""
 
     type: str
     text: str | None = None
@@ -73,7 +73,7 @@ class NamedFunction(msgspec.Struct, kw_only=True):
 
 
 class NamedTool(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
-    """The tool that the model must call."""
+    """A reference to one of the request's tools. As `tool_choice`, it forces a call of the tool."""
 
     function: NamedFunction
 

@@ -20,7 +20,7 @@ class CompletionBody(SamplingBody, kw_only=True):
     """The body of `POST /v1/completions`.
 
     The prompt is a string, a list of strings, a list of token ids, or a list of lists of token ids.
-    A missing prompt is an empty string.
+    The default is an empty string.
     """
 
     PROMPT: ClassVar[str] = "prompt"

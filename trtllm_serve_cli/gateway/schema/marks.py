@@ -1,8 +1,9 @@
 """Mark request fields that have no effect or are rejected.
 
 The marks are type annotations. If a request sets a field that is marked as rejected, the gateway
-rejects the request: `check_rejected` checks the fields of the body, and `translate` the fields
-inside parameters. `docs/reference/openai-parameters.md` is generated from the marks.
+rejects the request: `check_rejected` checks the fields of the body, and the modules of `translate`
+check the fields inside parameters. `docs/reference/openai-parameters.md` is generated from the
+marks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ IGNORED = msgspec.Meta(extra={"is_ignored": True})
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why the gateway rejects a field, and what the client should do instead."""
+    """Why the gateway rejects a field, and what the client should do instead.
+
+    The gateway still accepts the field's `default`.
+    """
 
     why: str
     next_step: str
@@ -38,7 +42,7 @@ class Marks:
     rejected: Mapping[str, Rejection]
 
 
-# What the gateway does with a field inside a parameter.
+# The mark of a field inside a parameter: the gateway rejects, ignores or uses the field.
 Mark = Rejection | Literal["ignored", "served"]
 
 
@@ -100,7 +104,10 @@ def _find_leaves(kind: type[msgspec.Struct]) -> Iterator[tuple[str, Mark]]:
 
 
 def _find_structs(hint: Any, suffix: str = "") -> Iterator[tuple[str, type[msgspec.Struct]]]:
-    """Yield the structs in a type hint. For structs in a list, the suffix is `[]`."""
+    """Yield a path suffix and the type of each struct in a type hint.
+
+    The path suffix is `suffix`, followed by `[]` for each list around the struct.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         yield suffix, hint
@@ -118,7 +125,10 @@ def _has_one_value(hint: Any) -> bool:
 
 
 def check_rejected(body: msgspec.Struct) -> None:
-    """Raise `ApiError` (400) if the request sets a field that the gateway does not support."""
+    """Raise `ApiError` (400) if the body sets a field that is marked as rejected.
+
+    A field that is null, empty or equal to its default is not set.
+    """
     for name, rejection in find_marks(type(body)).rejected.items():
         value = getattr(body, name)
         if value is not None and value not in (rejection.default, "", [], {}):

@@ -96,9 +96,10 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
-    """The tool choice: the model may call any tool, must call one, or must not call any.
+    """The tool choice.
 
-    If `type` is `tool`, the model must call the tool that `name` specifies.
+    With the type `auto`, the model may call any tool. With `any`, it must call one. With `none`, it
+    must not call any. With `tool`, it must call the tool that `name` specifies.
     """
 
     type: Literal["auto", "any", "tool", "none"]
@@ -107,7 +108,11 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """Settings for reasoning. `budget_tokens` has no effect."""
+    """Settings for reasoning. `budget_tokens` has no effect.
+
+    All types except `disabled` enable reasoning. If `display` is `omitted`, the thinking blocks of
+    the response are empty.
+    """
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int | None, IGNORED] = None

@@ -43,7 +43,7 @@ class InputItem(msgspec.Struct, kw_only=True):
     name: str | None = None
     arguments: str | None = None
     output: str | list[Part] | None = None
-    # Fields of reasoning.
+    # A field of reasoning, which can also have `content`.
     summary: list[SummaryPart] | None = None
 
 
@@ -71,7 +71,8 @@ class SelectedTool(msgspec.Struct, kw_only=True):
 class ToolChoice(msgspec.Struct, kw_only=True):
     """The function that the model must call, or the tools that it may call.
 
-    If `mode` is `required`, the model must call one of `tools`.
+    With the type `function`, `name` is the function. With the type `allowed_tools`, the model may
+    call only `tools`. If `mode` is `required`, it must call one of them.
     """
 
     type: str
@@ -159,7 +160,8 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
         ),
     ] = 0
     moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None
-    # Fields that have no effect on the generated text. The response repeats some of them.
+    # Fields that have no effect on the generated text. The response repeats some of them. The only
+    # value that the gateway rejects is `message.output_text.logprobs` in `include`.
     include: Annotated[list[str] | None, IGNORED] = None
     max_tool_calls: Annotated[int | None, IGNORED] = None
     metadata: Annotated[Metadata | None, IGNORED] = None

@@ -2,7 +2,7 @@
 
 The names and ranges are from OpenAI's API reference
 (https://platform.openai.com/docs/api-reference) and, for extensions, from vLLM's OpenAI-compatible
-server (0.26).
+server (0.26). Comments describe exceptions.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
-# OpenAI's API accepts 4 stop sequences. Clients of vLLM, which has no limit, send more.
+# The gateway accepts 16 stop sequences. OpenAI's API accepts 4, but clients of vLLM, which has no
+# limit, send more.
 Stop = Annotated[list[str], msgspec.Meta(max_length=16)]
-# The names of functions and JSON schemas.
+# The pattern of the names of functions and JSON schemas in OpenAI's API.
 Name = Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}\\Z")]
 # OpenAI's limits of `metadata`, which has no effect.
 Metadata = Annotated[
@@ -34,8 +35,8 @@ TokenId = Annotated[int, msgspec.Meta(ge=0)]
 class StreamOptions(msgspec.Struct, kw_only=True):
     """Stream options. If `include_usage` is set, the last chunk contains the token counts.
 
-    `continuous_usage_stats` is an extension from vLLM: each chunk contains the token counts of its
-    choice so far.
+    `continuous_usage_stats` is an extension from vLLM: if `include_usage` is also set, each chunk
+    contains the token counts of its choice so far.
     """
 
     include_usage: bool = False
