@@ -29,9 +29,10 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def convert_body(body: anthropic.CountTokensBody) -> ChatBody:
     """Return the chat completion request that is equivalent to a Messages request.
 
-    The result does not set the maximum number of tokens. If the last message is from the assistant,
-    the model continues this message. Raise `ApiError` (400) if the request contains unsupported
-    content or tools.
+    The result does not set the maximum number of tokens. If the last message is from the assistant
+    and has no tool calls, the model continues this message. Raise `ApiError` (400) if the request
+    contains unsupported content, an unsupported or incomplete tool, or a tool choice without the
+    required name.
     """
     messages = [*_convert_system(body.system)]
     for each in body.messages:
@@ -109,7 +110,10 @@ def _convert_assistant(blocks: Sequence[anthropic.ContentBlock]) -> ChatMessage:
 
 
 def _convert_user(role: Any, blocks: Sequence[anthropic.ContentBlock]) -> list[ChatMessage]:
-    """Return a message for each tool result, and for the text before, between and after them."""
+    """Return a message for each tool result, and for the text before, between and after them.
+
+    Without text and tool results, return one empty message.
+    """
     messages: list[ChatMessage] = []
     texts: list[anthropic.TextBlock] = []
     for block in blocks:

@@ -36,7 +36,8 @@ _LOG_PROBS = "message.output_text.logprobs"
 def convert_body(body: ResponsesBody) -> ChatBody:
     """Return the chat completion request that is equivalent to a Responses request.
 
-    Raise `ApiError` (400) if the request contains unsupported parameters, items or tools.
+    Raise `ApiError` (400) if the input is empty, or if a parameter, an item or a tool is
+    incomplete, invalid or not supported.
     """
     _check_include(body)
     messages = _convert_input(body)
@@ -123,9 +124,9 @@ def _add_item(messages: list[ChatMessage], item: InputItem, path: str) -> None:
 def _open_assistant(messages: list[ChatMessage], *, has_content: bool = False) -> ChatMessage:
     """Return the message that the assistant's next item belongs to.
 
-    Reuse the last message if it is from the assistant; otherwise, add a new one. Content must come
-    after reasoning and before tool calls, so it also starts a new message if the last one already
-    has content or tool calls.
+    Return the last message if it is from the assistant; otherwise, add a new one. In a message,
+    content follows reasoning and precedes tool calls. If the item has content, also add a new
+    message if the last one already has content or tool calls.
     """
     last = messages[-1] if messages else None
     if (
