@@ -21,8 +21,8 @@ from trtllm_serve_cli.gateway.prompts.tools.formats import FORMATS, ToolFormat, 
 class ChatTemplate:
     """A model's chat template and the tokenizer's special tokens.
 
-    `tool_parser` is the name of the model's tool call format. If it is None, the format is inferred
-    from the chat template.
+    `adds_bos` is set if the tokenizer adds the BOS token to prompts. `tool_parser` is the name of
+    the model's tool call format. If it is None, the format is inferred from the chat template.
     """
 
     source: str
@@ -37,7 +37,7 @@ class ChatTemplate:
     ) -> ChatTemplate | None:
         """Return the chat template from `override` or, by default, from the model's configuration.
 
-        Return None if the model has no template. Raise `BadInput` if `tool_parser` is unknown.
+        Return None if neither contains a template. Raise `BadInput` if `tool_parser` is unknown.
         """
         if tool_parser is not None and tool_parser not in FORMATS:
             raise BadInput(
@@ -56,7 +56,10 @@ class ChatTemplate:
 
     @cached_property
     def supports_tools(self) -> bool:
-        """True if the template renders tools. If not, `render` adds them to the messages."""
+        """True if the template refers to `tools`.
+
+        If not, `render` describes the tools in the messages.
+        """
         return re.search(r"\btools\b", self.source) is not None
 
     @cached_property
@@ -74,10 +77,11 @@ class ChatTemplate:
         continues_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the prompt.
+        """Return the prompt that the template creates from the messages.
 
-        Raise `ApiError` (400) if a setting is invalid, or if the template cannot render the
-        messages.
+        `variables` are additional variables of the template. Raise `ApiError` (400) if both
+        `continues_final_message` and `adds_generation_prompt` are set, if `variables` contains a
+        reserved name, or if the template cannot render the messages.
         """
         if continues_final_message and adds_generation_prompt:
             raise invalid(

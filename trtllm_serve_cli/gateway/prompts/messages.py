@@ -13,7 +13,10 @@ from trtllm_serve_cli.gateway.schema.chat import ChatMessage, ContentPart
 
 
 def check_messages(messages: Sequence[ChatMessage]) -> None:
-    """Raise `ApiError` (400) if a message lacks a field that OpenAI's API requires for its role."""
+    """Raise `ApiError` (400) if a message lacks a field that OpenAI's API requires for its role.
+
+    Also raise it if the content of a message is an empty list.
+    """
     for index, message in enumerate(messages):
         if (problem := _find_problem(message)) is not None:
             field, text = problem
@@ -22,7 +25,7 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
 
 
 def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
-    """Return a field of the message and the problem with it, or None."""
+    """Return a field of the message and the problem with it, or None if there is no problem."""
     if message.content == []:
         return "content", "is empty. Send a text, or at least one part."
     if message.role == "tool" and not message.tool_call_id:
@@ -39,9 +42,10 @@ def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
 def convert_message(message: ChatMessage) -> dict[str, Any]:
     """Return a message in the form that chat templates expect.
 
-    Content parts are joined with line breaks, as in vLLM's server. Tool call arguments are parsed
-    into an object, or left as a string if they are not a valid JSON object. Raise `ApiError` (400)
-    if a content part is not supported.
+    Content parts are joined with line breaks, as in vLLM's server. Missing content becomes an empty
+    string, and the role `developer` becomes `system`. Tool call arguments are parsed into an
+    object, or left as a string if they are not a valid JSON object. Raise `ApiError` (400) if a
+    content part is not supported or lacks its text.
     """
     converted: dict[str, Any] = msgspec.to_builtins(message)
     if isinstance(message.content, list):

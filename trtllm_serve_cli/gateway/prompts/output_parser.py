@@ -23,7 +23,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
-    """New content, new reasoning, or new parts of tool calls."""
+    """New content, new reasoning and new parts of tool calls. Each of them can be empty."""
 
     content: str = ""
     reasoning: str = ""
@@ -37,11 +37,12 @@ class OutputParser(Protocol):
         """Parse `text`, and return the new output.
 
         Text that may be the start of a tag is held back until later text shows whether it is one.
+        If `is_last` is set, no text is held back.
         """
 
 
 class PlainParser:
-    """A parser for responses without reasoning and tool calls."""
+    """A parser that returns all text as content, for responses without reasoning or tool calls."""
 
     def push(self, text: str, *, is_last: bool) -> OutputDelta:
         return OutputDelta(content=text)

@@ -47,7 +47,11 @@ class ToolPlan:
 
 
 def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
-    """Plan the tool calls of a request. Raise `ApiError` (400) if the tools are not valid."""
+    """Plan the tool calls of a request.
+
+    Raise `ApiError` (400) if the tools or the tool choice are not valid, or if the model may call
+    tools but the gateway does not know the format of its tool calls.
+    """
     _check_tools(body, [each.function for each in body.tools or ()])
     selected, choice = _select_tools(body)
     functions = [each.function for each in selected]

@@ -25,7 +25,7 @@ _TAGS = (ReasoningTags("<think>", "</think>"), ReasoningTags("[THINK]", "[/THINK
 
 
 def find_reasoning(template: str) -> ReasoningTags | None:
-    """Return the reasoning tags in a chat template, or None if it does not contain any."""
+    """Return the reasoning tags in a chat template, or None if it contains no known end tag."""
     return next((each for each in _TAGS if each.end in template), None)
 
 

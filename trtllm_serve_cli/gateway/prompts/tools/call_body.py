@@ -18,7 +18,7 @@ _MAX_TAG = 512
 class CallBody(Protocol):
     """A tool call that is being parsed.
 
-    `is_started` becomes true, and `name` is set, once the text is known to be a call.
+    `is_started` becomes true once the text is known to be a call. From then on, `name` is set.
     `has_arguments` becomes true once the arguments are complete. `is_done` becomes true once the
     whole call is complete, which may be later.
     """
@@ -68,7 +68,8 @@ class ArgumentsBody:
         if not scanner.closers and not scanner.is_done:
             return
         self._new.append(text)
-        # Until the first key is complete, the text may turn out not to be JSON.
+        # Other text can also start with a brace. Treat the text as a call once it contains a key
+        # and a colon, or is an empty object.
         if scanner.expects in ("value", "done"):
             self.is_started = True
 
@@ -90,7 +91,8 @@ class ObjectBody:
         self._names = names
         self._scanner = JsonScanner()
         self._key = ""
-        # The characters of the current top-level key or value that have been read so far.
+        # The characters of the current top-level key or value that have been read so far, or None
+        # between keys and values.
         self._text: list[str] | None = None
         self._arguments: ArgumentsBody | None = None
 
@@ -167,10 +169,10 @@ class ObjectBody:
 
 
 def _read_arguments(value: Any) -> ArgumentsBody:
-    """Parse the arguments.
+    """Parse the arguments of a call.
 
     `value` is an object, a string that contains a JSON object, or None if the call has no
-    arguments.
+    arguments. Raise `InvalidCall` if it is another value.
     """
     text = value if isinstance(value, str) else json.dumps(value or {})
     arguments = ArgumentsBody("")
@@ -255,6 +257,7 @@ def _to_json(text: str, schema: Any) -> str:
     """Return the text of an argument as JSON.
 
     The text becomes a JSON string unless the schema allows other types and the text is valid JSON.
+    The literals `true`, `false` and `null` may contain uppercase letters.
     """
     is_string = not isinstance(schema, Mapping) or schema.get("type", "string") == "string"
     if not is_string or (isinstance(schema, Mapping) and {"anyOf", "oneOf", "$ref"} & {*schema}):

@@ -108,7 +108,7 @@ class JsonScanner:
                 return ""
             self._escape = ""
             return escape
-        # This is not a JSON escape, so escape the backslash, which may be part of a regular
-        # expression.
+        # This is not a JSON escape. Remove the backslash of an escaped apostrophe. Escape other
+        # backslashes, which may be part of a regular expression.
         self._escape = ""
         return "'" if char == "'" else "\\\\" + _CONTROL.get(char, char)

@@ -13,9 +13,9 @@ from trtllm_serve_cli.gateway.prompts.tools.tool_parser import ToolOptions, Tool
 
 
 class Llama3Parser(ToolParser):
-    """A parser for responses that consist of JSON objects.
+    """A parser for JSON objects at the start of a response or after the <|python_tag|> token.
 
-    An object is a call only if its `name` is the name of a tool. Other objects are content.
+    An object is a call only if it contains the name of a tool. Other objects and text are content.
     """
 
     _TAG = "<|python_tag|>"

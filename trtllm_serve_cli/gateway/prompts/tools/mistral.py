@@ -53,7 +53,7 @@ class MistralParser(ToolParser):
         return self._give_up()
 
     def _read_header(self) -> bool:
-        """Read a function name, which ends where the arguments start."""
+        """Read the function name and the id, if any, which end where the arguments start."""
         header, brace, _ = self._buffer.partition("{")
         if len(header) > _MAX_HEADER or not _HEADER_CHARACTERS.fullmatch(header):
             return self._give_up()

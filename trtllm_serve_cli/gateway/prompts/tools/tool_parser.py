@@ -16,12 +16,12 @@ from trtllm_serve_cli.gateway.prompts.tools.json_scanner import InvalidCall
 
 
 def new_call_id() -> str:
-    """Return an id for a tool call."""
+    """Return a random id for a tool call, in the format of OpenAI's API."""
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def new_mistral_call_id() -> str:
-    """Return an id that the chat templates of Mistral models accept: nine letters and digits."""
+    """Return a random id that Mistral's chat templates accept: nine letters and digits."""
     return "".join(random.choices(string.ascii_letters + string.digits, k=9))
 
 
@@ -30,7 +30,8 @@ class ToolOptions:
     """The tools of a request.
 
     `schemas` maps the name of each function to the JSON schema of its parameters. Unless
-    `allows_several` is set, only the first call of a response is returned.
+    `allows_several` is set, only the first call of a response is returned. `new_id` creates the id
+    of a call to which the model has not assigned an id.
     """
 
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -93,7 +94,10 @@ class ToolParser:
         raise NotImplementedError
 
     def _read_until(self, tags: Mapping[str, Callable[[], bool]], *, keeps_tag: bool) -> bool:
-        """Emit text up to the first tag in `tags`, and continue with the state for this tag."""
+        """Emit text up to the first tag in `tags`, and continue with the state for this tag.
+
+        If `keeps_tag` is set, the tag becomes content if the text after it is not a call.
+        """
         if (found := find_stop(self._buffer, tuple(tags))) is not None:
             start, tag = found
             self._add_content(self._buffer[:start])
@@ -167,7 +171,7 @@ class ToolParser:
         return True
 
     def _give_up(self) -> bool:
-        """Treat the text since the tag as content, because it is not a call."""
+        """Treat the text in `_raw` as content, because it is not a call."""
         raw, self._raw = self._raw, ""
         if not self._is_announced:
             self._add_content(raw)
