@@ -1,4 +1,4 @@
-"""Handle `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as vLLM's server does.
+"""Handle `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`, as in vLLM's server.
 
 Source of the fields and the responses: vllm/entrypoints/openai/models/serving.py in
 vllm-project/vllm (commit 00153c8b7948). The additional `model` field selects the base model if the
@@ -33,7 +33,9 @@ AdapterName = Annotated[str, msgspec.Meta(pattern=r"^[\w.:/@+-]{1,128}\Z")]
 class LoadAdapterBody(msgspec.Struct, kw_only=True):
     """The body of `POST /v1/load_lora_adapter`.
 
-    If `load_inplace` is set, the adapter replaces a loaded adapter with the same name.
+    If `load_inplace` is set, the adapter replaces a loaded adapter with the same name. `lora_path`
+    is absolute or relative to `runtime_lora_dir`. `model` is the base model, which is required if
+    the gateway serves several models.
     """
 
     lora_name: AdapterName
@@ -91,9 +93,9 @@ async def unload_adapter(request: Request) -> Response:
 def find_adapter_folder(root: Path, path: str) -> Path:
     """Return the adapter's folder at `path`, which must be below `root`.
 
-    Relative paths are relative to `root`. Raise `ApiError` (400) if the folder does not exist or is
-    outside `root`. The message is the same in all cases, so that clients cannot probe which files
-    exist.
+    Relative paths are relative to `root`. Raise `ApiError` (400) if the folder does not exist, or
+    is `root` itself or outside it. The message is the same in all cases, so that clients cannot
+    probe which files exist.
     """
     folder = None
     # ValueError: the path contains a null character. RuntimeError: a symlink loop.
@@ -179,7 +181,7 @@ def _check_adapters_supported(base: LoadedModel) -> None:
 async def _try(adapter: LoadedModel) -> None:
     """Generate one token with an adapter, so that the engine reads, checks and loads it.
 
-    Raise `ApiError` if the engine rejects the adapter.
+    Raise `ApiError` if the engine rejects the adapter or cannot complete the request.
     """
     fields = {
         "input_ids": (adapter.tokenizer.end_id,),

@@ -110,7 +110,7 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
 
 
 def require_template(model: LoadedModel) -> ChatTemplate:
-    """Return the model's chat template. Raise `ApiError` (400) if it has none."""
+    """Return the model's chat template. Raise `ApiError` (400) if the model has no template."""
     if model.template is None:
         raise invalid(
             f"The model '{model.name}' has no chat template. Use /v1/completions, or start the "
@@ -121,7 +121,10 @@ def require_template(model: LoadedModel) -> ChatTemplate:
 
 
 def render_prompt(template: ChatTemplate, body: ChatBody, tools: ToolPlan) -> str:
-    """Return the prompt of a chat completion. Raise `ApiError` (400) for invalid messages."""
+    """Return the prompt of a chat completion.
+
+    Raise `ApiError` (400) if the messages or the settings for the template are invalid.
+    """
     return template.render(
         [convert_message(each) for each in body.messages],
         tools=tools.tools or None,
@@ -297,7 +300,7 @@ class ChatWriter(Writer):
         return {"token": token, "logprob": log_prob, "bytes": list(token.encode())}
 
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
-        """Return the finish reason of each choice, for example "tool_calls"."""
+        """Return the finish reason of each finished choice, for example "tool_calls"."""
         reasons = (choice.finish_reason for choice in self._choices)
         return tuple(reason for reason in reasons if reason is not None)
 

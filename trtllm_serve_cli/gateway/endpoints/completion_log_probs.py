@@ -21,8 +21,8 @@ def describe_log_probs(
 ) -> dict[str, Any]:
     """Return the log probabilities of tokens, and the text offset of each token.
 
-    `alternatives` contains the most likely tokens at the position of each token, or is empty.
-    `start` is the number of characters before the first token.
+    `alternatives` contains the most likely tokens at the position of each token, and their log
+    probabilities, or is empty. `start` is the number of characters before the first token.
     """
     texts = _decode_each(tokenizer, token_ids)
     return {
@@ -40,19 +40,19 @@ def describe_prompt(
 ) -> dict[str, Any]:
     """Return the log probabilities of a prompt's tokens, in the format of `describe_log_probs`.
 
-    The first token has no log probability.
+    The first token has no log probability. `text` is the prompt.
     """
     alternatives = ((), *facts.top_log_probs) if facts.top_log_probs else ()
     described = describe_log_probs(tokenizer, token_ids, [None, *facts.log_probs], alternatives, 0)
-    # The first token may be a special token that does not appear in `text`, so subtract its length
-    # from the offsets.
+    # The first token may be a special token that does not appear in `text`. The texts of the tokens
+    # are then longer than `text`, so subtract the difference from the offsets.
     excess = sum(map(len, described["tokens"])) - len(text)
     described["text_offset"] = [max(0, each - excess) for each in described["text_offset"]]
     return described
 
 
 def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the log probabilities in `first`, followed by the log probabilities in `second`."""
+    """Return the log probabilities in `first`, followed by those in `second`, if it is not None."""
     if second is None:
         return first
     return {

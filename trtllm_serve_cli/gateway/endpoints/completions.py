@@ -42,9 +42,10 @@ class CompletionPlan:
     """A planned completion of one or more prompts.
 
     The engine generates `num_generated` sequences for each prompt, and the response contains the
-    best `num_choices` of them. If `scores_prompts` is set, the response contains the log
-    probabilities of the prompts. If `discards_output` is set, the response contains only the
-    prompts. If `repeats_usage` is set, each chunk contains the token counts of its choice so far.
+    best `num_choices` of them. If `echoes` is set, each choice starts with its prompt. Otherwise,
+    `prompts` is empty. If `scores_prompts` is set, the response contains the log probabilities of
+    the prompts. If `discards_output` is set, the response contains only the prompts. If
+    `repeats_usage` is set, each chunk contains the token counts of its choice so far.
     """
 
     generations: list[GenerationPlan]
@@ -61,7 +62,7 @@ class CompletionPlan:
 
 
 async def create_completion(request: Request) -> Response:
-    """Generate text after a prompt."""
+    """Generate text that continues each prompt."""
     body = await read_json(request, CompletionBody)
     model = request.app.state.models.find_generating(body.model)
     check_sequences(body)
@@ -72,7 +73,7 @@ async def create_completion(request: Request) -> Response:
 
 
 def check_sequences(body: CompletionBody) -> None:
-    """Raise `ApiError` (400) if the request generates too many sequences."""
+    """Raise `ApiError` (400) if the request generates more than `MAX_SEQUENCES` sequences."""
     if body.num_sequences > MAX_SEQUENCES:
         raise invalid(
             f"The request generates {body.num_sequences} sequences: prompts times n or best_of. "
@@ -98,9 +99,9 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid(
             "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
         )
-    # Do not apply the model's sampling defaults to requests for prompt log probabilities, which do
-    # not depend on them. The text that such a request generates does not use the defaults, either.
-    # If `max_tokens` is 0, the engine still generates one token, which is discarded.
+    # The model's defaults apply to generated text, but do not change prompt log probabilities.
+    # Requests that score prompts do not use the defaults, even if they also generate text. If
+    # `max_tokens` is 0, the engine still generates one token, which is discarded.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
         sampled = _without_sampling(body)
@@ -139,7 +140,7 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
 
 
 def _without_sampling(body: CompletionBody) -> CompletionBody:
-    """Return a copy of the request that selects greedy decoding."""
+    """Return a copy of the request that selects greedy decoding without penalties and biases."""
     return msgspec.structs.replace(
         body,
         temperature=0,
@@ -217,7 +218,8 @@ class CompletionWriter(Writer):
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
         # The number of tokens in each choice's chunks.
         self._num_tokens = [0] * num_sequences
-        # The text offset of the next token of each choice, for the `text_offset` field.
+        # The number of characters of each choice's tokens so far, without the prompt. It determines
+        # the `text_offset` of the next token.
         self._offsets = [0] * num_sequences
         # The choices whose prompt token ids have not been sent yet.
         self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
@@ -236,14 +238,14 @@ class CompletionWriter(Writer):
         )
 
     def events(self, delta: TextDelta) -> bytes:
-        """Return the chunk for new text of one sequence."""
+        """Return the chunks for new text of one sequence, and for its prompt if this was scored."""
         prompt = self._prompt_event(delta)
         kept = self._keep(delta)
         self._num_tokens[delta.index] += len(kept.token_ids)
         return prompt + self._text_event(kept)
 
     def _prompt_event(self, delta: TextDelta) -> bytes:
-        """Return the chunk with a prompt and its log probabilities, if they have arrived."""
+        """Return the chunk with a prompt and its log probabilities, if `delta` contains them."""
         if not self._plan.scores_prompts or delta.prompt is None:
             return b""
         self._prompts[delta.index // self._plan.num_generated] = delta.prompt

@@ -154,7 +154,7 @@ def cut_tokens(ids: list[int], plain: list[int], limit: int) -> list[int]:
 
 
 def _convert(text: str, settings: EmbeddingSettings, body: EmbeddingsBody) -> Any:
-    """Return an embedding in the format that the client requested."""
+    """Return an embedding in the format and with the dimensions that the client requested."""
     if body.encoding_format == "base64" and body.dimensions is None:
         return text
     vector = shorten(decode_vector(text), body.dimensions, settings)

@@ -1,8 +1,8 @@
 """Handle `POST /v1/messages` and `POST /v1/messages/count_tokens` of Anthropic's API.
 
 Sources of the fields and events: `anthropic/types/message.py`, `raw_message_stream_event.py` and
-`stop_reason.py` of the client anthropic 2.12. The client's `lib/streaming/_messages.py` shows the
-order of the events.
+`stop_reason.py` in version 2.12 of the Python package `anthropic`. The package's
+`lib/streaming/_messages.py` shows the order of the events.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _empty(block: Block) -> dict[str, Any]:
-    """Return an empty content block, for the event that opens the block."""
+    """Return a content block without its text or arguments."""
     if block.kind == "text":
         return {"type": "text", "text": ""}
     if block.kind == "reasoning":
@@ -234,8 +234,9 @@ def _sign(block: Block) -> str:
 
 
 def _read_input(arguments: str) -> msgspec.Raw | dict[str, Any]:
-    """Return the arguments of a tool call, or {} if the response ended before the arguments were
-    complete.
+    """Return the arguments of a tool call, or {} if they are not a valid JSON object.
+
+    They are not valid if, for example, the response ended before they were complete.
     """
     try:
         msgspec.json.decode(arguments, type=dict[str, Any])

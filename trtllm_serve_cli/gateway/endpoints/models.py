@@ -1,8 +1,8 @@
 """Handle `GET /v1/models` and `GET /v1/models/{id}`, in the formats of OpenAI's and Anthropic's
 APIs.
 
-Sources of Anthropic's format: `anthropic/types/model_info.py`, `model_list_params.py` and
-`pagination.py` of the client anthropic 2.12.
+Sources of Anthropic's format: `anthropic/types/model_info.py` and `model_list_params.py`, and
+`anthropic/pagination.py`, in version 2.12 of the Python package `anthropic`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ModelsQuery(msgspec.Struct, kw_only=True):
 
 
 async def list_models(request: Request) -> Response:
-    """List the models that the client's API key may use."""
+    """List the available models that the client's API key may use."""
     key = find_call(request.scope).key
     models = [
         each

@@ -29,8 +29,10 @@ async def show_chat_page(request: Request) -> Response:
 
 @functools.cache
 def _load_page() -> tuple[str, str]:
-    """Return the page, and a content security policy that allows only the page's own script and
-    style.
+    """Return the page and its content security policy.
+
+    The policy allows only the page's own script and style, `data:` images, and requests to this
+    gateway.
     """
     page = read_template("gateway/chat.html")
     hashes = {

@@ -1,7 +1,7 @@
 """Handle `POST /v1/responses` of OpenAI's API. Responses are not stored.
 
 Sources of the fields and events: `openai/types/responses/response.py` and
-`response_stream_event.py` of the client openai 3.54. The client's
+`response_stream_event.py` in version 3.54 of the Python package `openai`. The package's
 `lib/streaming/responses/_responses.py` shows the order of the events.
 """
 

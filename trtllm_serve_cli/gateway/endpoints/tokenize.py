@@ -25,7 +25,7 @@ from trtllm_serve_cli.gateway.served_model import LoadedModel
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
-    """The body of `POST /tokenize`: a prompt or the messages of a conversation."""
+    """The body of `POST /tokenize`, with either a prompt or the messages of a conversation."""
 
     model: str | None = None
     prompt: str | None = None
@@ -110,7 +110,7 @@ def _detokenize(model: LoadedModel, body: DetokenizeBody) -> str:
 
 
 async def describe_tokenizer(request: Request) -> Response:
-    """Return the special tokens and the chat template of a model."""
+    """Return a model's tokenizer class, special tokens, chat template and context length."""
     model = _find_model(request, request.query_params.get("model"))
     return json_response(
         {
@@ -126,7 +126,8 @@ async def describe_tokenizer(request: Request) -> Response:
 def _find_model(request: Request, name: str | None) -> LoadedModel:
     """Return the model with this name, or the only model if `name` is None.
 
-    Raise `ApiError` if the model cannot be used, or if the key may not use it.
+    Raise `ApiError` if `name` is None and there are several models, if the key may not use the
+    model, or if the model is unknown or not available.
     """
     models: ModelRegistry = request.app.state.models
     name = models.require_only_name() if name is None else name
