@@ -24,8 +24,7 @@ DEFAULT_SEND_TIMEOUT_S = 60.0
 # running and waiting requests: connections to servers, libraries and idle client connections.
 _OTHER_OPEN_FILES = 256
 
-# Maps the bind addresses that stand for all addresses to the addresses at which clients on this
-# machine reach the gateway.
+# Maps wildcard bind addresses to the addresses at which clients on this machine reach the gateway.
 _LOOPBACKS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -53,12 +52,13 @@ class GatewayConfig:
 
     If `models` contains a name several times, requests for this model are distributed over the
     listed servers. `server_directory` is the state folder of the server that `tllm start`
-    supervises, or None if tllm did not start the servers. `chat_template` replaces the models' own
-    templates. If `generation_config` is "auto", the sampling parameters in each model's
-    `generation_config.json` are the defaults. `tool_parser` is the name of a tool call format in
-    `prompts/tools/formats.py`, or None to detect the format from the model's template.
-    `tokenizer_dir` replaces the tokenizer folders of all models. Clients may load LoRA adapters
-    from folders below `runtime_lora_dir`; if it is None, they may not load adapters.
+    supervises together with the gateway, or None if the gateway runs without such a server.
+    `chat_template` replaces the models' own templates. If `generation_config` is "auto", the
+    sampling parameters in each model's `generation_config.json` are the defaults. `tool_parser` is
+    the name of a tool call format in `prompts/tools/formats.py`, or None to detect the format from
+    the model's template. `tokenizer_dir` replaces the tokenizer folders of all models. Clients may
+    load LoRA adapters from folders below `runtime_lora_dir`. If it is None, clients may not load
+    adapters.
 
     `keys_file` contains the hashed API keys. If `key_policy` is "auto", a key is required once this
     file exists. If it is "on", a key is always required. If it is "off", keys are not checked.
@@ -119,7 +119,7 @@ class GatewayConfig:
         return num_requests + _OTHER_OPEN_FILES
 
     def to_json(self) -> str:
-        """Return the configuration as JSON, including the tokens of the servers and supervisor."""
+        """Return the configuration as JSON, including its secret tokens."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     @classmethod

@@ -81,8 +81,8 @@ class ModelRegistry:
     def find(self, name: str) -> LoadedModel:
         """Return the model that clients call `name`.
 
-        Raise `ApiError` with status 404 if the name is unknown, 503 if the model's server has not
-        loaded it yet, or 400 if the gateway cannot serve the model.
+        Raise `ApiError` with status 404 if the name is unknown, 503 if the model is not available
+        yet, or 400 if the gateway cannot serve the model.
         """
         if (model := self._models.get(name)) is not None:
             return model

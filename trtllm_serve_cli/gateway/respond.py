@@ -40,7 +40,7 @@ class Writer(Protocol):
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
         """Return the finish reasons of the finished sequences, for the request's span.
 
-        By default, these are the reasons that the engine reported.
+        By default, these are the finish reasons in `generation`.
         """
         return generation.finish_reasons
 

@@ -172,8 +172,8 @@ def _plan_sampling(body: SamplingBody) -> dict[str, Any]:
         return {"top_k": 1}
     fields: dict[str, Any] = {
         "temperature": 1.0 if body.temperature is None else body.temperature,
-        # Engines treat 0 as "not set". A value this small selects the most likely token, as 0 does
-        # in OpenAI's API.
+        # Engines treat a top_p of 0 as "not set". A value this small selects the most likely token,
+        # as 0 does in OpenAI's API.
         "top_p": max(1.0 if body.top_p is None else body.top_p, 1e-6),
         "seed": random.getrandbits(63) if body.seed is None else body.seed % 2**63,
     }

@@ -106,7 +106,10 @@ class Call:
             self.ticket.use_tokens(count)
 
     def end(self) -> None:
-        """Record the end time and release the ticket, after the response or a disconnect."""
+        """Record the end time and release the ticket.
+
+        Call this method after the response or a disconnect.
+        """
         self.ended_s = time.perf_counter()
         if self.ticket is not None:
             self.ticket.release()

@@ -43,7 +43,7 @@ class TokenBucket:
         return float(self.per_minute - max(0.0, used - refill))
 
     def use(self, amount: float) -> None:
-        """Use `amount`, even if it exceeds the level. A negative amount fills the bucket."""
+        """Use `amount`, even if it exceeds the level. A negative amount adds to the level."""
         self._state[:] = self.per_minute - self.level + amount, self._clock()
 
     def wait_s(self, amount: float) -> float:
@@ -289,7 +289,7 @@ def _queue_full(num_running: int, num_waiting: int) -> ApiError:
 
 
 def _rate_headers(usage: KeyUsage | None) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's rate limit headers, or [] if the request has no API key.
+    """Return OpenAI's rate limit headers, or [] if `usage` is None or has no limits per minute.
 
     They contain the limits of the key, the remaining amounts, and the times until they are reset.
     Source: https://platform.openai.com/docs/guides/rate-limits, "Rate limits in headers".

@@ -164,7 +164,10 @@ def find_servers(
 
 
 def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
-    """Return the HTTP addresses of the servers. Raise `ApiError` (404) if none is known."""
+    """Return the HTTP addresses of the servers.
+
+    Raise `ApiError` (404) if the gateway does not know the HTTP address of any of them.
+    """
     addresses = tuple(dict.fromkeys(each.endpoint.http for each in servers if each.endpoint.http))
     if not addresses:
         raise ApiError(
@@ -186,11 +189,11 @@ def list_triton_models(text_model: str) -> set[str]:
 
 
 def check_body(body: bytes, binary_header: str | None) -> None:
-    """Raise `ApiError` (400) if a request body could harm Triton.
+    """Check the JSON part of a request body, and the length of this part.
 
-    The error is raised if `binary_header` is not a valid length, or if the JSON part of the body is
-    invalid, nested too deeply, or contains a string that is too long. `binary_header` is the length
-    of the JSON part in bytes if binary tensors follow it, or None if the whole body is JSON.
+    `binary_header` is the length of the JSON part in bytes if binary tensors follow it, or None if
+    the whole body is JSON. Raise `ApiError` (400) if it is not a valid length, or if the JSON part
+    is invalid, nested too deeply, or contains a string that is too long.
     """
     if binary_header is not None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):

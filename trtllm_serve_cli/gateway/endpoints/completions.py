@@ -99,9 +99,9 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid(
             "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
         )
-    # The model's defaults apply to generated text, but do not change prompt log probabilities.
-    # Requests that score prompts do not use the defaults, even if they also generate text. If
-    # `max_tokens` is 0, the engine still generates one token, which is discarded.
+    # The model's defaults do not change prompt log probabilities. Requests that score prompts do
+    # not use the defaults at all, even if they also generate text. If `max_tokens` is 0, the engine
+    # still generates one token, which is discarded.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
         sampled = _without_sampling(body)
@@ -140,7 +140,10 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
 
 
 def _without_sampling(body: CompletionBody) -> CompletionBody:
-    """Return a copy of the request that selects greedy decoding without penalties and biases."""
+    """Return a copy of the request that selects greedy decoding.
+
+    The copy does not set penalties, `logit_bias`, `bad_words`, `min_p` or `min_tokens`.
+    """
     return msgspec.structs.replace(
         body,
         temperature=0,
@@ -164,7 +167,8 @@ def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: Completion
     if isinstance(prompt, str):
         adds = True if body.add_special_tokens is None else body.add_special_tokens
         ids = model.encode(prompt, "prompt", add_special_tokens=adds) if prompt else []
-        # As in OpenAI's API, an empty prompt starts a new document.
+        # As in OpenAI's API, an empty prompt starts a new document. The end token separates
+        # documents.
         return ids or [model.tokenizer.end_id]
     vocab_size = model.info.vocab_size
     if not prompt:
@@ -216,14 +220,15 @@ class CompletionWriter(Writer):
         }
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
-        # The number of tokens in each choice's chunks.
+        # The number of tokens in the chunks of each choice so far.
         self._num_tokens = [0] * num_sequences
         # The number of characters of each choice's tokens so far, without the prompt. It determines
         # the `text_offset` of the next token.
         self._offsets = [0] * num_sequences
         # The choices whose prompt token ids have not been sent yet.
         self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
-        # Maps prompt indexes to the log probabilities that the engine reported for the prompts.
+        # Maps prompt indexes to the facts that the engine reported about the prompts, which contain
+        # the log probabilities.
         self._prompts: dict[int, PromptFacts] = {}
 
     def first_events(self) -> bytes:

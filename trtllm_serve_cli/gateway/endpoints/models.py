@@ -93,7 +93,8 @@ def describe_anthropic_model(model: LoadedModel) -> dict[str, Any]:
 def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str, Any]:
     """Return a page of Anthropic's list of models.
 
-    Raise `ApiError` (400) if both cursors are set, or if a cursor is not a model name.
+    Raise `ApiError` (400) if both cursors are set, or if a cursor is not the name of a model in the
+    list.
     """
     if query.after_id is not None and query.before_id is not None:
         raise invalid("after_id and before_id cannot be combined. Send one of them.", "after_id")

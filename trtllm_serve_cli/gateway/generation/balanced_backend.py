@@ -24,7 +24,7 @@ class BalancedBackend:
         self._requests: dict[int, tuple[int, int]] = {}
 
     def add(self, backend: Backend) -> None:
-        """Add a backend to distribute requests to."""
+        """Add a backend, which then also receives requests."""
         self._backends.append(backend)
         self._num_in_flight.append(0)
 

@@ -110,7 +110,7 @@ class TextSequence:
         return ids[:-1] if is_stopped and not self.includes_stop else ids
 
     def _cut(self, new: str, *, is_last: bool) -> tuple[str, str | None]:
-        """Return the text to emit, and the stop string that was found, or None."""
+        """Return the text that is not held back, and the stop string that ended it, or None."""
         text = self._held + new
         if (found := find_stop(text, self.stops)) is not None:
             start, stop = found
@@ -122,7 +122,7 @@ class TextSequence:
 
 
 def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Return the position and the text of the first stop string in `text`, or None."""
+    """Return the position of the first stop string in `text` and the stop string, or None."""
     matches = [(start, stop) for stop in stops if (start := text.find(stop)) >= 0]
     return min(matches, default=None)
 
@@ -130,7 +130,7 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 def len_of_partial_stop(text: str, stops: Sequence[str]) -> int:
     """Return the length of the longest suffix of `text` that is the start of a stop string.
 
-    Return 0 if no suffix is. `stops` must not be empty.
+    Return 0 if there is no such suffix. `stops` must not be empty.
     """
     longest = max(map(len, stops)) - 1
     for length in range(min(longest, len(text)), 0, -1):

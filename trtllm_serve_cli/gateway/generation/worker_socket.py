@@ -32,9 +32,10 @@ def find_worker_socket(
 
 
 def _list_tritons(server_directory: Path, http_port: int | None) -> Iterator[int]:
-    """Yield the ids of the server's `tritonserver` processes, or of the process with `http_port`.
+    """Yield the ids of the server's `tritonserver` processes.
 
-    These can be the server's first process or its descendants, for example MPI ranks.
+    If `http_port` is set, yield only the process that serves HTTP on this port. The processes can
+    be the server's first process or its descendants, for example MPI ranks.
     """
     try:
         pid = json.loads((server_directory / "state.json").read_text())["server_pid"]

@@ -1,4 +1,4 @@
-"""Define the request body of OpenAI's Chat Completions API."""
+"""Define the request body of chat completions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class NamedTool(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
 
 
 class AllowedToolList(msgspec.Struct, kw_only=True):
-    """The tools that the model may call. If `mode` is `required`, it must call one of them."""
+    """The tools that the model may call. With the mode `required`, the model must call one."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], msgspec.Meta(min_length=1)]

@@ -1,4 +1,4 @@
-"""Define the request body of OpenAI's Completions API."""
+"""Define the request body of completions."""
 
 from __future__ import annotations
 

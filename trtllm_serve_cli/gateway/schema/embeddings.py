@@ -1,4 +1,4 @@
-"""Define the body of an embeddings request."""
+"""Define the request body of embeddings."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _has_one_value(hint: Any) -> bool:
 def check_rejected(body: msgspec.Struct) -> None:
     """Raise `ApiError` (400) if the body sets a field that is marked as rejected.
 
-    A field that is null, empty or equal to its default is not set.
+    Null, empty values and the field's default are accepted.
     """
     for name, rejection in find_marks(type(body)).rejected.items():
         value = getattr(body, name)

@@ -2,7 +2,7 @@
 
 The names and ranges are from OpenAI's API reference
 (https://platform.openai.com/docs/api-reference) and, for extensions, from vLLM's OpenAI-compatible
-server (0.26). Comments describe exceptions.
+server (0.26). The exceptions are `Stop` and the `schema` of `ResponseFormat`.
 """
 
 from __future__ import annotations

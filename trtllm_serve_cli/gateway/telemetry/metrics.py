@@ -81,8 +81,8 @@ class _ServerCollector(Collector):
 class Metrics:
     """The metrics of a gateway process.
 
-    `server_directory` is the state folder of the server that `tllm start` supervises, or None if
-    the servers run elsewhere.
+    `server_directory` is the state folder of the server that `tllm start` supervises together with
+    the gateway, or None if the gateway runs without such a server.
     """
 
     def __init__(self, limits: Limits, server_directory: Path | None = None) -> None:

@@ -172,7 +172,7 @@ def _read_arguments(value: Any) -> ArgumentsBody:
     """Parse the arguments of a call.
 
     `value` is an object, a string that contains a JSON object, or None if the call has no
-    arguments. Raise `InvalidCall` if it is another value.
+    arguments. Raise `InvalidCall` for any other value.
     """
     text = value if isinstance(value, str) else json.dumps(value or {})
     arguments = ArgumentsBody("")

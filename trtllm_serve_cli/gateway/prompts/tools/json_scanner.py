@@ -19,7 +19,7 @@ class JsonScanner:
 
     `closers` contains the closing brackets of the open objects and arrays, outermost first.
     `expects` is what may follow: `value`, `value_or_end`, `key`, `key_or_end`, `colon`, `comma` (or
-    the end of the object or array), or `done`. It does not change inside strings and literals.
+    the end of the object or array), or `done`. Inside strings and literals, it does not change.
     """
 
     def __init__(self) -> None:

@@ -53,7 +53,10 @@ class MistralParser(ToolParser):
         return self._give_up()
 
     def _read_header(self) -> bool:
-        """Read the function name and the id, if any, which end where the arguments start."""
+        """Read the header of a call, which ends where the arguments start.
+
+        The header contains the function name and, in some models' calls, an id.
+        """
         header, brace, _ = self._buffer.partition("{")
         if len(header) > _MAX_HEADER or not _HEADER_CHARACTERS.fullmatch(header):
             return self._give_up()
