@@ -24,7 +24,7 @@ _MAX_BACKOFF_S = 30.0
 _HEALTHY_AFTER_S = 60.0
 # If the gateway has several processes, this many checks per process very likely reach all of them.
 _CHECKS_PER_PROCESS = 4
-# Time limit for the gateway to exit after the requests in flight have finished.
+# Time limit in seconds for the gateway to exit after SIGTERM. By then, the server has ended.
 _EXIT_S = 5.0
 
 
@@ -43,16 +43,16 @@ class GatewayProcess:
         self._started_s = 0.0
         self._backoff_s = _FIRST_BACKOFF_S
         self.num_restarts = 0
-        # Why the gateway was not healthy at the last check.
+        # Why the gateway was not healthy at the last check, or "" if it was healthy.
         self.problem = ""
 
     @property
     def pid(self) -> int | None:
-        """The process id, or None if the gateway is not running."""
+        """The id of the process that was started last, or None before `start` and after `end`."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the process. Raise `OSError` if that fails."""
+        """Start the process. Raise `OSError` if it cannot be started."""
         command = (sys.executable, "-m", "trtllm_serve_cli.gateway")
         with self._plan.gateway_log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -67,7 +67,10 @@ class GatewayProcess:
         self._started_s = self._clock()
 
     def explain_exit(self) -> tuple[str, ...]:
-        """Return why the process exited, or an empty tuple if it is still running."""
+        """Return how the process exited and the last lines of its log.
+
+        Return an empty tuple if the process is running or was not started.
+        """
         if self._process is None or (code := self._process.poll()) is None:
             return ()
         lines = last_lines(self._plan.gateway_log, 3)
@@ -92,7 +95,10 @@ class GatewayProcess:
         return True
 
     def is_healthy(self) -> bool:
-        """Return whether the gateway reports that all models can receive requests."""
+        """Return whether the gateway reports that all models can receive requests.
+
+        Store the reason in `problem` if the gateway is not healthy.
+        """
         # Each check reaches only one of the gateway's processes, so check several times.
         is_single = self._config.num_processes == 1
         for _ in range(1 if is_single else self._config.num_processes * _CHECKS_PER_PROCESS):
@@ -107,7 +113,7 @@ class GatewayProcess:
             self._process.terminate()
 
     def end(self) -> None:
-        """Terminate the process, and kill it if it is still running after a few seconds."""
+        """Terminate the process, and kill it if it is still running after 5 seconds."""
         if self._process is None:
             return
         self._process.terminate()

@@ -18,7 +18,7 @@ from trtllm_serve_cli.runtime import scratch
 _ENVIRONMENTS = "python_env_*"
 _SCRATCH = "scratch"
 _TEMPORARY = Path("/tmp")
-# Tolerance for comparing a folder's modification time with process start times.
+# Tolerance in seconds for comparing a folder's modification time with process start times.
 _CLOCK_S = 1.0
 
 
@@ -57,7 +57,10 @@ def remove_environments(folder: Path = _TEMPORARY) -> None:
 
 
 def _list_starts() -> Iterator[tuple[float, float]]:
-    """Yield the time span in which each running Triton must have created its folder."""
+    """Yield the time span in which each running Triton of this user has created its folder.
+
+    The times are in seconds since the epoch.
+    """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.name() == "tritonserver" and process.uids().effective == os.geteuid():

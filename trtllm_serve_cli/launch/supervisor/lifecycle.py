@@ -46,12 +46,13 @@ TOKEN_FILE = "restricted-api-token"
 
 
 def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) -> RunningServer:
-    """Start a supervised server, and return it when its models have generated a token.
+    """Start a supervised server, and return it when it is ready.
 
     The server keeps running. `on_progress` is called repeatedly with the models that are still
     loading. Raise `BadInput` if this machine cannot listen on an address or a port. Raise
-    `LaunchFailed` with the cause from the server's log if the start fails. After a failure or an
-    interrupt, no process is left running.
+    `LaunchFailed` if the server already exists, if a port is in use or reserved, or if the start
+    fails. If the start fails, the error contains the cause from the server's log. After a failure
+    or an interrupt, no process is left running.
     """
     with _prepared(plan):
         supervisor = _spawn_supervisor(plan.directory)
@@ -66,7 +67,8 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
 def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None:
     """Run the server until it exits, and stop it if this process exits first.
 
-    Raise `LaunchFailed` with the cause from the server's log if the server fails.
+    `on_ready` is called when the server is ready. Raise the same errors as `launch`. Also raise
+    `LaunchFailed` with the cause from the server's log if the server fails after it was ready.
     """
     with contextlib.ExitStack() as until_ready:
         until_ready.enter_context(_prepared(plan))
@@ -87,8 +89,9 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     """Write the server's folder for `plan`, and hold the server's start lock.
 
     The lock prevents other processes from starting the same server. Raise `LaunchFailed` if the
-    server already exists, or if a port is in use or reserved by a server that is starting. Raise
-    `BadInput` if this machine cannot listen on an address or a port.
+    server already exists or may be running on another machine, or if another process is starting
+    it. Also raise `LaunchFailed` if a port is in use, or reserved by a server that is starting or
+    restarting. Raise `BadInput` if this machine cannot listen on an address or a port.
     """
     import filelock
 
@@ -126,7 +129,10 @@ def _check_ports(plan: LaunchPlan, reserved: Mapping[int, str]) -> None:
 
 
 def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
-    """Map each port of a server that is starting or restarting to a description of the server."""
+    """Map each port of a server that is starting or restarting to a description of the server.
+
+    Skip the server of `plan`, and servers that bind a different address.
+    """
     reserved: dict[int, str] = {}
     for path in plan.directory.parent.glob(f"*/{PLAN_FILE}"):
         phase, other = _find_loading_phase(path.parent), read_plan(path.parent)
@@ -141,7 +147,7 @@ def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
 def _find_loading_phase(directory: Path) -> str | None:
     """Return "starting" or "restarting" if the server in `directory` has this phase, or None.
 
-    A server without a state is starting if another process holds its start lock.
+    A server that is not running counts as starting if another process holds its start lock.
     """
     with contextlib.suppress(NoServer):
         server = read_server(directory)
@@ -152,7 +158,10 @@ def _find_loading_phase(directory: Path) -> str | None:
 
 
 def _check_not_supervised(plan: LaunchPlan) -> None:
-    """Raise `LaunchFailed` if the server already exists, even if it does not use its ports yet."""
+    """Raise `LaunchFailed` if the server already exists, even if it does not use its ports yet.
+
+    Also raise `LaunchFailed` if the server may be running on another machine.
+    """
     state = read_state(plan.directory)
     if state is not None and state.is_elsewhere:
         raise LaunchFailed(
@@ -201,9 +210,10 @@ def _write_folder(plan: LaunchPlan) -> None:
 
 
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
-    """Return the error for a server that failed or was stopped before it was ready.
+    """Return the error for a server that failed, or that was stopped before it was ready.
 
-    The error contains the causes from the server's log.
+    If the server failed, the error contains the causes from its log. If another process took one of
+    its ports and still uses it, raise the error of `_check_ports` instead.
     """
     from trtllm_serve_cli.build.explain import explain_failure
 
@@ -231,9 +241,9 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
 
 
 def _suggest_checks(plan: LaunchPlan, state: ServerState, why: Sequence[str]) -> str:
-    """Return the next step after a failure that is not in `_ENGINE_FAILURES`.
+    """Return the next step after a failure that is not one of `_ENGINE_FAILURES`.
 
-    `why` contains the causes from the server's log.
+    `why` contains the causes of the failure.
     """
     if is_option_rejected(last_lines(plan.log, 400)):
         return "fix the options after --; Triton's documentation lists its options"
@@ -249,7 +259,7 @@ def _suggest_checks(plan: LaunchPlan, state: ServerState, why: Sequence[str]) ->
 
 
 def _suggest_checks_of_machine(plan: LaunchPlan, state: ServerState) -> str:
-    """Return what to check after a failure whose cause is not in a model."""
+    """Return the next step after a failure that no model's error message explains."""
     if state.exit_code is not None:
         return "search the log for the first error, and check this machine with `tllm doctor`"
     # Triton did not exit, so the time limit was reached, the gateway ended, or Triton could not be
@@ -301,7 +311,11 @@ def _wait(
     supervisor: subprocess.Popen[bytes],
     on_progress: Callable[[Sequence[str]], None],
 ) -> ServerState:
-    """Wait until the server is ready, fails or is stopped. The supervisor enforces the timeout."""
+    """Wait until the server is ready, fails or is stopped, and return its state.
+
+    The supervisor enforces the timeout. Raise `LaunchFailed` if the supervisor exits without
+    recording one of these phases.
+    """
     while True:
         state = read_state(plan.directory)
         if state is not None and state.phase in ("ready", "failed", "stopped"):

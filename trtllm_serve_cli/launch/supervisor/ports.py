@@ -26,7 +26,7 @@ def check_ports(
     that will listen on the ports. The error names the process or server that uses the port.
 
     Raise `BadInput` if this machine cannot listen on `host`, for example because `host` is another
-    machine's address, or if this user cannot listen on a port.
+    machine's address, if this user cannot listen on a port, or if a port number is not valid.
 
     `host_option` and `port_option` are the options that the error suggests. By default, the first
     word of a port's name determines the port's option, for example --grpc-port for "gRPC" and
@@ -60,7 +60,10 @@ def check_ports(
 
 
 def find_holder(port: int) -> str | None:
-    """Return the process that listens on a TCP port, as "name (pid N)", or None if not found."""
+    """Return the process that listens on a TCP port, as "name (pid N)".
+
+    Return "process N" if the process's name cannot be read, or None if no process is found.
+    """
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:
@@ -76,7 +79,7 @@ def find_holder(port: int) -> str | None:
 
 
 def try_to_listen(host: str, port: int) -> OSError | None:
-    """Try to bind the port. Return the system's error, or None if the port is free."""
+    """Try to bind the port. Return the error, or None if the port is free."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         # Set the same socket option as Triton, so that connections in TIME_WAIT are ignored.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

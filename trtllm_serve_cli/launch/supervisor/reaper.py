@@ -1,14 +1,15 @@
 """Kill the processes of a server whose supervisor was killed.
 
-The kernel kills Triton when the supervisor ends, but Triton's Python stubs can outlive Triton.
-Under load, they wait in shared memory for Triton's responses, and some of them hold Python's GIL
-while they wait (observed with Triton 2.51). Their engine workers then do not release their memory
-and GPUs.
+In local mode, the kernel kills Triton when the supervisor ends, but Triton's Python stubs can
+outlive Triton. Under load, they wait in shared memory for Triton's responses, and some of them hold
+Python's GIL while they wait (observed with Triton 2.51). Their engine workers then do not release
+their memory and GPUs.
 
 The reaper is a small process that reads a pipe from the supervisor. When the pipe closes, the
-reaper kills the server's session and removes the server's shared memory. This file is also the
-script that the reaper process runs. It uses only the standard library, because the reaper runs
-without site-packages to save memory and time.
+reaper waits up to 5 seconds for the processes in the server's session to exit. Then it kills the
+remaining processes, and removes the server's shared memory. This file is also the script that the
+reaper process runs. It uses only the standard library, because the reaper runs without
+site-packages to save memory and time.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import sys
 import time
 from pathlib import Path
 
-# Time for the server's processes to exit on their own. Stubs check every second whether Triton is
-# alive. If it is not, they exit, and the engine workers free their GPUs.
+# Time in seconds for the server's processes to exit without a signal. Stubs check every second
+# whether Triton is alive. If it is not, they exit, and the engine workers free their GPUs.
 _EXIT_TIMEOUT_S = 5.0
 _POLL_S = 0.1
 SHARED_MEMORY = Path("/dev/shm")
@@ -40,7 +41,7 @@ class Reaper:
 
     def guard(self, sid: int) -> None:
         """Make the reaper kill session `sid`, instead of an earlier session, if the supervisor is
-        killed.
+        killed. Start the reaper if it is not running.
         """
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
@@ -85,7 +86,11 @@ def kill_session(sid: int) -> None:
 
 
 def main() -> None:
-    """Wait until the supervisor has ended, then kill the session that it last passed to `guard`."""
+    """Wait until the supervisor has ended, then end the session that it last passed to `guard`.
+
+    Kill the processes of the session that have not exited after `_EXIT_TIMEOUT_S`, and remove the
+    server's shared memory. Do nothing if the supervisor has not passed a session.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sid = None

@@ -1,10 +1,10 @@
 """Decide whether and when to restart a server that failed.
 
-A server that became ready is always restarted, after a pause that doubles with each failure, as
-Kubernetes does for containers. Otherwise, a client whose requests crash the server a few times
-within a minute could take the service down for all clients. The supervisor gives up only if the
-server does not become ready after several consecutive restarts. Further retries would not fix the
-cause, for example a missing file.
+A server that fails after it became ready is restarted, however often it fails. As in Kubernetes,
+the pause before a restart doubles with each failure, up to a limit. If the number of restarts were
+limited, a client whose requests crash the server a few times within a minute could take the service
+down for all clients. The supervisor gives up only if the server does not become ready after several
+consecutive restarts. Further retries would probably not fix the cause, for example a missing file.
 """
 
 from __future__ import annotations

@@ -53,25 +53,29 @@ class ServerChild:
         return self._child.pid
 
     def find_first_pid(self) -> int:
-        """Return the process id of the child, or of the first process in the container.
+        """Return the process id of the first process in the container, or else of the child.
 
-        Once the container engine has reported the id, it is not queried again.
+        For a server in a container, return the child's id until the container engine reports the
+        first process. After that, the container engine is not queried again.
         """
         if self._first_pid is None and self._plan.container is not None:
             self._first_pid = find_first_process(self._plan.container)
         return self._first_pid or self.pid
 
     def find_exit_code(self) -> int | None:
-        """Return the exit code, or None while the server is running."""
+        """Return the exit code of the child process, or None while it is running.
+
+        If a signal ended the process, the code is the negated signal number.
+        """
         code = self._child.poll()
         # If a signal ended the container, the client's exit code is 128 plus the signal's number.
-        # Convert the code to the negative signal number, as in the `subprocess` module.
+        # Convert the code to the negated signal number, as in the `subprocess` module.
         if code is not None and code > 128 and self._plan.container is not None:
             return 128 - code
         return code
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the child process exits, and return whether it has."""
+        """Wait at most `timeout_s` for the child process to exit, and return whether it has."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout_s)
             return True
@@ -84,8 +88,9 @@ class ServerChild:
     def has_ended_after_death(self) -> bool:
         """Return whether the container has ended and its attached client has exited.
 
-        Call it after a process has died. The client exits with the container's exit code. `mpirun`
-        gets time to log which rank died.
+        Call it after a process has died. First wait up to 4 seconds for `mpirun`, if it started the
+        server, to log which rank died. If the container has ended, wait up to 20 seconds for the
+        client, which exits with the container's exit code. Return False without a container.
         """
         if self._plan.runs_mpirun:
             self.wait(_MPIRUN_ABORT_S)
@@ -97,7 +102,8 @@ class ServerChild:
         """Make the server exit, with SIGTERM if `is_graceful` is set, otherwise with SIGKILL.
 
         Kill the server if it does not exit within `exit_s` seconds. `parts` are the processes that
-        it requires.
+        the server requires. If Triton has no work left when these processes have ended, kill Triton
+        then.
         """
         self._signal_tritons(signal.SIGTERM if is_graceful else signal.SIGKILL)
         if is_graceful and parts and _has_no_work_at_exit(self._plan):
@@ -112,7 +118,11 @@ class ServerChild:
         remove_container_of(self._plan)
 
     def _kill(self) -> None:
-        """Kill the server. Terminate `mpirun` first, so that its ranks on other nodes exit too."""
+        """Kill the server.
+
+        If `mpirun` started the server, terminate `mpirun` first, so that its ranks on other nodes
+        exit too.
+        """
         if self._plan.runs_mpirun:
             self._child.terminate()
             self.wait(_MPIRUN_EXIT_S)
@@ -120,10 +130,14 @@ class ServerChild:
         self._child.wait()
 
     def _signal_tritons(self, number: signal.Signals) -> None:
-        """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second."""
+        """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second.
+
+        In a container, SIGKILL removes the container. Signal the child process if no Triton process
+        can be signalled, or if Triton runs in a container without `mpirun`.
+        """
         if self._plan.container is not None and number == signal.SIGKILL:
             # Remove the container, because killing the attached client with SIGKILL does not stop
-            # it.
+            # the container.
             remove_container_of(self._plan)
             return
         tritons: list[psutil.Process] = []
@@ -145,6 +159,6 @@ def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
     """Return whether Triton has nothing left to do after its models' processes have ended.
 
     Triton 2.51 would only wait for timers, for up to two seconds. With tracing, however, Triton
-    writes the traces when it exits.
+    writes the traces when it exits. Return False in all modes except local mode.
     """
     return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)

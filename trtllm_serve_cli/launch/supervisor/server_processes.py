@@ -43,7 +43,8 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
     """Return Triton's processes on this machine.
 
     If `mpirun` starts Triton, each rank is a Triton process. Otherwise, the server's first process
-    is the only Triton process. Raise `psutil.Error` if the first process has ended.
+    is the only Triton process. Raise `psutil.Error` if the first process has ended, or if the
+    environment of one of its child processes cannot be read.
     """
     first = psutil.Process(first_pid)
     if not plan.runs_mpirun:
@@ -120,7 +121,7 @@ def send_signal(process: psutil.Process, number: signal.Signals) -> bool:
 
 
 def list_tree(pid: int) -> list[psutil.Process]:
-    """List all descendants of the process."""
+    """List all descendants of the process, or no processes if the process has ended."""
     try:
         return list(psutil.Process(pid).children(recursive=True))
     except psutil.Error:
@@ -142,7 +143,9 @@ def wait_until_dead(processes: Iterable[psutil.Process], timeout_s: float) -> li
 
 
 def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
-    """Kill the processes in session `sid` and in `tree`, and wait until `tree` has ended.
+    """Kill the processes in session `sid` and in `tree`.
+
+    Wait up to 5 seconds for the processes in `tree` to exit.
 
     Search by session, because children of a dead server lose their parent but keep their session.
     Killing a process group is not enough, because `mpirun` gives each rank its own process group.
@@ -161,9 +164,11 @@ def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
 def measure_memory(server: RunningServer) -> dict[str, int]:
     """Measure the memory of a running server's parts in bytes, as proportional set size (PSS).
 
-    The parts are "supervisor", "gateway", "tritonserver", one part for each model's process, and
-    "engine worker". If the server has several models, each model's engine worker is a separate
-    part. Return an empty dict for a Slurm job, which runs on another machine.
+    The parts are "supervisor", "gateway", "tritonserver", "model NAME" for each Python model, and
+    "engine worker". If the server serves several imported models, the workers of each model are a
+    separate part, "engine worker of NAME". Other processes count under their names. Processes whose
+    memory cannot be read are skipped. Return an empty dict for a Slurm job, which runs on another
+    machine, or if the server has ended.
     """
     parts: dict[str, int] = {}
     if server.job is not None:
@@ -186,7 +191,7 @@ def measure_memory(server: RunningServer) -> dict[str, int]:
 
 
 def _name(process: psutil.Process, supervisor_pid: int, *, is_combined: bool) -> str:
-    """Return the part that the process belongs to.
+    """Return the part that the process belongs to, or the name of a process without a part.
 
     Processes that a part starts, for example for `multiprocessing`, belong to this part.
     """

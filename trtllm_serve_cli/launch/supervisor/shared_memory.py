@@ -8,6 +8,9 @@ _FOLDER = Path("/dev/shm")
 
 
 def remove_regions(prefix: str) -> None:
-    """Remove the regions that a killed server may have left behind."""
+    """Remove the regions that a killed server may have left behind.
+
+    Their names start with `prefix`.
+    """
     for path in _FOLDER.glob(f"{prefix}*"):
         path.unlink(missing_ok=True)

@@ -17,15 +17,16 @@ from trtllm_serve_cli.processes import die_with_parent
 from trtllm_serve_cli.runtime.telemetry.server_metrics import STATE_FOLDER, STATE_PUBLISHER
 from trtllm_serve_cli.runtime.worker import stack_limit
 
-# Stack size of Triton's threads. The memory is allocated only when it is used.
+# Stack size of Triton's threads in bytes, if the hard limit allows it. The memory is allocated only
+# when it is used.
 _STACK_BYTES = 1 << 30
 
 
 def spawn_server(plan: LaunchPlan) -> tuple[subprocess.Popen[bytes], int]:
     """Start the plan's command in a new session, with its output in the server's log.
 
-    Return the process, and the position in the log where its output starts. Raise `OSError` if the
-    program cannot be started.
+    Return the process, and the position in the log where its output starts, in bytes. Raise
+    `OSError` if the log cannot be opened or the program cannot be started.
     """
     with plan.log.open("ab") as log:
         start = log.tell()
@@ -50,7 +51,11 @@ def spawn_server(plan: LaunchPlan) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def state_environ(plan: LaunchPlan) -> dict[str, str]:
-    """Return the environment variables for the model that publishes the server's state."""
+    """Return the environment variables that select the model that publishes the server's state.
+
+    The first text model that is loaded at startup publishes it. Return an empty dict if no text
+    model is loaded at startup.
+    """
     loaded = [each for each in plan.text_models if each in plan.loading]
     if not loaded:
         return {}
@@ -58,15 +63,19 @@ def state_environ(plan: LaunchPlan) -> dict[str, str]:
 
 
 def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
-    """Return the signal that the child receives if the supervisor dies.
+    """Return the signal that the child process receives if the supervisor dies.
 
-    SIGTERM allows `mpirun` or the container engine's client to stop the processes it started.
+    In local mode, the signal is SIGKILL. In other modes, it is SIGTERM, which allows `mpirun` or
+    the container engine's client to stop the processes that it started.
     """
     return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
 
 
 def _prepare_server(parent_death_signal: int) -> None:
-    """Prepare the server's process before it executes its program."""
+    """Set the process's parent-death signal and stack limit before it executes its program.
+
+    Keep the stack limit if it is infinite, or if the kernel does not overcommit memory.
+    """
     die_with_parent(parent_death_signal)
     # Triton 2.51 parses JSON and chunked bodies recursively. With the usual stack of 8 MiB, a
     # request with deeply nested JSON or with millions of chunks crashes the process.
@@ -77,7 +86,10 @@ def _prepare_server(parent_death_signal: int) -> None:
 
 
 def _overcommits_memory() -> bool:
-    """Return whether the kernel allows processes to overcommit memory."""
+    """Return whether the kernel allows processes to overcommit memory.
+
+    Return False if the kernel's setting cannot be read.
+    """
     try:
         return Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2"
     except OSError:

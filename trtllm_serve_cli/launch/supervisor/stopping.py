@@ -29,15 +29,17 @@ from trtllm_serve_cli.launch.servers.running import RunningServer, read_server
 from trtllm_serve_cli.launch.supervisor.server_processes import wait_until_dead
 
 _POLL_S = 0.05
-# Time limit for processes to exit before they are killed. The reaper of a killed supervisor waits
-# for five seconds before it kills the server's processes and removes its shared memory.
+# Time limit in seconds for processes to exit before they are killed. The reaper of a killed
+# supervisor waits up to five seconds before it kills the server's processes and removes the
+# server's shared memory.
 _KILL_WAIT_S = 10.0
 
 
 def remove_stale_container(directory: Path) -> None:
     """Remove a container that is still running although the server in `directory` has ended.
 
-    A container keeps running if both the supervisor and the docker or podman client were killed.
+    A container keeps running if both the supervisor and the docker or podman client were killed. If
+    another process is starting the server, change nothing.
     """
     import filelock
 
@@ -77,11 +79,14 @@ def stop_server(
 ) -> tuple[str, ...]:
     """Stop the server gracefully and wait until all its processes have ended.
 
-    The server rejects new requests. Requests in flight have `timeout_s` seconds to finish, by
-    default the timeout in the plan. The supervisor then has `ending_s` seconds to exit before it is
-    killed. `on_progress` is called with the number of requests in flight for each engine. Return
-    messages about cancelled requests. For a Slurm job, raise `BadInput` if `timeout_s` is above 0,
-    and `LaunchFailed` if Slurm does not cancel the job. `is_restart` is set if the caller will
+    The server rejects new requests. Requests in flight have `timeout_s` seconds to finish. The
+    default is the timeout of an earlier stop request or, without one, the timeout in the plan. The
+    supervisor then has `ending_s` seconds to exit before it is killed. `on_progress` is called
+    repeatedly with the number of requests in flight for each engine. Return messages about
+    cancelled requests. If the supervisor has already ended, only clean up after the server.
+
+    For a Slurm job, raise `BadInput` if `timeout_s` is above 0 and the job is not known to have
+    ended. Also raise the errors that `cancel_job` raises. `is_restart` is set if the caller will
     start the server again. In this case, raise `LaunchFailed` if another command requests a stop in
     the meantime, because the later request takes precedence.
     """
@@ -152,7 +157,7 @@ def _is_late(server: RunningServer, started_s: float, ending_s: float) -> bool:
 
 
 def _list_processes(server: RunningServer) -> list[psutil.Process]:
-    """List the supervisor and its descendants."""
+    """List the supervisor and its descendants, or no processes if the supervisor has ended."""
     try:
         supervisor = psutil.Process(server.state.supervisor_pid)
         return [supervisor, *supervisor.children(recursive=True)]

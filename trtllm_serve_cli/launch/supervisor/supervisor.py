@@ -2,13 +2,13 @@
 
     python -m trtllm_serve_cli.launch.supervisor SERVER_DIRECTORY
 
-The supervisor is the only writer of the server's state. If the supervisor exits for any reason, the
-server exits too. The supervisor restarts a server if the server or a model's process dies or hangs
-after the server has become ready. It monitors the models' processes itself, because Triton still
-reports that it is ready after one of them has died. A server that never became ready is not
-restarted.
+While the supervisor runs, it is the only writer of the server's state. If the supervisor exits for
+any reason, the server exits too. The supervisor restarts a server if the server or a model's
+process dies or hangs after the server has become ready. It monitors the models' processes itself,
+because Triton still reports that it is ready after one of them has died. A server that never became
+ready is not restarted.
 
-It removes the server's container by its name before and after each run.
+The supervisor removes the server's container by its name before and after each run.
 """
 
 from __future__ import annotations
@@ -80,10 +80,13 @@ from trtllm_serve_cli.runtime.watch.shared_memory import protect_regions
 class SupervisorLimits:
     """The intervals, timeouts and limits of a supervisor.
 
-    A drained server has `exit_s` seconds to exit before it is killed. If the server does not return
-    its metrics within `metrics_timeout_s`, the number of requests in flight is unknown. A log
-    longer than `max_log_bytes` is rotated. `hangs` contains the time limits for processes that do
-    not respond; the plan overrides two of them.
+    The supervisor checks the server every `poll_s` seconds while it starts or drains, and every
+    `watch_s` seconds after it has become ready. `probe_timeout_s` is the timeout for each request
+    while the server starts. A drained server has `exit_s` seconds to exit before it is killed. If
+    the server does not return its metrics within `metrics_timeout_s`, the number of requests in
+    flight is unknown. A log longer than `max_log_bytes` is rotated. `hangs` contains the time
+    limits for processes that do not respond. The plan overrides `hang_timeout_s` and
+    `load_timeout_s` in `hangs`.
     """
 
     poll_s: float = 0.2
@@ -162,9 +165,10 @@ class Supervisor:
             self._reaper.end()
 
     def _run_once(self) -> tuple[str, ...]:
-        """Run the server until it exits, one of its processes dies, or a stop is requested.
+        """Run the server until it fails or a stop is requested.
 
-        Return the reasons why the server failed. The reasons are empty if it did not fail.
+        The server fails if it does not become ready, if it exits, or if one of its processes dies
+        or hangs. Return the reasons for the failure, or an empty tuple if the server did not fail.
         """
         if self._stopping.is_set():
             return ()
@@ -201,11 +205,11 @@ class Supervisor:
         return server
 
     def _wait_until_ready(self, server: ServerChild) -> tuple[str, ...] | None:
-        """Wait until every loaded model has generated a token or computed an embedding, and until
-        the warm-up has finished.
+        """Wait until every loaded text model has generated a token or computed an embedding, the
+        gateway is healthy, and the warm-up has finished.
 
-        Return None when the server is ready, or the reasons why the start failed. The reasons are
-        empty after a stop request.
+        Return None when the server is ready, or the reasons why the start failed. Return an empty
+        tuple after a stop request.
         """
         deadline_s = time.monotonic() + self._plan.timeout_s
         spawned_at = time.time()
@@ -287,9 +291,10 @@ class Supervisor:
         return ()
 
     def _check_hangs(self, server: ServerChild) -> tuple[str, ...]:
-        """Report the processes that do not respond, and kill those that hang.
+        """Record which parts of the server do not respond, and report those that hang.
 
-        Return the reasons to restart the server.
+        Kill hung engine workers and gateways, which are restarted separately. If another part
+        hangs, return the reasons to restart the server, otherwise an empty tuple.
         """
         silent = self._hang_watch.observe(server.find_first_pid())
         messages = tuple(describe_silence(each) for each in silent)
@@ -308,7 +313,10 @@ class Supervisor:
         return messages if self._has_hang else ()
 
     def _restart_gateway(self) -> None:
-        """Restart the gateway if it has died, and record the new process."""
+        """Restart the gateway if it has died and its back-off has passed.
+
+        Record the new process.
+        """
         if self._gateway is not None and self._gateway.restart_if_dead():
             self._write_state(
                 self._state.phase,
@@ -329,7 +337,7 @@ class Supervisor:
             rotate_log(self._plan.gateway_log, self._limits.max_log_bytes)
 
     def _record_container_pid(self, server: ServerChild) -> None:
-        """Record the first process of the container as soon as the engine reports it.
+        """Record the id of the container's first process when the container engine reports it.
 
         The gateway finds the engine workers by this id, and must do so before the server is ready.
         """
@@ -341,13 +349,20 @@ class Supervisor:
         return tuple(explain_log(last_lines(self._plan.log, 1000, since=self._log_start)))
 
     def _explain_gateway(self) -> tuple[str, ...]:
-        """Return why the gateway is not healthy, or an empty tuple if the reason is unknown."""
+        """Return why the gateway was not healthy at the last check.
+
+        Return an empty tuple if the check found no problem, or if the server has no gateway.
+        """
         if self._gateway is None or not self._gateway.problem:
             return ()
         return (f"OpenAI-compatible gateway: {self._gateway.problem}",)
 
     def _end_server(self) -> None:
-        """Stop the server and all its processes, gracefully unless a process hangs or has died."""
+        """Stop the server and all its processes.
+
+        Stop them gracefully unless a process hangs or has died, or unless requests are still in
+        flight after the stop timeout.
+        """
         server = self._server
         if server is None:
             return
@@ -363,15 +378,18 @@ class Supervisor:
         self._server, self._parts = None, {}
 
     def _end_gracefully(self, server: ServerChild) -> None:
-        # Send SIGKILL if one of Triton's processes hangs or has died, because Triton would then
-        # exit only after its exit timeout.
+        # Send SIGKILL if one of Triton's processes hangs or has died, or if requests are still in
+        # flight, because Triton would then exit only after its exit timeout.
         may_wait = not (self._has_hang or find_dead(self._parts)) and (
             not self._stopping.is_set() or self._drain(server)
         )
         server.end(self._parts, self._limits.exit_s, is_graceful=may_wait)
 
     def _drain(self, server: ServerChild) -> bool:
-        """Wait for requests in flight, and return whether they finished within the stop timeout."""
+        """Wait for requests in flight, and return whether they finished within the stop timeout.
+
+        Also return True if the server exits first.
+        """
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         directory, default_s = self._plan.directory, self._plan.exit_timeout_s
         started_s = time.monotonic()
@@ -394,7 +412,10 @@ class Supervisor:
 
 
 def main() -> None:
-    """Supervise the server in the directory that is passed as the first argument."""
+    """Supervise the server in the directory that is passed as the first argument.
+
+    Exit with code 0 after a stop request, or with code 1 if the server fails permanently.
+    """
     directory = Path(sys.argv[1])
     plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
     supervisor = Supervisor(plan)

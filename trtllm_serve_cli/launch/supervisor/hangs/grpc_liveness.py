@@ -19,7 +19,7 @@ _PATH = b"/inference.GRPCInferenceService/ServerLive"
 _DATA, _HEADERS, _SETTINGS = 0x0, 0x1, 0x4
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _FRAME_HEADER_BYTES = 9
-# An uncompressed message without content.
+# A gRPC message that is not compressed and has no content.
 _EMPTY_MESSAGE = bytes(5)
 
 
@@ -53,7 +53,7 @@ def _encrypt(plain: socket.socket, host: str, tls: Tls | None) -> socket.socket:
 
 
 def make_request(address: str, scheme: str) -> bytes:
-    """Return the frames of a request on stream 1."""
+    """Return the bytes that open a connection and send a `ServerLive` request on stream 1."""
     headers = b"".join(
         (
             b"\x83",  # :method: POST
@@ -75,7 +75,7 @@ def make_request(address: str, scheme: str) -> bytes:
 
 
 def _string(text: bytes) -> bytes:
-    """Return a literal of at most 126 bytes."""
+    """Return `text`, which has at most 126 bytes, as a string literal in HPACK's format."""
     return bytes((len(text),)) + text
 
 
@@ -86,7 +86,10 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def read_response(connection: socket.socket) -> bool:
-    """Wait for a response on stream 1. Return False if the server closes the connection first."""
+    """Wait for response headers on stream 1, and return True when they arrive.
+
+    Return False if the server closes the connection first.
+    """
     with connection.makefile("rb") as frames:
         while len(header := frames.read(_FRAME_HEADER_BYTES)) == _FRAME_HEADER_BYTES:
             frames.read(int.from_bytes(header[:3], "big"))

@@ -27,8 +27,8 @@ def report_hang(
 ) -> None:
     """Write a report about hung parts to the server's folder, and a line per part to the log.
 
-    The report contains the state of `processes`, the stacks of the hung processes, the state of the
-    GPUs and the last lines of the log.
+    The report contains the state of `processes`, the stacks of the hung processes except Triton,
+    the state of the GPUs and the last lines of the log.
     """
     path = plan.directory / REPORT_FILE
     states = [_describe(process) for process in processes]
@@ -74,7 +74,10 @@ def _read_wait_channel(pid: int) -> str:
 
 
 def _read_stacks(hanging: Sequence[Silence], log: Path) -> list[str]:
-    """Make the processes write their stacks to the log, and return the new log lines."""
+    """Make the hung processes write their stacks to the log, and return the new log lines.
+
+    Return at most the last `_NUM_STACK_LINES` lines.
+    """
     start = 0
     with contextlib.suppress(OSError):
         start = log.stat().st_size
@@ -83,7 +86,10 @@ def _read_stacks(hanging: Sequence[Silence], log: Path) -> list[str]:
 
 
 def _run(*command: str) -> list[str]:
-    """Return the output of a diagnostic program, or no lines if it is not installed."""
+    """Return the output of a diagnostic program, or no lines if it is not installed.
+
+    If the program cannot be run or times out, return a line with the error.
+    """
     if shutil.which(command[0]) is None:
         return []
     return list(_read_output(command))

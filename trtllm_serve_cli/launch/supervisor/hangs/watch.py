@@ -94,7 +94,10 @@ class HangWatch:
         )
 
     def _list_models(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return each text model that is always loaded, and all Triton models of its repository."""
+        """Return each text model that is always loaded, with the Triton models of its repository.
+
+        In explicit model control mode, return no models, because clients can unload each of them.
+        """
         if self._plan.model_control_mode == "explicit":
             return []
         return [
