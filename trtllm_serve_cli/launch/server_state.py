@@ -1,9 +1,10 @@
 """Read and write the state that a supervisor records for its server.
 
-After a crash or a reboot, a state file can outlive its supervisor, so the state is valid only while
-the supervisor is running. The machine's boot id, the process id and the start time identify the
-supervisor. The start time is relative to the boot, because wall-clock times change when the clock
-is adjusted. The status of a server on another machine is unknown.
+After a crash or a reboot, a state file can outlive its supervisor. A phase other than "failed" and
+"stopped" is therefore valid only while the supervisor is running. The machine's boot id, the
+process id and the start time identify the supervisor. The start time is relative to the boot,
+because wall-clock times change when the clock is adjusted. The status of a server on another
+machine is unknown.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ Phase = Literal[
 class ServerState:
     """A snapshot of a supervised server.
 
-    `ready_at` is in seconds since the epoch. `host` is the machine that runs the supervisor.
+    `ready_at` is the time when the server last became ready, in seconds since the epoch, or None if
+    it was never ready. `host` is the name of the machine that runs the supervisor.
     `boot_id` identifies that host's current boot, and `supervisor_started_at` is in seconds since
     that boot. `why` explains in a few lines why the server failed, is unresponsive or was last
     restarted, or lists the requests that were cancelled when it stopped. For a Slurm job, `why`
@@ -59,7 +61,7 @@ class ServerState:
     requests that must finish before the server stops. `exit_code` is set if the server exited
     without a stop request. If a signal killed the server, the code is the negated signal number.
     `gateway_pid` and `gateway_restarts` describe the process of the OpenAI-compatible gateway.
-    `hangs` counts the processes that were killed because they did not respond.
+    `hangs` counts the parts of the server that hung and were therefore restarted.
     """
 
     phase: Phase
@@ -111,7 +113,7 @@ def describe_supervisor(phase: Phase) -> ServerState:
 def write_state(directory: Path, state: ServerState) -> None:
     """Write the state of the server in `directory`.
 
-    The write is atomic unless the disk is full.
+    The write is atomic unless the disk is full. Raise `OSError` if the state cannot be written.
     """
     text = json.dumps(dataclasses.asdict(state), indent=2).encode()
     content = text.ljust(_RESERVED_BYTES)
@@ -192,7 +194,10 @@ def is_same_process(pid: int, started_s: float) -> bool:
 
 
 def started_at_s(pid: int) -> float:
-    """Return a process's start time in seconds since the boot (on Linux) or since the epoch."""
+    """Return a process's start time in seconds since the boot (on Linux) or since the epoch.
+
+    If the process does not exist, raise `OSError` on Linux and `psutil.Error` on other systems.
+    """
     if sys.platform != "linux":
         return psutil.Process(pid).create_time()
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -204,7 +209,7 @@ def started_at_s(pid: int) -> float:
 
 @functools.cache
 def read_boot_id() -> str:
-    """Return the id of the machine's current boot, or "" on systems other than Linux."""
+    """Return the id of the machine's current boot, or "" if the system provides no such id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:

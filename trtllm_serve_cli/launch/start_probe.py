@@ -18,9 +18,11 @@ from trtllm_serve_cli.launch.warmup import warm_up
 class StartProbe:
     """Probes of one start of a server.
 
-    `is_gateway_healthy` returns whether the gateway responds. `timeout_s` is the timeout for each
-    request. `first_token_at` and `warmup_at` are in seconds since the epoch. `problems` contains a
-    message for each failed warm-up request.
+    `is_gateway_healthy` returns whether the gateway reports that all models can receive requests.
+    `timeout_s` is the timeout for each request. `first_token_at` is the time when all loaded text
+    models had responded, and `warmup_at` is the time when the warm-up began. Both are in seconds
+    since the epoch. `problems` contains a message for each failed warm-up request. `is_ready` is
+    set when the server is usable and the warm-up has finished.
     """
 
     plan: LaunchPlan
@@ -32,9 +34,10 @@ class StartProbe:
     is_ready: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Set `is_ready` if the server is usable, and warm it up in the first call.
+        """Check the server once, and set `is_ready` if it is usable.
 
-        If a warm-up request fails, check the server again, because the request may have broken the
+        Warm up the server when it is found usable for the first time. If a warm-up request fails,
+        check the models again before setting `is_ready`, because the request may have broken an
         engine.
         """
         with contextlib.suppress(TllmError):
@@ -50,7 +53,7 @@ class StartProbe:
             self.is_ready.set()
 
     def _probe_models(self) -> None:
-        """Raise `TllmError` if a loaded model does not generate a token."""
+        """Raise `TllmError` if a loaded text model generates no token and computes no embedding."""
         loaded = [model for model in self.plan.text_models if model in self.plan.loading]
         for endpoint in (self.plan.endpoint, *self.plan.replicas):
             for model in loaded:

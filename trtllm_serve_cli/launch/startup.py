@@ -59,7 +59,9 @@ class StartTimes:
 class Startup:
     """A start of a server. `why` contains the reasons for a restart, and is empty otherwise.
 
-    `problems` contains a message for each failed warm-up request.
+    `started_at` is the time when Triton's process was started, in seconds since the epoch.
+    `total_s` is the time from then until the server was ready. `problems` contains a message for
+    each failed warm-up request.
     """
 
     models: tuple[str, ...]
@@ -79,7 +81,10 @@ def summarize_start(
     gateway_log: Sequence[str] = (),
     problems: tuple[str, ...] = (),
 ) -> Startup:
-    """Derive the startup stages from the supervisor's timestamps and the log lines."""
+    """Return the record of a start, with stages from the timestamps in `times` and the log lines.
+
+    `log` contains the last lines of the server's log. `why` and `problems` are fields of `Startup`.
+    """
     loads = _parse_loads(log, times.spawned_at)
     first_token_s = times.first_token_at - times.spawned_at
     total_s = times.ready_at - times.spawned_at

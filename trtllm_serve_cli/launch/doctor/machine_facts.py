@@ -61,14 +61,18 @@ _PYTHON_TIMEOUT_S = 30.0
 class MachineFacts:
     """The facts that determine whether a machine can serve a model. Sizes are in bytes.
 
-    `triton_version` is None if the binary does not start. In this case, `triton_output` is the last
-    line that the binary printed. `numpy_version` is the version that Triton's Python stub imports,
-    or None if NumPy is missing. `machine` contains the GPUs and the versions of the engines'
-    packages. `gateway_versions` maps each package that the OpenAI-compatible gateway requires to
-    its version, or to None if the package is missing. `ports` maps each port to the process that
-    uses it, or to None if the port is free. `open_file_limit` is the hard limit. `containers` maps
-    each container engine to its settings, or to the reason why it does not work. `hub_error` is
-    None if the hub responds.
+    `triton_version` is None if Triton is not installed or does not start. If it does not start,
+    `triton_output` is the last line that it printed, or the system's error. `libpython_dir` is the
+    result of `find_libpython`. `stub_python` is the Python interpreter whose packages Triton's
+    Python stub imports, or None if no interpreter was found. `numpy_version` is the version of
+    NumPy in this interpreter, or None if NumPy is missing. `machine` contains the GPUs and the
+    versions of the engines' packages. `gateway_versions` maps each package that the
+    OpenAI-compatible gateway requires to its version, or to None if the package is missing. `ports`
+    maps each port to the process that uses it, or to None if the port is free. `disk_free` is the
+    free space in the file system of `home`. `shared_memory_free` is None if /dev/shm is missing.
+    `open_file_limit` is the hard limit. `gpu` and `driver` are None if no NVIDIA GPU was found.
+    `containers` maps each container engine to its settings, or to the reason why it does not work.
+    `hub_error` is None if the hub responds.
     """
 
     python: tuple[int, int]
@@ -103,9 +107,9 @@ class MachineFacts:
 class ModelFacts:
     """The facts about an imported model.
 
-    `misfit` is the error that explains why the engine cannot run on this machine, or None if the
-    engine can run. `cuda` is the major CUDA version of the container that fits the engine, or None
-    if this version is unknown.
+    `misfit` is the error that explains why the engine cannot run on this machine or why the model's
+    manifest cannot be read. Otherwise, `misfit` is None. `cuda` is the major CUDA version of the
+    container that fits the engine, or None if this version is unknown.
     """
 
     name: str
@@ -121,7 +125,7 @@ def collect_facts(
 ) -> MachineFacts:
     """Collect the facts about this machine.
 
-    The call takes 1 to 2 seconds, because it runs Triton and other programs.
+    The call usually takes 1 to 2 seconds, because it runs Triton and other programs.
     """
     try:
         triton = find_triton(environ)
@@ -170,9 +174,11 @@ def _find_version(package: str) -> str | None:
 
 
 def _read_triton_version(binary: Path) -> tuple[str | None, str]:
-    """Return Triton's version and an empty string, or None and the last line of Triton's output.
+    """Return Triton's version and an empty string, or None and the reason without a version.
 
-    Start Triton without models or ports, and stop it as soon as it has logged its version.
+    Start Triton without models or ports, and stop it when it has logged its version. Kill it after
+    30 seconds. The reason is the system's error if Triton cannot be started, otherwise the last
+    line of Triton's output.
     """
     with tempfile.TemporaryDirectory() as empty:
         command = (
@@ -207,7 +213,10 @@ def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[
 
 
 def _stub_python(triton: TritonInstallation | None, environ: Mapping[str, str]) -> str | None:
-    """Return the Python interpreter whose packages Triton's Python stub imports."""
+    """Return the Python interpreter whose packages Triton's Python stub imports.
+
+    Return None if no interpreter is found.
+    """
     if triton is not None and triton.backend_parts is not None:
         return shutil.which("python3", path=str(Path(sys.prefix) / "bin"))
     return shutil.which("python3", path=environ.get("PATH"))
@@ -231,7 +240,7 @@ def _shared_memory_free() -> int | None:
 
 
 def _query_gpus() -> str | None:
-    """Return the name and driver version of each NVIDIA GPU, or None if no GPU is found."""
+    """Return the GPUs in the form "NAME, DRIVER VERSION; …", or None if no NVIDIA GPU is found."""
     command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     answer = run_captured(command, _GPU_TIMEOUT_S)
     if answer is None or answer.code != 0:

@@ -26,8 +26,9 @@ def plan_gateway(
 ) -> GatewayConfig | None:
     """Return the configuration of a server's gateway, or None if `options` disable the gateway.
 
-    `models` maps the name of each text model in Triton to the imported model. `endpoints` are those
-    of the server and its replicas. `directory` is the server's state folder. Raise the errors that
+    `models` maps the name of each text model in Triton to the imported model. `endpoints` are the
+    endpoints of the server and its replicas. `directory` is the server's state folder. `keys_file`
+    and `num_cores` have the same meaning as for `configure_gateway`. Raise the errors that
     `configure_gateway` raises.
     """
     if not options.openai:
@@ -51,9 +52,9 @@ def configure_gateway(
     """Return the configuration of a gateway for `models`.
 
     `directory` is the state folder of the server, or None if tllm did not start it. `keys_file` is
-    the file with the API keys. `num_cores` determines the number of processes if `options` do not
-    set it. Raise `BadInput` if the chat template or the TLS files cannot be used, if the URL of the
-    collector is not valid, or if `runtime_lora_dir` is not a folder or is set for several
+    the file with the API keys, or None. `num_cores` determines the number of processes if `options`
+    do not set it. Raise `BadInput` if the chat template or the TLS files cannot be used, if the URL
+    of the collector is not valid, or if `runtime_lora_dir` is not a folder or is set for several
     processes.
     """
     certificate, key = _check_tls(options.openai_cert, options.openai_key)
@@ -100,7 +101,11 @@ def choose_num_processes(num_cores: int) -> int:
 
 
 def describe_missing_keys(config: GatewayConfig) -> str:
-    """Return a warning if the gateway accepts all clients or rejects all of them, otherwise ""."""
+    """Return a warning if the gateway rejects all clients, or if it accepts clients without a key.
+
+    Return "" if clients need a key and at least one key exists. Also return "" if no key is needed
+    but the gateway listens only on the loopback address.
+    """
     file = Path(config.keys_file) if config.keys_file else None
     is_open = config.key_policy == "off" or file is None or not file.exists()
     is_required = config.key_policy == "on" or not is_open
@@ -118,7 +123,10 @@ def describe_missing_keys(config: GatewayConfig) -> str:
 
 
 def read_chat_template(file: Path | None) -> str | None:
-    """Return the text of a chat template, or None. Raise `BadInput` if it cannot be read."""
+    """Return the chat template in `file`, or None if `file` is None.
+
+    Raise `BadInput` if the file cannot be read or is not UTF-8 text.
+    """
     if file is None:
         return None
     try:
@@ -152,7 +160,10 @@ def _check_lora_dir(options: LaunchOptions) -> str | None:
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> tuple[str | None, str | None]:
-    """Return the absolute paths of the TLS files, or None and None if no files are given."""
+    """Return the absolute paths of the TLS files, or None and None if neither file is given.
+
+    Raise `BadInput` if only one file is given, or if the files cannot be used.
+    """
     if certificate is key is None:
         return None, None
     if certificate is None or key is None:

@@ -57,9 +57,10 @@ def plan_for_this_machine(
 
     By default, serve the only imported model. A name may also refer to a model in `repositories`.
     `overrides` are fields of `LaunchOptions` that take precedence over the models' declarations.
-    Raise `UnknownModel` if a model is not imported, `BadInput` if the models cannot be served
-    together, and `MissingPart` if software is missing. In a dry run, the plan lists the missing
-    software instead.
+    Raise `UnknownModel` if a model is not imported, `RepositoryError` if a repository cannot be
+    read, and `BadInput` if the options are not valid or the models cannot be served with them.
+    Raise `MissingPart` if this machine lacks software or a GPU. In a dry run, the plan lists the
+    missing parts instead.
     """
     models = _load_models(home, names, repositories)
     options = choose_options(overrides, {model.name: model.launch for model in models})
@@ -78,8 +79,9 @@ def _plan_auto(
     """Plan for the local Triton or, if it cannot serve the models, for a container.
 
     If the plan uses a container, its `reason` contains the error from planning for the local
-    Triton. In a dry run, plan for the local Triton if software is missing and no container can
-    serve the models.
+    Triton. In a dry run, plan for the local Triton if only software or a GPU is missing and no
+    container can serve the models. Otherwise, raise `MissingPart` with both errors if neither can
+    serve the models, or the error itself if both fail with the same error.
     """
     local = replace(options, mode="local", image=None, container_engine=None)
     try:
@@ -169,7 +171,10 @@ def _find_triton(models: Sequence[ImportedModel]) -> TritonInstallation:
 
 
 def _check_gpus(ids: str | None) -> None:
-    """Raise `MissingPart` if this machine does not have the GPUs."""
+    """Raise `MissingPart` if this machine does not have the GPUs in `ids`.
+
+    For GPU ids and MIG device ids, check only whether the machine has an NVIDIA GPU.
+    """
     count = count_nvidia_gpus()
     for gpu in parse_gpu_ids(ids):
         if not count or (gpu.isdecimal() and int(gpu) >= count):
@@ -183,7 +188,10 @@ def _check_gpus(ids: str | None) -> None:
 
 
 def _find_libpython(triton: TritonInstallation) -> str:
-    """Return the folder that contains libpython, or "" if Triton can load libpython without it."""
+    """Return the folder that contains libpython, or "" if Triton does not need this folder.
+
+    Raise `MissingPart` if libpython is missing and `triton` is the embedded Triton.
+    """
     folder = find_libpython()
     if folder is None and triton.backend_parts is not None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"

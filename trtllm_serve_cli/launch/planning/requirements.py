@@ -1,6 +1,6 @@
-"""Check that the programs that a plan requires are installed.
+"""Check that this machine has the software and the GPUs that a plan requires.
 
-In a dry run, collect the errors for missing programs instead of raising them.
+In a dry run, collect the errors for missing parts instead of raising them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """The programs that a plan requires on this machine.
+    """The software and GPUs that a plan requires on this machine.
 
-    A dry run continues if a program is missing. The plan then assumes that the program is
-    installed, and `missing` contains the error.
+    A dry run continues if one of them is missing. The plan then assumes that this machine has it,
+    and `missing` contains the error.
     """
 
     is_dry_run: bool = False
     missing: list[MissingPart] = field(default_factory=list)
 
     def find(self, find: Callable[[], _Found], assumed: _Found) -> _Found:
-        """Return the result of `find`, or `assumed` if a program is missing in a dry run.
+        """Return the result of `find`, or `assumed` if `find` fails in a dry run.
 
-        If `find` raises `MissingPart`, a dry run records the error. Otherwise, the error
-        propagates.
+        If `find` raises `MissingPart`, a dry run adds the error to `missing`. Outside a dry run,
+        the error propagates. Other errors always propagate.
         """
         try:
             return find()
@@ -40,5 +40,5 @@ class Requirements:
             return assumed
 
     def describe(self) -> tuple[str, ...]:
-        """Return a sentence for each missing program, with the next step."""
+        """Return a message for each error in `missing`, with the next step."""
         return tuple(f"{each.what} To fix it, {each.next_step}." for each in self.missing)

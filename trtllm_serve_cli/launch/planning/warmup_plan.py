@@ -20,7 +20,8 @@ from trtllm_serve_cli.runtime.engines.kinds import is_supported
 
 _GUIDE_TENSOR = "guided_decoding_guide_type"
 _GUIDE_BACKEND = "guided_decoding_backend"
-# A longer prompt would delay the start of a large model on a CPU by minutes.
+# The length of the longest prompt in words. A longer prompt would delay the start of a large model
+# on a CPU by minutes.
 _LONGEST_PROMPT = 512
 _NUM_STREAMS = 4
 # If the gateway has several processes, this many streams per process very likely reach all of them.
@@ -66,8 +67,9 @@ class WarmupRequest:
 class WarmupModel:
     """The properties of a served model that determine its warm-up.
 
-    `name` is the name in the gateway, and `text_model` the name in Triton. `max_seq_len` is 0 if
-    unknown.
+    `name` is the model's name in the gateway, and `text_model` is its name in Triton. `max_seq_len`
+    is 0 if it is unknown. `has_guides` is true if the model supports guided decoding with a JSON
+    schema.
     """
 
     name: str
