@@ -53,13 +53,13 @@ class KubernetesOptions:
     """The options for `tllm deploy k8s`.
 
     `nodes` is the number of nodes for each replica. `replicas` is the minimum number of replicas,
-    and `max_replicas` is the maximum. The autoscaler adds a replica if more than `queue_target`
-    requests per replica are waiting. `claim` is the name of a PersistentVolumeClaim that contains a
-    copy of TLLM_HOME. Without a claim, the nodes must have the model at the same paths as this
-    machine. `shared_memory`, `cpu` and `memory` are quantities in Kubernetes notation.
-    `gpu_resource` is the Kubernetes resource to request: whole GPUs or MIG slices.
-    `has_pod_monitor` is true if the manifests include a PodMonitor, from which Prometheus discovers
-    the pods.
+    and `max_replicas` is the maximum. If `max_replicas` is greater than `replicas`, an autoscaler
+    adds a replica if more than `queue_target` requests per replica are waiting. `claim` is the name
+    of a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a claim, the nodes must
+    have the model at the same paths as this machine. `shared_memory`, `cpu` and `memory` are
+    quantities in Kubernetes notation. `gpu_resource` is the Kubernetes resource to request: whole
+    GPUs or MIG slices. `has_pod_monitor` is true if the manifests include a PodMonitor, from which
+    Prometheus discovers the pods.
     """
 
     namespace: str | None = None
@@ -89,9 +89,9 @@ def plan_kubernetes(
     """Return the manifests for serving `model`, in the order in which to apply them.
 
     `home` is TLLM_HOME. `gateway` is None if the pods run only Triton. Raise `BadInput` if the
-    model cannot run on `options.nodes` nodes, if the namespace is not valid, if no known image can
-    serve the model, if the claim does not contain the model's files, or if the gateway cannot serve
-    requests.
+    model cannot run on `options.nodes` nodes, if the namespace is not valid, or if no known image
+    can serve the model. Also raise `BadInput` if an image is not set for several nodes, if the
+    claim does not contain the model's files, or if the gateway cannot serve requests.
     """
     check_nodes(model, options.nodes)
     _check_namespace(options.namespace)
@@ -317,7 +317,8 @@ def _model_volumes(
 ) -> tuple[list[Manifest], list[Manifest]]:
     """Return the volumes and volume mounts for the model's folders.
 
-    The pods mount the folders at the same paths as on this machine.
+    The pods mount the folders at the same paths as on this machine. Raise `BadInput` if the claim
+    does not contain all of these folders.
     """
     if options.claim is None:
         names = [f"model-{number}" for number in range(len(model.folders))]

@@ -69,7 +69,7 @@ def gateway_config_map(name: str) -> str:
 
 
 def gateway_data(gateway: PodGateway) -> dict[str, str]:
-    """Return the data of the ConfigMap."""
+    """Return the data of the ConfigMap, which contains the gateway's configuration file."""
     return {_CONFIG_FILE: gateway.config.to_json() + "\n"}
 
 
@@ -85,7 +85,11 @@ def service_ports(gateway: PodGateway) -> list[Manifest]:
 
 
 def add_gateway(pod: Manifest, name: str, gateway: PodGateway, pre_stop_s: int) -> Manifest:
-    """Return the pod spec `pod` with the gateway added as the last container."""
+    """Return the pod spec `pod` with the gateway added as the last container.
+
+    When the pod is terminated, both containers wait `pre_stop_s` seconds. Triton's container then
+    waits until the gateway has exited.
+    """
     triton, *others = pod["containers"]
     folder: Manifest = {"name": "gateway-folder", "mountPath": GATEWAY_FOLDER}
     # Keep Triton running until the gateway has finished its requests and exited.

@@ -1,7 +1,8 @@
 """Plan the probes of the container that runs Triton in a pod.
 
-Triton's health endpoints do not show that an engine generates tokens. So the readiness and the
-liveness probe run a program in the container, which reads the heartbeats of the server's processes.
+Triton's health endpoints do not show that an engine generates tokens. If possible, the readiness
+and liveness probes therefore run a program in the container, which reads the heartbeats of the
+server's processes.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ Manifest = dict[str, Any]
 _STARTUP_PERIOD_S = 10
 _READY_PERIOD_S = 5
 _LIVE_PERIOD_S = 10
-# A part may be silent for its time limit before the probe ends. Starting Python may also take time.
+# The timeout of a probe exceeds the time limit of a part by this many seconds. A part may be silent
+# for its whole time limit before the probe ends, and Python needs time to start.
 _READY_MARGIN_S = 10
 _LIVE_MARGIN_S = 30
-# A server that hangs cannot finish its requests.
+# The grace period in seconds after a failed liveness probe. It is short, because a server that
+# hangs cannot finish its requests.
 _HUNG_GRACE_PERIOD_S = 5
 
 
@@ -31,8 +34,9 @@ def plan_probes(model: Deployable, launch: LaunchOptions) -> Manifest:
     """Return the startup, readiness and liveness probes.
 
     Kubernetes runs the readiness and liveness probes only after the startup probe has succeeded. If
-    the model was imported with an earlier version, or if Triton's vLLM backend runs the engine,
-    only Triton is probed.
+    the model was imported with an earlier version of tllm, or if Triton's vLLM backend runs the
+    engine, the probes only query Triton. If `hang_timeout_s` is 0, the liveness probe only queries
+    Triton.
     """
     startup_failures = math.ceil(launch.timeout_s / _STARTUP_PERIOD_S)
     probes = {
@@ -76,7 +80,7 @@ def _exec(model: Deployable, question: Literal["ready", "live"], limits: HangLim
         period_s, timeout_s = _LIVE_PERIOD_S, longest_s + _LIVE_MARGIN_S
     return {
         "exec": {"command": command},
-        # Each probe of an engine without heartbeats generates a token.
+        # Probe an engine without heartbeats less often, because each probe generates a token.
         "periodSeconds": math.ceil(limits.token_period_s) if model.needs_tokens else period_s,
         "timeoutSeconds": math.ceil(timeout_s),
         "failureThreshold": 1,

@@ -25,7 +25,8 @@ PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
 # The folder from which the gateway reads Triton's process id.
 GATEWAY_FOLDER = "/run/tllm"
-# /dev/shm is a volume of the pod.
+# The prefix of the paths of the server's files in /dev/shm. This folder is a volume of the pod, so
+# the files outlive the container.
 SHARED_FILES = "/dev/shm/tllm-pod-"
 # The folder for heartbeat files.
 PULSES_FOLDER = f"{SHARED_FILES}pulses"
@@ -34,10 +35,11 @@ PULSES_FOLDER = f"{SHARED_FILES}pulses"
 def pod_script(
     model: Deployable, launch: LaunchOptions, *, nodes: int, has_gateway: bool = False
 ) -> str:
-    """Return the script for each pod that serves `model`.
+    """Return the script for the pod that serves requests for `model`.
 
-    The engine's ranks are divided evenly among `nodes` pods. `has_gateway` is true if the pod also
-    runs the OpenAI-compatible gateway.
+    The engine's ranks are divided evenly among `nodes` pods, and the script starts the ranks in all
+    of them. `has_gateway` is true if the pod also runs the OpenAI-compatible gateway. Raise
+    `BadInput` if the ranks cannot be divided evenly.
     """
     words = triton_words(
         model,

@@ -28,7 +28,10 @@ def watch_command(runtime: Path, program: Literal["pod_probe", "job_server"]) ->
 
 
 def limit_words(model: Deployable, limits: HangLimits) -> tuple[str, ...]:
-    """Return the arguments of both programs that do not depend on the machine."""
+    """Return the arguments for the time limits and for token requests, for both programs.
+
+    The arguments for token requests are included only if the engine does not write heartbeats.
+    """
     token = ("--token", model.text_model, json.dumps(_TOKEN_INPUTS)) if model.needs_tokens else ()
     return (
         f"--hang-timeout={limits.hang_timeout_s:g}",

@@ -1,10 +1,10 @@
 """Plan a Slurm job that serves a model, and render the job's script for `sbatch`.
 
 The nodes need Triton, installed or in a container, and a file system that they share with the
-submitting machine. The script chooses free ports and writes the server's address to a file. If the
-first node has tllm at the same path as the submitting machine, the script also runs the
-OpenAI-compatible gateway there, outside the container. The script's options follow the scripts in
-triton-inference-server/tensorrtllm_backend (README.md) and in NVIDIA/TensorRT-LLM
+submitting machine. By default, the script chooses free ports. It writes the server's address to a
+file. If the first node has tllm at the same path as the submitting machine, the script also runs
+the OpenAI-compatible gateway there, outside the container. The script's options follow the scripts
+in triton-inference-server/tensorrtllm_backend (README.md) and in NVIDIA/TensorRT-LLM
 (examples/llm-api/llm_mgmn_trtllm_serve.sh).
 """
 
@@ -61,8 +61,10 @@ class SlurmOptions:
     """The options for a Slurm job, with the same names as in `sbatch`, `srun` and pyxis.
 
     `sbatch` contains additional options for the `sbatch` command. `prologue` contains shell
-    commands to run before the server starts. If a port is None, the job chooses a free port.
-    `openai_port` is the port of the OpenAI-compatible API.
+    commands to run before the server starts. If a port is None, the job derives the port from its
+    id. If `http_port`, `grpc_port` and `metrics_port` are all None, the job chooses other ports
+    while one of them is in use. `openai_port` is the port of the OpenAI-compatible API. If it is
+    None, the job chooses another port while it is in use.
     """
 
     account: str | None = None

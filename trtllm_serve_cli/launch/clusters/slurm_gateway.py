@@ -28,8 +28,8 @@ class SlurmGateway:
     """The gateway's variables for the template `templates/slurm/job.sbatch.j2`.
 
     `python` is the Python interpreter that runs tllm on the submitting machine. `log` is a path.
-    All fields are shell words, except for `config`, which is the text of a here-document.
-    `moves_port` is true if the job may choose a different port.
+    `config` is the text of a here-document. `python`, `port` and `log` are shell words.
+    `moves_port` is true if the job chooses another port when `port` is in use.
     """
 
     python: str
@@ -44,8 +44,9 @@ def plan_job_gateway(
 ) -> SlurmGateway:
     """Plan the gateway for a job.
 
-    `prefix` is the path prefix of the job's files, as a shell word. `folder` is the folder with the
-    server's state. If it is a string, it may contain shell variables.
+    If `port` is None, the job chooses a free port. `prefix` is the path prefix of the job's files,
+    as a shell word. `folder` is the folder with the server's state. If `folder` is a string, it may
+    contain shell variables.
     """
     return SlurmGateway(
         python=shlex.quote(sys.executable),

@@ -123,7 +123,7 @@ def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Command
 
 
 def make_job_folder(servers: Path, name: str) -> Path:
-    """Create a private folder for a new job that serves the model `name`."""
+    """Create a private folder for a new job that serves the model `name`, and return its path."""
     make_folder(servers)
     number = 1
     while True:
@@ -173,7 +173,11 @@ def submit_job(
 
 
 def _submit(script: Path, model: Deployable, run: Runner) -> str:
-    """Submit the script and return the job's id."""
+    """Submit the script and return the job's id.
+
+    Raise `MissingPart` if Slurm is not installed, or `_Rejected` if Slurm rejects the job. Raise
+    another `LaunchFailed` if Slurm does not respond.
+    """
     try:
         answer = run(("sbatch", "--parsable", f"--chdir={script.parent}", str(script)))
     except LaunchFailed as error:
@@ -211,10 +215,11 @@ def _plan(model: Deployable, directory: Path, gateway: GatewayConfig | None) -> 
 def read_job(
     directory: Path, run: Runner = run_slurm
 ) -> tuple[LaunchPlan, ServerState, SlurmJob] | None:
-    """Return the plan, state and job in `directory`, or None if the folder does not contain a job.
+    """Return the plan, state and job in `directory`, or None if it contains no valid job file.
 
-    Query Slurm for the job's state. If the controller has removed the job, save the job's last
-    state, so that later calls do not query Slurm.
+    Query Slurm for the job's state unless the job was stopped. If the controller has removed the
+    job, save the job's last state, so that later calls do not query Slurm. If the query fails, the
+    phase is "unknown".
     """
     try:
         facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
@@ -271,7 +276,7 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
 
 
 def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
-    """Cancel the job, wait until it has ended, and stop tracking it.
+    """Cancel the job unless it has ended, wait until it has ended, and stop tracking it.
 
     Raise `LaunchFailed` if Slurm does not cancel the job, if the job does not end in time, or if
     Slurm does not report whether the job has ended. Raise `MissingPart` if Slurm is not installed.

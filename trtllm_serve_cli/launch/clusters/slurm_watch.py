@@ -15,8 +15,9 @@ from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 
 # The folder in which the job records the server's state for `tllm status` and the gateway.
 STATE_FOLDER = "state"
-# An engine that has died must be loaded again within this time. Until then, `tllm status` shows the
-# reason. The limit is high, because a job that fails may have to wait for its next start.
+# An engine that has died must be loaded again within this time, in seconds. Until then, `tllm
+# status` shows the reason. The limit is high, because a job that fails may have to wait in the
+# queue before it starts again.
 _LOAD_TIMEOUT_S = 1800.0
 
 
@@ -24,8 +25,8 @@ def plan_job_watch(model: Deployable, launch: LaunchOptions, regions: str) -> tu
     """Return the shell words that precede Triton's command in a task.
 
     `regions` is the prefix of the names of the task's shared memory regions, as a shell word.
-    Return no words if the model was imported with an earlier version, or if Triton's vLLM backend
-    runs the engine.
+    Return no words if the model was imported with an earlier version of tllm, or if Triton's vLLM
+    backend runs the engine.
     """
     if model.runtime is None:
         return ()
@@ -48,7 +49,7 @@ class WatchRecord:
     """The state that the job has recorded.
 
     `phase` is "" if there is no record. `why` explains the phases "unresponsive" and "failed".
-    `hangs` counts the processes that were killed because they did not respond.
+    `hangs` counts the parts of the server that hung.
     """
 
     phase: str = ""
@@ -57,7 +58,10 @@ class WatchRecord:
 
 
 def read_watch_record(directory: Path) -> WatchRecord:
-    """Return the state that the job in `directory` has recorded."""
+    """Return the state that the job in `directory` has recorded.
+
+    Return an empty record if the state file is missing or not valid.
+    """
     try:
         text = (directory / STATE_FOLDER / STATE_FILE).read_text(encoding="utf-8")
         state = json.loads(text)

@@ -41,11 +41,12 @@ class Deployable:
     the total number of GPUs on all machines. `num_ranks` is the number of processes that MPI must
     start, or 1 for a model without ranks. `image` is a container image that fits the engine, or
     None if no public image is known to fit. `needs` names the software that the image must contain.
-    `spawns` is true if the model has several instances of a TensorRT engine, which run in
-    TensorRT-LLM's orchestrator mode. `reports_waiting` is true if the metrics include the number of
-    requests waiting in the engine. `is_llm_api` is true if `trtllm-llmapi-launch` starts the ranks.
-    `runtime` is the folder of a copy of the runtime package that can watch the server, or None.
-    `needs_tokens` is true if the engine does not write heartbeats.
+    `spawns` is true if TensorRT-LLM's orchestrator mode spawns the engines' processes. The model
+    then has several instances of a TensorRT engine, or a draft engine and an engine with several
+    ranks. `reports_waiting` is true if the metrics include the number of requests waiting in the
+    engine. `is_llm_api` is true if `trtllm-llmapi-launch` starts the ranks. `runtime` is the folder
+    of a copy of the runtime package that can watch the server, or None. `needs_tokens` is true if
+    the engine does not write heartbeats.
     """
 
     name: str
@@ -68,7 +69,8 @@ class Deployable:
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
     """Describe the requirements of the imported `model`, based on its current files.
 
-    Raise `BadInput` if the GPUs assigned to the model's instances do not fit the engine.
+    Raise `BadInput` if the GPUs assigned to the model's instances are not valid or do not fit the
+    engine.
     """
     kind = find_kind(model.engine_kind)
     deployment, backends = kind.deployment, kind.serving.backends or {}
@@ -114,10 +116,11 @@ def triton_words(
     token: str,
     unquoted: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return Triton's flags as shell words, keyed by name. A repeated flag has several words.
+    """Return Triton's flags as text for a shell, keyed by flag name.
 
-    `token` is the token for the restricted APIs. `token` and the values in `unquoted` are not
-    quoted, so that they can contain shell variables.
+    The text of a flag is one shell word, or one word for each value of a repeated flag. `token` is
+    the token for the restricted APIs. `token` and the values in `unquoted` are not quoted, so that
+    they can contain shell variables. Raise `BadInput` if the URL of the collector is not valid.
     """
     flags = {
         "model-repository": str(model.repository),
@@ -173,10 +176,10 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
 
 
 def _find_runtime(model: ImportedModel) -> Path | None:
-    """Return the folder of a copy of the runtime package that has the programs in `watch`.
+    """Return the folder of a copy of the runtime package that has the programs in `watch`, or None.
 
-    Models that were imported with an earlier version have no such copy, and models for Triton's
-    vLLM backend have no copy at all.
+    Models that were imported with an earlier version of tllm have no such copy, and models for
+    Triton's vLLM backend have no copy at all.
     """
     for name in model.models:
         folder = model.path / name / "1"
@@ -210,7 +213,11 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
-    """List the model repository, the engine's folder and the folders in the model's parameters."""
+    """List the folders that contain the files of the model.
+
+    They are the model repository, the engine's folder, the paths in the model's parameters, and
+    the folders that symbolic links in them point into. Skip folders that other folders contain.
+    """
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)

@@ -25,7 +25,10 @@ IN_IMAGE = TritonInstallation(Path("tritonserver"), "the image")
 def plan_container(
     models: Sequence[Deployable], host: ContainerHost, *, image: str | None, gpus: tuple[str, ...]
 ) -> ContainerSetup:
-    """Plan a container that serves `models` on `gpus`, or on all GPUs if `gpus` is empty.
+    """Plan a container that serves `models`.
+
+    `image` replaces the public image that fits the engines. If a model needs GPUs, the container
+    can access `gpus`, or all GPUs if `gpus` is empty. Otherwise, it cannot access GPUs.
 
     Raise `BadInput` if no single image can serve all models or if a folder cannot be mounted. Raise
     `MissingPart` if a model needs GPUs but containers on this machine cannot access GPUs.

@@ -1,8 +1,8 @@
 """Determine the level and the model of each line in a server's log.
 
-Triton, its models' processes and the engine workers write to the same log. Lines from Triton and
-tllm contain a level. For other lines, the level is derived from the line's words or from the
-previous line.
+Triton, its models' processes and the engine workers write to the same log. Lines from Triton,
+TensorRT-LLM and tllm contain a level. For other lines, the level is derived from the line's words
+or from the previous line.
 """
 
 from __future__ import annotations
@@ -106,7 +106,10 @@ class LogReader:
 
 
 def _parse_json(text: str) -> dict[str, Any] | None:
-    """Return the fields of a line that tllm's models log with `--log-format json`."""
+    """Return the fields of a line that tllm's models log with `--log-format json`.
+
+    Return None for other lines.
+    """
     if not text.startswith('{"time": '):
         return None
     try:

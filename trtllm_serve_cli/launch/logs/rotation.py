@@ -9,9 +9,10 @@ from pathlib import Path
 
 
 def rotate_log(log: Path, max_bytes: int) -> bool:
-    """Copy a log longer than `max_bytes` to another file, and truncate the original.
+    """Copy a log longer than `max_bytes` to a file with the suffix `.log.1`, and truncate the log.
 
-    Return whether the log was truncated.
+    Truncate the log even if it cannot be copied, for example because the disk is full. Return
+    whether the log was truncated.
     """
     rotated = log.with_suffix(".log.1")
     # A missing log or a full disk must not stop the server.

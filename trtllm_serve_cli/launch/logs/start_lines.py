@@ -31,7 +31,10 @@ class ReportedStart:
 
 
 def read_start_lines(lines: Iterable[str], message: str) -> Iterator[ReportedStart]:
-    """Yield the startup reported by each line with `message`. Lines are plain text or JSON."""
+    """Yield the startup reported by each line that contains `message`.
+
+    Lines are plain text or JSON. Skip lines that are not valid startup reports.
+    """
     for line in lines:
         if message not in line:
             continue

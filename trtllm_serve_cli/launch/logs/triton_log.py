@@ -11,7 +11,7 @@ TRITON_PREFIX = re.compile(
     r"^(?:(?P<level>[IWEF])\d{4} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.]+Z (?P<iso_level>[IWEF]))"
     r" +(?P<pid>\d+) (?P<place>[^\]\s]+)\]\s*"
 )
-# tllm's models and workers write this log prefix (see runtime/log.py).
+# tllm's models, engine workers and supervisor write this log prefix (see runtime/log.py).
 TLLM_PREFIX = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
@@ -49,7 +49,11 @@ _NOISE = (
 
 
 def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
-    """Return up to `limit` lines that explain why a server failed, without their log prefixes."""
+    """Return up to `limit` lines that explain why a server failed, without their log prefixes.
+
+    Lines from tllm begin with the model's name instead of the prefix. If Triton rejected an option,
+    return all its error messages about options, without a limit.
+    """
     causes: list[str] = []
     candidates: list[str] = []
     lines = list(lines)

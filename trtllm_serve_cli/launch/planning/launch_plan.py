@@ -83,15 +83,16 @@ class LaunchPlan:
     `host` is the address to bind.
     `replicas` are the endpoints of all ranks except the first, if each rank is a separate server.
     `loading` are the Triton models to load at startup.
-    `exit_timeout_s` is the time limit for requests in flight when the server stops.
-    `hang_timeout_s` is the time without a completed step after which an engine is restarted, or 0
-    to only report hangs.
+    `timeout_s` is the time limit for a start, in seconds.
+    `exit_timeout_s` is the time limit for requests in flight when the server stops, in seconds.
+    `hang_timeout_s` is the time in seconds without a completed step after which an engine with
+    requests is restarted, or 0 to only report hangs.
     `container` is set if the server runs in a container.
     `reason` explains why the `auto` mode selected a container.
     `gateway` is the configuration of the OpenAI-compatible gateway, or None if the server does not
     run a gateway.
     `warmup` contains the requests that warm up the server before it counts as ready.
-    In a dry run, `missing` contains a sentence for each required program that is not installed.
+    In a dry run, `missing` contains a message for each required program or GPU that is missing.
     """
 
     argv: tuple[str, ...]
@@ -206,7 +207,7 @@ class LaunchPlan:
         ]
 
     def hide_token(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        """Replace the token in `argv` with asterisks."""
+        """Return `argv` with the token replaced by asterisks."""
         token = self.endpoint.restricted_token
         return tuple(word.replace(token, "****") for word in argv) if token else argv
 
@@ -223,7 +224,7 @@ class LaunchPlan:
         return plan
 
     def to_json(self) -> str:
-        """Serialize the whole plan for the supervisor, including the token."""
+        """Serialize the whole plan for the supervisor, including the tokens."""
         return json.dumps(self._as_data(), default=str, indent=2)
 
     def _as_data(self) -> dict[str, Any]:
@@ -297,12 +298,16 @@ def plan_launch(
     that `combined` describes. `token` is the token for the restricted APIs. `libpython_dir` is the
     folder from which Triton's Python stub loads libpython, or "" to use the system's library.
     `engines` are the engines that Triton's C++ backend runs. `mpi` describes the machine on which
-    `mpirun` starts Triton. `setup` is set if Triton runs in a container. `keys_file` is the file
-    with the API keys of the OpenAI-compatible API. `num_cores` is the number of processor cores.
+    `mpirun` starts Triton. `setup` is set if Triton runs in a container. `servers` is the folder in
+    which the server's folder is created. `has_gpu` is true if Triton can use a GPU. `keys_file` is
+    the file with the API keys of the OpenAI-compatible API. `num_cores` is the number of processor
+    cores, which determines the default number of gateway processes. `environ` contains the
+    environment variables of this process.
 
     Raise `BadInput` if ports or Triton options conflict, if an option is not valid, if the address
-    is an IPv6 address, or if the number of processes does not match the engines. Raise
-    `MissingPart` if the embedded Triton does not have a model's backend.
+    is an IPv6 address, if the number of processes or GPUs does not match the engines, or if
+    `mpirun` cannot start a model. Raise `MissingPart` if the embedded Triton does not have a
+    model's backend. Also raise the errors of `plan_gateway`.
     """
     if ":" in options.host:
         raise BadInput(
@@ -426,7 +431,10 @@ def _choose_loaded(
 def _list_loaded(
     models: Sequence[ImportedModel], combined: Sequence[PlacedModel]
 ) -> tuple[str, ...]:
-    """Return the Triton models of `models`, with their names in the combined repository."""
+    """Return the Triton models of `models`, with their names in the combined repository.
+
+    Return an empty tuple if `combined` is empty, because the repository is then not combined.
+    """
     folders = {model.path for model in models}
     return tuple(each.name for each in combined if each.source.parent in folders)
 
