@@ -88,9 +88,9 @@ class ContainerSetup:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The image's environment variable that contains Triton's version.
+        """The environment variable with Triton's version, as a dict.
 
-        The mapping is empty if the name of the image does not contain the version.
+        The dict is empty if the image's name does not contain the version.
         """
         found = re.search(r"/tritonserver:(\d\d\.\d\d)-", self.image)
         return {"NVIDIA_TRITON_SERVER_VERSION": found[1]} if found else {}

@@ -114,7 +114,11 @@ def suggest_fix(*reasons: str, other: str | None = None) -> str:
 
 
 def has_gpu_toolkit(engine: ContainerEngine, environ: Mapping[str, str]) -> bool:
-    """Return whether the engine's containers can access NVIDIA GPUs."""
+    """Return whether the engine's containers can access NVIDIA GPUs.
+
+    For docker, look for NVIDIA's runtime hook on PATH. For podman, look for NVIDIA's CDI
+    specifications.
+    """
     if engine == "docker":
         hook = shutil.which("nvidia-container-runtime-hook", path=environ.get("PATH"))
         return hook is not None

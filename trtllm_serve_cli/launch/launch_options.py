@@ -427,7 +427,7 @@ class LaunchOptions:
     ] = None
 
 
-# The options that limit the requests of clients.
+# The options that limit requests to the OpenAI-compatible API.
 OPENAI_LIMITS = (
     "openai_max_body_mib", "openai_max_in_flight", "openai_max_waiting",
     "openai_receive_timeout_s", "openai_send_timeout_s",
@@ -485,7 +485,8 @@ def choose_options(
 def _ports_after(http_port: int | None) -> dict[str, int]:
     """Return the ports for the other protocols, with the default ports' offsets from the HTTP port.
 
-    If the HTTP port is None, return no ports.
+    If the OpenAI port would exceed 65535, use the HTTP port plus 3 instead. Omit ports that exceed
+    65535. If the HTTP port is None, return no ports.
     """
     if http_port is None:
         return {}

@@ -24,9 +24,10 @@ _BUSY = ("READY", "LOADING", "UNLOADING")
 def find_controlled(home: Home, name: str, address: str | None = None) -> RunningServer:
     """Return the running server that can load and unload the model `name`.
 
-    `name` is the name of an imported model or of a Triton model. Raise `NoServer` if no server is
-    running, and `BadInput` if the server does not have the model or is not in explicit model
-    control mode.
+    `name` is the name of an imported model or of a Triton model. If `address` is set, consider only
+    servers that listen on it. Raise `NoServer` if no server is running, or if several servers are
+    running and either none or several of them have the model. Raise `BadInput` if the only running
+    server does not have the model, or if the server is not in explicit model control mode.
     """
     candidates = [
         server
@@ -70,9 +71,9 @@ def load_models(
 
     `timeout_s` is the time limit for each load and unload of one of the Triton models that belong
     to `name`. If any of these models is already loaded, unload `name` first, because the old and
-    the new engine may not fit in memory together. Raise `RequestFailed` with Triton's reason if a
-    Triton model cannot be loaded. Models that were loaded before the failure stay loaded. Raise
-    `TimedOut` if unloading takes too long.
+    the new engine may not fit in memory together. Raise `RequestFailed` with the reason if a Triton
+    model cannot be loaded. Models that were loaded before the failure stay loaded. Raise `TimedOut`
+    if unloading takes too long, or `NoServer` if the server cannot be reached.
     """
     plan = server.plan
     loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}
@@ -100,7 +101,9 @@ def unload_models(
 
     First wait up to `timeout_s` for requests in flight to finish. Then unload each Triton model
     that belongs to the model, and wait up to `timeout_s` for each of them. Raise `TimedOut` if a
-    wait takes longer. Unfinished requests are not cancelled.
+    wait takes longer. If requests do not finish in time, the model stays loaded and the requests
+    are not cancelled. Raise `NoServer` if the server cannot be reached, or `RequestFailed` if
+    Triton rejects a request.
     """
     plan = server.plan
     parts = tuple(reversed(list_parts(plan, name)))
@@ -114,7 +117,10 @@ def unload_models(
 
 
 def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
-    """Wait for requests in flight, which Triton would otherwise abort (see the `drain` module)."""
+    """Wait for requests in flight, which Triton would otherwise abort (see the `drain` module).
+
+    Raise `TimedOut` if requests are still in flight after `timeout_s`.
+    """
     owner = next(each for each in plan.models if name == each or name in plan.parts_of(each))
     engines = set(plan.parts_of(owner))
     deadline_s = time.monotonic() + timeout_s

@@ -34,8 +34,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
 def load_deployable(home: Home, name: str | None) -> Deployable:
     """Describe the requirements of the imported model `name`, or of the only imported model.
 
-    Raise `UnknownModel` if the model is not imported, and the errors that `describe_deployable`
-    raises.
+    Raise the errors that `load_model`, `open_repository` and `describe_deployable` raise.
     """
     model = load_model(home, name)
     return describe_deployable(model, open_repository(model.path))
@@ -71,7 +70,10 @@ def plan_slurm_here(
 def _plan_job_gateway(
     home: Home, model: ImportedModel, launch: LaunchOptions
 ) -> GatewayConfig | None:
-    """Plan the gateway for a job. The job chooses the gateway's ports and folder when it runs."""
+    """Plan the gateway for a job, or return None if the options disable the gateway.
+
+    The job chooses the gateway's ports and folder when it runs.
+    """
     return plan_gateway(launch, {model.text_model: model}, [Endpoint()], Path(), home.keys)
 
 

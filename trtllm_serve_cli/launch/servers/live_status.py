@@ -65,9 +65,10 @@ def count_in_flight(
 ) -> dict[str, int] | None:
     """Count the requests in flight for each engine that is not idle.
 
-    If `engines` is set, count only the requests in these engines. A server that refuses connections
-    has no requests. Return None if a server accepts connections but does not respond within
-    `timeout_s`, unless another server reports requests.
+    If `engines` is set, count only the requests in these engines. Ignore engines whose worker has
+    died. A server that refuses connections has no requests. If a server's metrics cannot be read
+    for another reason, for example because it does not respond within `timeout_s`, return None
+    unless another server reports requests.
     """
     counts: dict[str, int] = {}
     is_known = True

@@ -89,9 +89,10 @@ class RunningServer:
 
     @property
     def phase(self) -> str:
-        """The current phase, or "died" if the supervisor was killed before it recorded an end.
+        """The current phase, or "died" if the supervisor ended without recording it.
 
         A server with a suspended supervisor is "unresponsive", because nothing would restart it.
+        The phase is "unknown" if the server may be running on another machine.
         """
         if self._has_stopped_supervisor:
             return "unresponsive"
@@ -169,8 +170,9 @@ def _order(server: RunningServer) -> tuple[int, str]:
 
 
 def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
-    """List the servers that match `model` and `address`. If an argument is None, it matches all
-    servers.
+    """List the servers that serve `model` and listen on `address`.
+
+    `address` is an HTTP, gRPC or metrics address. An argument that is None matches all servers.
     """
     return [
         server

@@ -105,8 +105,8 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
 def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags:
     """Return the flags that disable Triton's memory pools if Triton spawns the ranks.
 
-    Return no flags if Triton does not spawn the ranks, or if Triton's version does not support the
-    flags. In containers, `NVIDIA_TRITON_SERVER_VERSION` contains the version.
+    Return no flags if Triton does not spawn the ranks, or if Triton's version is known not to
+    support the flags. Containers set Triton's version in `NVIDIA_TRITON_SERVER_VERSION`.
     """
     major, _, minor = environ.get("NVIDIA_TRITON_SERVER_VERSION", "").partition(".")
     is_known = major.isdigit() and minor.isdigit()
@@ -120,7 +120,7 @@ def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags
 
 
 def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
-    """Return the environment variables to set for all processes."""
+    """Return the environment variables to set for all of the server's processes."""
     changes = {}
     if options.gpus and not ranks.gpus:
         changes["CUDA_VISIBLE_DEVICES"] = options.gpus
@@ -150,8 +150,8 @@ def mpirun_command(
 ) -> tuple[str, ...]:
     """Return the `mpirun` command that runs each of `commands` as one rank, in order.
 
-    `environ` contains the names of the variables to export to other nodes. Local processes inherit
-    these variables.
+    `environ` contains the names of the variables to export to other nodes. They are exported only
+    with a hostfile, because local processes inherit them.
     """
     placement = ["--oversubscribe"] if options.oversubscribe else []
     if options.hostfile is not None:

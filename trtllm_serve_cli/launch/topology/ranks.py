@@ -43,7 +43,8 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
     """Plan the processes for `engines`, which Triton's C++ backend runs.
 
     If `engines` is empty, plan for an engine that runs in Python. Raise `BadInput` if the options
-    do not match the engines.
+    contradict each other or do not match the engines, or if an engine's `gpu_device_ids` or
+    `participant_ids` do not match the engine.
     """
     gpus = parse_gpu_ids(options.gpus)
     if options.mode == "container" and options.hostfile is not None:
@@ -180,7 +181,10 @@ def _check_mig(gpus: tuple[str, ...]) -> None:
 
 
 def _highest_participant(engine: EngineInstances) -> int:
-    """Return the highest rank in participant_ids. Raise `BadInput` if the ranks are not valid."""
+    """Return the highest rank in `participant_ids`.
+
+    Raise `BadInput` if `participant_ids` is not set, or if the ranks do not match the engine.
+    """
     for group in engine.participants:
         if len(group) != engine.world_size or min(group) < 1:
             raise BadInput(

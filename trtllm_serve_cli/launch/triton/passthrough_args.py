@@ -52,7 +52,8 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
     """Return the names of the Triton options in `words`.
 
     An option has the form `--name=value`, `--name value` or `--name`. Raise `BadInput` if a word is
-    neither an option nor an option's value, or if tllm reserves the option.
+    neither an option nor an option's value, or if an option is reserved for tllm or is a prefix of
+    a reserved option.
     """
     names: list[str] = []
     may_be_value = False
@@ -87,6 +88,9 @@ def _check(name: str) -> None:
 
 
 def drop_overridden(flags: Flags, names: frozenset[str]) -> Flags:
-    """Return `flags` without the flags that the passthrough options `names` replace."""
+    """Return `flags` without the flags that the passthrough options `names` replace.
+
+    Keep the flags that can be repeated.
+    """
     dropped = names - _REPEATABLE
     return {name: value for name, value in flags.items() if name not in dropped}

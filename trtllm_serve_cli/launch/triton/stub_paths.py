@@ -30,7 +30,7 @@ def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[P
     """Raise `BadInput` if Triton's Python stub cannot use one of the folders.
 
     `servers` is the folder of all servers in TLLM_HOME. `engines` are only opened by the engine
-    workers, so their paths may contain spaces.
+    workers, so their paths must be ASCII but may contain spaces and special characters.
     """
     for path in (servers, *repositories):
         if not is_usable(path):

@@ -10,7 +10,10 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 
 
 def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
-    """Return the environment variables that configure the logs and spans of tllm's models."""
+    """Return the environment variables that configure the logs and spans of tllm's models.
+
+    Raise `BadInput` if the collector's URL is not valid.
+    """
     environ: dict[str, str] = {}
     if options.log_format != "text":
         environ["TLLM_LOG_FORMAT"] = options.log_format
@@ -40,7 +43,11 @@ def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
 
 
 def read_trace_rate(trace_config: Sequence[str]) -> int:
-    """Return N if Triton traces one in N requests. The default is 1, as in `trace_settings`."""
+    """Return N if Triton traces one in N requests.
+
+    The default is 1, as in `trace_settings`. Also return 1 if the rate is not a whole number or is
+    less than 1.
+    """
     values = [each.partition("=")[2] for each in trace_config if each.startswith("rate=")]
     return max(int(values[-1]), 1) if values and values[-1].isdecimal() else 1
 

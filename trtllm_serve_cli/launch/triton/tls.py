@@ -38,9 +38,9 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
 
 
 def load_certificate(certificate: Path, key: Path, flags: tuple[str, str]) -> ssl.SSLContext:
-    """Return the TLS settings of a server with these files.
+    """Return the TLS context of a server that uses `certificate` and `key`.
 
-    Raise `BadInput`, which names the options `flags`, if the files cannot be used.
+    Raise `BadInput` if the files cannot be used. The error names the options `flags`.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -52,9 +52,10 @@ def load_certificate(certificate: Path, key: Path, flags: tuple[str, str]) -> ss
 
 
 def _read_name(certificate: Path, key: Path) -> str | None:
-    """Check the files, and return the server name in the certificate.
+    """Check the files, and return the server name in the certificate, or None if it has no name.
 
-    The check performs a TLS handshake in memory.
+    Replace an asterisk in the name with "server". The check performs a TLS handshake in memory.
+    Raise `BadInput` if the files cannot be used.
     """
     server = load_certificate(certificate, key, _FLAGS)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -97,7 +98,10 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
 
 
 def check_ca(file: Path, flag: str) -> None:
-    """Raise `BadInput`, which names the option `flag`, if the file has no CA certificate."""
+    """Raise `BadInput` if no CA certificate can be read from `file`.
+
+    The error names the option `flag`.
+    """
     try:
         ssl.create_default_context(cafile=str(file))
     except (OSError, ssl.SSLError) as error:

@@ -117,7 +117,8 @@ def chosen_flags(
 ) -> Flags:
     """Return Triton's flags for the launch options that the user set.
 
-    `loading` contains the models to load at startup in explicit model control mode.
+    `loading` contains the models to load at startup in explicit model control mode. Raise
+    `BadInput` if the URL of the collector is not valid.
     """
     flags: Flags = {}
     if options.model_control_mode == "explicit":
@@ -144,7 +145,7 @@ def stub_environ(
     """Return the environment variables for the embedded Triton's Python stub.
 
     The folder of the running Python is first in PATH, because the stub uses the packages of the
-    first `python3`.
+    first `python3`. Return an empty dict if `triton` is not the embedded Triton.
     """
     if triton.backend_parts is None:
         return {}

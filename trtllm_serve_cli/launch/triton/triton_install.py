@@ -34,7 +34,10 @@ IN_CONTAINER = TritonInstallation(SYSTEM_TRITON, "the container")
 
 
 def find_embedded_root() -> Path | None:
-    """Return Triton's folder in the `nvidia-pytriton` package, without importing the package."""
+    """Return Triton's folder in the `nvidia-pytriton` package, without importing the package.
+
+    Return None if the package is not installed or does not contain `tritonserver`.
+    """
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         return None
