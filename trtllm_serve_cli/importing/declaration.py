@@ -95,7 +95,11 @@ def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
-    """Return the options with their paths resolved against `folder`."""
+    """Return the options with their paths resolved against `folder`.
+
+    `calib_dataset` is resolved only if a folder exists at this path. Otherwise, it may be the name
+    of a data set.
+    """
 
     def join(text: str) -> str:
         return str(folder / expand_user(Path(text)))
@@ -135,7 +139,8 @@ def declare_model(model: ImportedModel, repository: OpenRepository) -> Declarati
 
     The declaration contains the pinned source, the selected engine kind, the repository folder, and
     the parameters that were declared, set with `tllm set` or edited by hand. Raise `BadInput` if
-    a parameter has different values in the models of the repository.
+    the manifest's declaration is not valid, or if a parameter has different values in the models of
+    the repository.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}
@@ -183,7 +188,7 @@ def _inconsistent_setting(repository: OpenRepository, setting: Setting) -> BadIn
 
 
 def render_declaration(declaration: Declaration) -> str:
-    """Return the declaration as the text of a `tllm.yaml`, without default values."""
+    """Return the declaration as the text of a `tllm.yaml` file, without default values."""
     return render_yaml(declaration)
 
 

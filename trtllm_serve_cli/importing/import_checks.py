@@ -34,13 +34,19 @@ def check_name(model: ModelSection) -> None:
 
 
 def _name_after(source: str) -> str:
-    """Return a valid name for a model, based on the last part of its source."""
+    """Return a valid name for a model, based on the last part of its source.
+
+    Return "NAME" if that part contains no letters or digits.
+    """
     last = re.split("[:/#]", source.rstrip("/").removesuffix(".gguf"))[-1].partition("@")[0]
     return re.sub("[^a-z0-9._-]+", "-", last.lower()).strip("-._") or "NAME"
 
 
 def check_mode(declaration: Declaration, kind: str) -> None:
-    """Raise `BadInput` if the container build options do not apply to the engine."""
+    """Raise `BadInput` if an option for builds in a container does not apply to the import.
+
+    `--mode container` applies only to TensorRT engines. The other options require it.
+    """
     engine = declaration.engine
     if engine.mode == "container":
         if kind != UPSTREAM:

@@ -66,8 +66,9 @@ class ImportPlan:
     """The plan for importing a model.
 
     `build` is `None` if the source is an engine, or if the checkpoint cannot be inspected before it
-    is downloaded. `repository` is the folder of the model repository. `path_problem` is the error
-    for a folder that the local Triton cannot use, or `None`.
+    is downloaded. `repository` is the folder of the model repository. `preserved` contains the
+    settings from `tllm set` that the import keeps or drops. `path_problem` is the error for a
+    folder that the local Triton cannot use, or `None`.
     """
 
     declaration: Declaration
@@ -82,7 +83,7 @@ class ImportPlan:
 
     @property
     def is_built(self) -> bool:
-        """True if the engine already exists."""
+        """True if the engine already exists. False if the plan has no build or no build steps."""
         plan = self.build
         return (
             plan is not None
@@ -163,9 +164,11 @@ def plan_import(
 ) -> ImportPlan:
     """Plan an import without downloading large files.
 
-    Raise `BadInput` if the name, the source or an option is not valid, `SourceError` if the
-    checkpoint is rejected or cannot be inspected, or `MissingPart` if the engine kind is not
-    installed. In a dry run with `--engine KIND`, the plan reports the missing part instead.
+    Raise `BadInput` if the name, the source or an option is not valid. Raise `UnknownModel` if the
+    declaration has no source and the name is unknown, or `SourceError` if the checkpoint is
+    rejected or cannot be inspected. Raise `MissingPart` if the engine kind or another required
+    package is not installed. In a dry run with `--engine KIND`, the plan reports a missing engine
+    kind instead.
     """
     check_name(declaration.model)
     check_name_is_free_in_layout(declaration.model.name)
@@ -246,7 +249,11 @@ def fetch_options(declaration: Declaration, choice: EngineChoice) -> FetchOption
 def find_preserved_settings(
     declaration: Declaration, source: Source, engine_kind: str, repository: Path
 ) -> PreservedSettings:
-    """Return the settings of the existing repository that the import preserves or drops."""
+    """Return the settings of the existing repository that the import preserves or drops.
+
+    If the repository was imported from another source, the import drops all settings. Return no
+    settings if there is no existing repository, or if its manifest or its source is not valid.
+    """
     with contextlib.suppress(RepositoryError, BadInput):
         imported = read_manifest(repository)
         if parse_source(imported.source).unpinned() != source.unpinned():
@@ -272,7 +279,8 @@ def request_build(
 ) -> BuildRequest:
     """Return the request to build an engine from the checkpoint.
 
-    `kept` contains the `tllm set` settings that the import keeps, so the engine must support them.
+    `kept` contains the settings from `tllm set` that the import keeps. The build options are
+    completed with the options that these settings and the declared parameters require.
     """
     return BuildRequest(
         model_name=declaration.model.name,
@@ -303,7 +311,11 @@ def find_build_tools(declaration: Declaration) -> Toolchain:
 
 
 def plan_engine(request: BuildRequest, declaration: Declaration, home: Home) -> BuildPlan:
-    """Plan the build of an engine and choose the engine's folder."""
+    """Plan the build of an engine and choose the engine's folder.
+
+    If the plan has no build steps, do not choose a folder. Raise the errors that `find_build_tools`
+    and `plan_build` raise.
+    """
     plan = plan_build(request, find_build_tools(declaration))
     return choose_engine_dir(plan, declaration, home) if plan.steps else plan
 
@@ -314,7 +326,10 @@ def choose_engine_dir(plan: BuildPlan, declaration: Declaration, home: Home) -> 
 
 
 def _find_source(declaration: Declaration, home: Home) -> Source:
-    """Return the source with an absolute path, so that it is valid in any working directory."""
+    """Return the declared source, or the source that `find_source` returns for the model's name.
+
+    Its paths are absolute, so that the source is valid in any working directory.
+    """
     model = declaration.model
     source = find_source(model.name, home) if model.source is None else parse_source(model.source)
     return source.absolute()
@@ -329,7 +344,14 @@ def _detect_machine(declaration: Declaration) -> Machine:
 def _choose_kind(
     declaration: Declaration, source: Source, machine: Machine, *, is_dry_run: bool
 ) -> EngineChoice:
-    """Return the engine kind that the source or the layout requires, or else the requested kind."""
+    """Return the engine kind for the import, and the reason for this choice.
+
+    A source of the form engine:DIR requires the TensorRT engine kind. If the requested kind is
+    "auto", the machine, `--mode container`, the layout and the checkpoint's format determine the
+    kind. Otherwise, use the requested kind. Raise `BadInput` if the source cannot be used with the
+    requested kind, or `MissingPart` if the kind is not installed. In a dry run, the choice contains
+    the missing part instead unless the requested kind is "auto".
+    """
     requested = declaration.engine.kind
     if isinstance(source, EngineSource):
         return _choose_for_engine_source(source, requested)
@@ -376,6 +398,7 @@ def _with_tokenizer(
 ) -> Declaration:
     """Return the declaration with the absolute path of the tokenizer's folder.
 
+    The default for the folder is the kept setting in `kept` or, without one, the source's folder.
     The server has a different working directory, so a relative path would not be valid there.
     """
     parameters = declaration.repository.parameters

@@ -18,7 +18,8 @@ RECORD_FILE = "import.json"
 class ImportRecord:
     """The last import of a model.
 
-    `ended_at` is in seconds since the epoch. `stages_s` maps each stage to its duration.
+    `ended_at` is in seconds since the epoch. `stages_s` maps the name of each stage to its duration
+    in seconds.
     """
 
     ended_at: float

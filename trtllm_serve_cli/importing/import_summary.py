@@ -15,7 +15,10 @@ _UNQUANTIZED = ("bfloat16", "float16", "float32")
 def describe_serving(
     repository: RepositoryPlan, quantization: str | None, card: Gpu | None
 ) -> Iterator[str]:
-    """Yield a line with the engine's limits, and a line about FP8 if the GPU supports it.
+    """Yield a line with the engine's limits, if they are known, and a line about FP8.
+
+    Yield the line about FP8 only if the GPU supports FP8, the engine is not quantized, no
+    `--quantization` option was passed, and the engine kind can convert checkpoints to FP8.
 
     `quantization` is the value of the `--quantization` option. `card` is the type of this machine's
     GPU, or `None` if the machine has no GPU or the GPU is not in tllm's GPU table.

@@ -61,8 +61,9 @@ class Display:
     """Callbacks for the output of an import.
 
     `notify` receives messages, `on_line` receives the log lines of build steps, and `watch`
-    receives the download progress. If `watch` is None, `notify` receives the download progress
-    every 30 s. `on_stage` receives the name of each completed stage and its duration in seconds.
+    receives the download progress. If `watch` is None, `notify` receives the download progress at
+    most every 30 s. `on_stage` receives the name of each completed stage and its duration in
+    seconds.
     """
 
     notify: Notify = _ignore
@@ -81,7 +82,7 @@ class Display:
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
-        """Measure the duration of the `with` block, and report it if the block succeeds."""
+        """Measure the duration of the `with` block, and pass it to `on_stage` if it succeeds."""
         started_s = time.monotonic()
         yield
         self.on_stage(name, time.monotonic() - started_s)
@@ -105,7 +106,7 @@ def build_model(
 ) -> Engine:
     """Fetch the checkpoint, and build its engine if the engine does not exist or `force` is set.
 
-    Raise `TllmError` if a stage fails.
+    Return the engine. Raise `TllmError` if the import cannot be planned or a stage fails.
     """
     plan = plan_import(declaration, home)
     with (
@@ -125,10 +126,11 @@ def import_model(
 ) -> tuple[RepositoryPlan, Path]:
     """Fetch the checkpoint, build the engine and render the repository.
 
-    Return the rendered repository and its folder. Reuse an existing checkpoint and engine, and keep
-    the settings made with `tllm set`. Raise `RepositoryError` if the name is used for another
-    source and `force` is not set, `BadInput` if the repository folder contains other files, or
-    another `TllmError` if a stage fails.
+    Return the rendered repository and its folder. Reuse an existing checkpoint. Reuse an existing
+    engine unless `force` is set. Keep the settings made with `tllm set` that are valid for the new
+    import. Raise `RepositoryError` if the name is used for another source and `force` is not set,
+    `BadInput` if the repository folder contains other files, `OSError` if the folder cannot be
+    created, or another `TllmError` if the import cannot be planned or a stage fails.
     """
     stages_s: dict[str, float] = {}
     display = display.collect_stages(stages_s)
@@ -175,7 +177,11 @@ def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) 
 def _obtain_engine(
     plan: ImportPlan, home: Home, *, force: bool, display: Display, build: Build
 ) -> Iterator[Engine]:
-    """Yield the engine, and hold its lock so that no other process rebuilds or removes it."""
+    """Yield the engine, and hold its lock so that no other process rebuilds or removes it.
+
+    Do not hold a lock if the source is an engine, or if the engine kind serves checkpoints without
+    a build.
+    """
     declaration, source = plan.declaration, plan.source
     display.notify(plan.choice.reason)
     if isinstance(source, EngineSource):
@@ -248,7 +254,7 @@ def _check_name_is_free(name: str, plan: ImportPlan) -> None:
 def hold_import_lock(home: Home, name: str, notify: Notify) -> AbstractContextManager[None]:
     """Hold the model's lock, so that imports and builds of the same model do not overlap.
 
-    If another process holds the lock, notify the user and wait for the lock.
+    If another process holds the lock, pass a message to `notify` and wait for the lock.
     """
     return hold_lock(
         home.locks / f"{name}.lock",
