@@ -36,7 +36,8 @@ from trtllm_serve_cli.option_fields import Option, OptionField, Within, option_f
 
 # Default time limit in seconds for requests in flight to finish when a server stops.
 DRAIN_S = 30
-# Default number of seconds without a completed step after which an engine is restarted.
+# Default number of seconds without a completed step after which an engine with requests is
+# restarted.
 HANG_TIMEOUT_S = 120.0
 
 _SERVER = "Server"

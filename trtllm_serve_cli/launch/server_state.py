@@ -29,8 +29,7 @@ START_LOCK = "start.lock"
 _STOP_FILE = "stop-timeout"
 _REQUEST_FILE = "stop-requested"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# Pad files to this size when they are created, so that later updates succeed even if the disk is
-# full.
+# Files are padded to this size in bytes, so that later updates succeed even if the disk is full.
 _RESERVED_BYTES = 4096
 
 # Only Slurm jobs can be "queued". A server that was ready is "unresponsive" while one of its
@@ -143,7 +142,10 @@ def write_stop_timeout(directory: Path, timeout_s: float) -> None:
 
 
 def _write_in_place(path: Path, content: bytes) -> None:
-    """Overwrite a file with content of the same size, which needs no free disk space."""
+    """Overwrite or create a file.
+
+    If the content has the same size as before, overwriting it needs no free disk space.
+    """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
         file.write(content)
         file.truncate()

@@ -20,9 +20,10 @@ _WORDS = ("Describe", "a", "city", "and", "the", "people", "who", "live", "in", 
 
 
 def warm_up(plan: LaunchPlan, timeout_s: float) -> Iterator[str]:
-    """Send the warm-up requests in order, and yield a message for each failed request.
+    """Send the warm-up requests of `plan` in order, and yield a message for each failed request.
 
-    `timeout_s` is the timeout for each request.
+    Send them to the server and then to each of its replicas, except chat requests, which are sent
+    only once. `timeout_s` is the timeout for each request.
     """
     for rank, endpoint in enumerate((plan.endpoint, *plan.replicas)):
         for each in plan.warmup:

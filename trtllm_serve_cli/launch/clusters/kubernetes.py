@@ -89,8 +89,8 @@ def plan_kubernetes(
     """Return the manifests for serving `model`, in the order in which to apply them.
 
     `home` is TLLM_HOME. `gateway` is None if the pods run only Triton. Raise `BadInput` if the
-    model cannot run on `options.nodes` nodes, if the namespace is not valid, or if no known image
-    can serve the model. Also raise `BadInput` if an image is not set for several nodes, if the
+    model cannot run on `options.nodes` nodes, if the namespace is not valid, or if no image is set
+    and no known image can serve the model on this number of nodes. Also raise `BadInput` if the
     claim does not contain the model's files, or if the gateway cannot serve requests.
     """
     check_nodes(model, options.nodes)
@@ -369,8 +369,8 @@ def _pod_monitor(name: str) -> Manifest:
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
     """Return an autoscaler that adds replicas if too many requests are waiting.
 
-    It counts the requests waiting in Triton and, if the engine reports them, those waiting in the
-    engine.
+    One metric of the autoscaler is the number of requests waiting in Triton. If the server's
+    metrics include the number of requests waiting in the engine, that number is a second metric.
     """
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:

@@ -37,7 +37,8 @@ _WAIT = "while grep -qsz 'trtllm_serve_cli[.]gateway' /proc/[0-9]*/cmdline; do s
 class PodGateway:
     """The gateway that runs in each replica.
 
-    `image` contains tllm. `keys_secret` is the name of a Secret that contains `keys.json`, or None.
+    `image` contains tllm. `keys_secret` is the name of a Secret that contains `keys.json`, or None
+    if the pods do not receive API keys.
     """
 
     config: GatewayConfig
@@ -87,8 +88,8 @@ def service_ports(gateway: PodGateway) -> list[Manifest]:
 def add_gateway(pod: Manifest, name: str, gateway: PodGateway, pre_stop_s: int) -> Manifest:
     """Return the pod spec `pod` with the gateway added as the last container.
 
-    When the pod is terminated, both containers wait `pre_stop_s` seconds. Triton's container then
-    waits until the gateway has exited.
+    When the pod is terminated, the gateway receives SIGTERM after `pre_stop_s` seconds. Triton's
+    container receives SIGTERM after the gateway has exited.
     """
     triton, *others = pod["containers"]
     folder: Manifest = {"name": "gateway-folder", "mountPath": GATEWAY_FOLDER}

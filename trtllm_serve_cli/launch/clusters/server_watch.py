@@ -28,9 +28,9 @@ def watch_command(runtime: Path, program: Literal["pod_probe", "job_server"]) ->
 
 
 def limit_words(model: Deployable, limits: HangLimits) -> tuple[str, ...]:
-    """Return the arguments for the time limits and for token requests, for both programs.
+    """Return the arguments that set the time limits, for `pod_probe` and `job_server`.
 
-    The arguments for token requests are included only if the engine does not write heartbeats.
+    If the engine does not write heartbeats, also return the arguments for token requests.
     """
     token = ("--token", model.text_model, json.dumps(_TOKEN_INPUTS)) if model.needs_tokens else ()
     return (

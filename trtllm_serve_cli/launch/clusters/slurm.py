@@ -58,13 +58,13 @@ _FIRST_RANK_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """The options for a Slurm job, with the same names as in `sbatch`, `srun` and pyxis.
+    """The options for a Slurm job. Options of `sbatch`, `srun` and pyxis have the same names here.
 
     `sbatch` contains additional options for the `sbatch` command. `prologue` contains shell
     commands to run before the server starts. If a port is None, the job derives the port from its
-    id. If `http_port`, `grpc_port` and `metrics_port` are all None, the job chooses other ports
-    while one of them is in use. `openai_port` is the port of the OpenAI-compatible API. If it is
-    None, the job chooses another port while it is in use.
+    id. If `http_port`, `grpc_port` and `metrics_port` are all None, the job chooses higher ports
+    instead of ports that are in use. `openai_port` is the port of the OpenAI-compatible API. If
+    `openai_port` is None, the job also chooses a higher port instead of one that is in use.
     """
 
     account: str | None = None
@@ -226,7 +226,7 @@ def _check_time(time: str | None) -> None:
 
 
 def render_script(plan: SlurmPlan) -> str:
-    """Render the job's script for `sbatch`."""
+    """Return the job's script for `sbatch`."""
     variables = {each.name: getattr(plan, each.name) for each in fields(plan)}
     return render("slurm/job.sbatch.j2", **variables, version=__version__)
 

@@ -247,11 +247,13 @@ def read_job(
 
 
 def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
-    """Query Slurm for the job's state.
+    """Query Slurm for the job's state, and return the job with this state.
 
-    If the controller has removed the job, query Slurm's accounting instead.
+    If the controller has removed the job, query Slurm's accounting instead. If the accounting has
+    no record of the job, the state is "UNKNOWN".
 
-    Raise `MissingPart` if Slurm is not installed, and `LaunchFailed` if Slurm does not respond.
+    Raise `MissingPart` if Slurm is not installed, and `LaunchFailed` if Slurm does not respond or
+    reports an error.
     """
     answer = run(("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%r"))
     if answer.code == 0 and answer.out.strip():
@@ -276,7 +278,7 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
 
 
 def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
-    """Cancel the job unless it has ended, wait until it has ended, and stop tracking it.
+    """Cancel the job and wait until it has ended, unless it has already ended. Stop tracking it.
 
     Raise `LaunchFailed` if Slurm does not cancel the job, if the job does not end in time, or if
     Slurm does not report whether the job has ended. Raise `MissingPart` if Slurm is not installed.

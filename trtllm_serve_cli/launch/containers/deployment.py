@@ -216,7 +216,7 @@ def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Pat
     """List the folders that contain the files of the model.
 
     They are the model repository, the engine's folder, the paths in the model's parameters, and
-    the folders that symbolic links in them point into. Skip folders that other folders contain.
+    the folders that symbolic links in them point into. Skip folders inside other listed folders.
     """
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]

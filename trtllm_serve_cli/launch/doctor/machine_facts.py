@@ -174,11 +174,11 @@ def _find_version(package: str) -> str | None:
 
 
 def _read_triton_version(binary: Path) -> tuple[str | None, str]:
-    """Return Triton's version and an empty string, or None and the reason without a version.
+    """Start Triton without models or ports, and stop it when it has logged its version.
 
-    Start Triton without models or ports, and stop it when it has logged its version. Kill it after
-    30 seconds. The reason is the system's error if Triton cannot be started, otherwise the last
-    line of Triton's output.
+    Return the version and an empty string. If Triton cannot be started, return None and the
+    system's error. If it logs no version, return None and the last line of its output. Kill Triton
+    after 30 seconds.
     """
     with tempfile.TemporaryDirectory() as empty:
         command = (

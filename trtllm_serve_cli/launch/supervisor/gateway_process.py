@@ -20,7 +20,7 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 CONFIG_FILE = "gateway.json"
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 30.0
-# If the gateway has run for this long, it was healthy, so the back-off is reset.
+# If the gateway ran for more than this many seconds before it died, the back-off is reset.
 _HEALTHY_AFTER_S = 60.0
 # If the gateway has several processes, this many checks per process very likely reach all of them.
 _CHECKS_PER_PROCESS = 4
@@ -77,7 +77,7 @@ class GatewayProcess:
         return (f"the OpenAI-compatible gateway {describe_exit(code)}", *lines)
 
     def restart_if_dead(self) -> bool:
-        """Start the process again if it has died and the back-off has passed.
+        """Start the process again if it has died and the back-off since its last start has passed.
 
         Return whether a start was attempted.
         """

@@ -57,7 +57,7 @@ def remove_environments(folder: Path = _TEMPORARY) -> None:
 
 
 def _list_starts() -> Iterator[tuple[float, float]]:
-    """Yield the time span in which each running Triton of this user has created its folder.
+    """Yield the time span in which each running Triton of this user can have created its folder.
 
     The times are in seconds since the epoch.
     """

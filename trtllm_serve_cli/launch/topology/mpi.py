@@ -103,7 +103,7 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
 
 
 def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags:
-    """Return the flags that disable Triton's memory pools if Triton spawns the ranks.
+    """Return the flags that disable memory pools and peer access if Triton spawns the ranks.
 
     Return no flags if Triton does not spawn the ranks, or if Triton's version is known not to
     support the flags. Containers set Triton's version in `NVIDIA_TRITON_SERVER_VERSION`.

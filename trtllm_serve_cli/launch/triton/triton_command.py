@@ -75,8 +75,8 @@ def flag_words(flags: Flags) -> tuple[str, ...]:
 def region_prefix(http_port: int, token: str) -> str:
     """Return the prefix of the names of the shared memory regions of a server's Python models.
 
-    Each start has another token and thus another prefix. The processes that clean up after an
-    earlier server with the same port therefore do not remove this server's regions.
+    Each start has a different token and therefore a different prefix. The processes that clean up
+    after an earlier server with the same port do not remove this server's regions.
     """
     start = hashlib.sha256(token.encode()).hexdigest()[:_NUM_DIGITS]
     return f"tllm-{http_port}-{start}-"
