@@ -24,7 +24,7 @@ _CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _CAP_SYS_RESOURCE = 1 << 24
 _TIMEOUT_S = 60.0
 
-# Maps part of an engine's error message to the fix.
+# Maps a part of a container engine's error message to the fix.
 _FIXES = {
     "permission denied": 'run `sudo usermod -aG docker "$USER"` and log in again',
     "Cannot connect to the Docker daemon": "run `sudo systemctl start docker`",

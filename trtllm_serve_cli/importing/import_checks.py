@@ -45,7 +45,8 @@ def _name_after(source: str) -> str:
 def check_mode(declaration: Declaration, kind: str) -> None:
     """Raise `BadInput` if an option for builds in a container does not apply to the import.
 
-    `--mode container` applies only to TensorRT engines. The other options require it.
+    `--mode container` applies only to TensorRT engines. `--image`, `--container-engine`, `--gpus`
+    and `--examples` require `--mode container`.
     """
     engine = declaration.engine
     if engine.mode == "container":

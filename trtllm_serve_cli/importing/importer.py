@@ -89,7 +89,7 @@ class Display:
 
 
 class Build(Protocol):
-    """A function with the signature of `build_engine`."""
+    """A function that builds an engine, such as `build_engine`."""
 
     def __call__(
         self, plan: BuildPlan, *, force: bool, notify: Notify, on_line: Notify
