@@ -42,7 +42,10 @@ def load_catalog() -> Mapping[str, CatalogEntry]:
 
 
 def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
-    """Parse the catalog from YAML. Raise `BadInput` if an entry is not valid."""
+    """Parse the catalog from YAML.
+
+    Raise `BadInput` if `text` is not a valid YAML mapping, or if an entry is not valid.
+    """
     import yaml
 
     try:
@@ -82,7 +85,11 @@ def resolve_alias(name: str) -> CatalogEntry:
 
 
 def find_near_aliases(name: str, limit: int = 5) -> list[str]:
-    """Return up to `limit` aliases that are similar to `name`, most similar first."""
+    """Return up to `limit` aliases that are similar to `name`, most similar first.
+
+    Aliases that only contain `name` follow the similar ones, if `name` has at least three
+    characters. Any text up to the last slash in `name` is ignored.
+    """
     query = name.lower().rpartition("/")[2]
     near = difflib.get_close_matches(query, load_catalog(), n=limit)
     inside = [alias for alias in load_catalog() if len(query) > 2 and query in alias]
