@@ -1,9 +1,9 @@
 """Plan TensorRT engines for each version of TensorRT-LLM.
 
-`plan_tensorrt` takes a model's shape, `EngineOptions` and a TensorRT-LLM version. It returns a
-command that converts or quantizes the checkpoint, and a `trtllm-build` command. For versions
-without `trtllm-build`, it returns commands that run the model's build.py. Planning does not run the
-commands or require TensorRT-LLM. The commands contain only flags that the version supports. If the
-version does not support an option, `plan_tensorrt` raises `BadInput`. The error names the version
-and the option.
+`plan_tensorrt` takes a model's shape, the checkpoint's path, `EngineOptions` and a `Toolkit`, which
+contains the TensorRT-LLM version. It returns a step that converts or quantizes the checkpoint, and
+a step that runs `trtllm-build`. If the version builds the model's engines with a build.py, it
+returns steps that run this script instead. Planning does not run the commands or require
+TensorRT-LLM. The commands contain only flags that the version supports. If the version does not
+support an option, `plan_tensorrt` raises `BadInput`. The error names the version and the option.
 """

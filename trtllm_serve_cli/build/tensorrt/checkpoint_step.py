@@ -71,9 +71,9 @@ def plan_checkpoint(
 ) -> BuildStep:
     """Plan the step that converts the checkpoint and writes the result to `SCRATCH`.
 
-    `variant` is the model's variant, if the converter has a flag for it. `dtype` is
-    `options.dtype`, or the resolved type if the option is "auto". Raise `BadInput` if an option is
-    not supported.
+    `variant` is the model's variant, or `None` if the family has no variants or the variant is not
+    known. `dtype` is `options.dtype`, or the resolved type if the option is "auto". Raise
+    `BadInput` if an option or the variant is not supported, or if a flag is set twice.
     """
     version = toolkit.version
     heads = _HEADS.get(options.speculative_decoding_mode or "")
@@ -140,7 +140,10 @@ def find_programs(options: EngineOptions, family: Family) -> tuple[str, ...]:
 
 
 def find_planned_program(options: EngineOptions, family: Family, version: Version) -> str:
-    """Return the name of the program that converts the checkpoint with these options."""
+    """Return the name of the program that converts the checkpoint with these options.
+
+    Raise `BadInput` if no program supports the weight and KV-cache formats.
+    """
     heads = _HEADS.get(options.speculative_decoding_mode or "")
     return _choose_conversion(options, family, heads, version).program
 
@@ -170,7 +173,10 @@ def _suits_converter(
 
 
 def _find_cache_flag(flags: Mapping[str, Flag]) -> str | None:
-    """Return the converter's flag for an int8 KV cache, whose name depends on the version."""
+    """Return the converter's flag for an int8 KV cache, or `None` if it does not have one.
+
+    The name of the flag depends on the family and the version.
+    """
     names = ("--int8_kv_cache", "--calibrate_kv_cache")
     return next((each for each in names if each in flags), None)
 
@@ -283,9 +289,10 @@ def _check_calibrated(options: EngineOptions, family: Family, version: Version) 
 
 
 def _variant(family: Family, variant: str | None, version: Version) -> list[RequestedFlag]:
-    """Return the flag for the variant.
+    """Return a list with the flag for the variant.
 
-    Raise `BadInput` if the converter in TensorRT-LLM `version` does not support the variant.
+    The list is empty if the variant is not known, or if the converter in TensorRT-LLM `version`
+    does not have a flag for variants. Raise `BadInput` if the flag does not accept the variant.
     """
     if variant is None or family.variants is None:
         return []

@@ -1,7 +1,7 @@
 """Check engine options before a build, which can take hours.
 
-Source of the checks: `tensorrt_llm/builder.py` and `tensorrt_llm/commands/build.py` in
-NVIDIA/TensorRT-LLM 0.9.0 to 0.16.0.
+Sources of the checks, except where a comment names another source: `tensorrt_llm/builder.py` and
+`tensorrt_llm/commands/build.py` in NVIDIA/TensorRT-LLM 0.9.0 to 0.16.0.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def check_options(
 ) -> None:
     """Raise `BadInput` for the first invalid option.
 
+    Also raise `BadInput` if TensorRT-LLM `version` cannot convert the checkpoint's quantization.
     `check_gpu` performs the checks that depend on the GPU.
     """
     check_parallelism(shape, options.tp, options.pp, options.moe_tp, options.moe_ep)
@@ -57,7 +58,10 @@ def check_options(
 
 
 def check_legacy_options(options: EngineOptions, shape: ModelShape) -> None:
-    """Raise `BadInput` for the first invalid option, for versions that use a model's build.py."""
+    """Raise `BadInput` for the first invalid option, for versions that use a model's build.py.
+
+    Also raise `BadInput` if the checkpoint is already quantized.
+    """
     check_parallelism(shape, options.tp, options.pp)
     if shape.quantization:
         raise _quantized_checkpoint(shape.quantization, "build.py does not read it")
@@ -68,7 +72,8 @@ def check_legacy_options(options: EngineOptions, shape: ModelShape) -> None:
 def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
     """Raise `BadInput` if the GPU is not suitable.
 
-    TensorRT-LLM `version` must support the GPU, and the GPU must support the requested formats.
+    TensorRT-LLM `version` must support the GPU, and the GPU must support `dtype` and the requested
+    formats. `version` must also support fp8_rowwise on this GPU if it is requested.
     """
     if gpu.capability < (7, 5) and version >= _WITHOUT_VOLTA:
         raise _unsupported_gpu(gpu, version, "0.16 removed support for V100", "0.15 or earlier")
@@ -265,7 +270,10 @@ def _check_drafts(options: EngineOptions, mode: str) -> None:
 
 
 def _check_paged_context(options: EngineOptions, version: Version) -> None:
-    """Check the requirements of paged context FMHA, which some versions enable by default."""
+    """Raise `BadInput` if paged context FMHA is enabled but its requirements are not met.
+
+    Some versions enable it by default.
+    """
     flag = flags_of("trtllm-build", version)["--use_paged_context_fmha"]
     requested = options.use_paged_context_fmha
     if requested is False or (requested is None and flag.default != "enable"):

@@ -54,7 +54,7 @@ def render_arguments(
 ) -> tuple[str, ...]:
     """Return the command-line arguments of `program` for the requested flags.
 
-    Raise `BadInput` if this version of TensorRT-LLM does not support a flag or value.
+    Raise `BadInput` if the program in TensorRT-LLM `version` does not support a flag or value.
     """
     return tuple(word for each in requested for word in _render(program, version, each))
 

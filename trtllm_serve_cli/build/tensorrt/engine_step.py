@@ -31,7 +31,8 @@ def plan_engine(
     """Plan the build of an engine in `WORK` from the checkpoint in `SCRATCH`.
 
     `dtype` is the data type of unquantized weights. Raise `BadInput` if TensorRT-LLM `version` does
-    not support an option.
+    not support an option, if `max_seq_len` leaves no room for output tokens, or if a flag is set
+    twice.
     """
     requested = [
         RequestedFlag("--checkpoint_dir", (SCRATCH,)),
@@ -73,7 +74,8 @@ def plan_engine(
 def _title(options: EngineOptions, version: Version) -> str:
     """Return the title of the step.
 
-    If a default limits the engine to one request at a time, the title includes a warning.
+    If `max_batch_size` is not set and its default in this version is 1, the title includes a
+    warning.
     """
     title = "Build the engine"
     if options.world_size > 1:

@@ -23,10 +23,11 @@ _SWITCH = {"true": True, "false": False}
 def check_flags(
     flags: Mapping[str, str], planned: Sequence[str], version: Version, programs_of: ProgramsOf
 ) -> None:
-    """Raise `BadInput` for the first flag that no planned program accepts.
+    """Raise `BadInput` for the first flag that the build cannot use.
 
-    `flags` maps TensorRT-LLM's flag names to values. `planned` are the programs that the build
-    runs.
+    This is a flag that tllm sets itself, a flag that no planned program has, or a flag with an
+    invalid value. `flags` maps TensorRT-LLM's flag names to values. `planned` are the programs that
+    the build runs. `programs_of` is used for the error message.
     """
     for name, value in flags.items():
         if name in _OPTIONS or is_owned(name):
@@ -44,7 +45,7 @@ def add_flags(
     """Return the requested flags, and the flags in `flags` that the program supports.
 
     A flag that the user sets replaces a value that tllm selected for the same flag. Raise
-    `BadInput` if an option of tllm also sets the flag.
+    `BadInput` if an option of tllm also sets the flag, or if a value in `flags` is not valid.
     """
     extra = {
         flag.name: _parse_value(name, value, flag, program, version)
@@ -65,9 +66,10 @@ def add_flags(
 def _parse_value(
     name: str, text: str, flag: Flag, program: str, version: Version
 ) -> tuple[str | int, ...] | None:
-    """Return the arguments for the flag.
+    """Return the flag's values, parsed from `text`.
 
-    Return `None` if the flag takes no value and the user disables it.
+    For a flag that takes no value, return an empty tuple if `text` is "true", or `None` if it is
+    "false". Raise `BadInput` if the flag does not accept the values.
     """
     if flag.type == "flag":
         if text.lower() not in _SWITCH:

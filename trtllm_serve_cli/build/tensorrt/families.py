@@ -22,14 +22,14 @@ class Variants:
     """The converter flag that selects a model's variant.
 
     Each mapping in `values` contains the flag's value under "value". Its other keys are conditions:
-    fields of the model's shape, or "name", a substring of the name in the checkpoint's config.json.
+    fields of the model's shape, or "name", a substring of the model's published name in lower case.
     """
 
     flag: str
     values: tuple[Mapping[str, str | int], ...]
 
     def find(self, shape: ModelShape, published_name: str) -> str | None:
-        """Return the variant of a model, or `None` if its config.json does not determine it."""
+        """Return the variant of a model, or `None` if no variant's conditions are met."""
         for row in self.values:
             facts = {key: value for key, value in row.items() if key not in ("value", "name")}
             has_name = str(row.get("name", "")) in published_name.lower()
@@ -74,7 +74,8 @@ class Family:
 def find_family(architecture: str, version: Version) -> Family:
     """Return the family for `architecture`, which is a name from config.json.
 
-    Raise `BadInput` if TensorRT-LLM `version` cannot convert models with this architecture.
+    Raise `BadInput` if tllm cannot plan engines for this architecture, or if TensorRT-LLM `version`
+    cannot convert models with it.
     """
     check_planned(architecture)
     for name, row in _load().items():
@@ -99,7 +100,7 @@ def uses_build_py(architecture: str, version: Version) -> bool:
 
 
 def find_legacy_family(architecture: str, version: Version) -> str:
-    """Return the folder of the build.py that builds engines for `architecture`.
+    """Return the folder under `examples/` with the build.py that builds engines for `architecture`.
 
     Raise `BadInput` if tllm cannot plan engines for this architecture with TensorRT-LLM `version`.
     """
@@ -121,9 +122,9 @@ def find_legacy_family(architecture: str, version: Version) -> str:
 
 
 def check_planned(architecture: str) -> None:
-    """Raise `BadInput` if tllm cannot build engines for `architecture`.
+    """Raise `BadInput` if `unplanned.yaml` contains `architecture`.
 
-    TensorRT-LLM itself can convert the architectures that this function rejects.
+    TensorRT-LLM can convert the architectures in this file, but tllm cannot plan engines for them.
     """
     for row in _load_unplanned():
         if architecture in row["architectures"]:

@@ -1,4 +1,4 @@
-"""Look up the flags that each version of TensorRT-LLM's programs supports.
+"""Look up the flags of TensorRT-LLM programs by version.
 
 The flags are listed in `flags.yaml`, `flags_converters.yaml` and `flags_legacy.yaml`.
 
@@ -43,8 +43,8 @@ class Flag:
 def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
     """Return a program's flags by name, or an empty mapping if `version` lacks the program.
 
-    For a pre-release, return only the flags that both the previous release and the final release
-    support.
+    For a pre-release, return only the flags and values that both the previous release and the final
+    release support.
     """
     flags = _flags_at(program, version)
     if not version.is_prerelease:
@@ -55,7 +55,7 @@ def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
 
 
 def find_flag(name: str, program: str, version: Version) -> Flag | None:
-    """Return the program's flag with this name, or `None`.
+    """Return the program's flag with this name, or `None` if `version` does not have the flag.
 
     Hyphens and underscores in the name are treated as equal.
     """
@@ -181,7 +181,7 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 def _intersect(one: Flag, other: Flag) -> Flag | None:
     """Return a flag that accepts only values accepted by both flags.
 
-    Return `None` if their types differ.
+    Return `None` if their types or their numbers of values differ.
     """
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None

@@ -35,7 +35,8 @@ class BuildImage:
     """A container image that contains TensorRT-LLM version `trtllm`.
 
     `examples` is the folder of the example scripts in the image, or None if the image does not
-    contain them.
+    contain them. An image that is not from NVIDIA is assumed to have the same folder as NVIDIA's
+    Triton image with this version.
     """
 
     name: str
@@ -48,8 +49,8 @@ def choose_image(image: str | None, trtllm_version: str | None) -> BuildImage:
 
     By default, return NVIDIA's Triton image for `trtllm_version`, which is a version or an image
     tag such as "25.02". If `image` is one of NVIDIA's images, its tag determines the version. Raise
-    `BadInput` if the version is not known, if no known image contains it, or if `image` contains a
-    different version.
+    `BadInput` if the version is not valid or not known, if no known image contains it, or if
+    `image` contains a different version.
     """
     requested = parse_version(trtllm_version) if trtllm_version else None
     if image is None:

@@ -54,7 +54,8 @@ def plan_legacy(
     """Plan the build of an engine in `WORK` from a Hugging Face checkpoint.
 
     `family` is the folder under `examples/` that contains build.py. `dtype` is the data type of
-    unquantized weights. Raise `BadInput` if an option is not supported.
+    unquantized weights. Raise `BadInput` if an option is not supported, if options contradict each
+    other, or if a flag is set twice.
     """
     version = toolkit.version
     _check_options(options, version)

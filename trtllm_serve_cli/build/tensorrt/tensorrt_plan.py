@@ -43,10 +43,11 @@ def plan_tensorrt(
     """Return the steps that build an engine in `WORK` from a Hugging Face checkpoint.
 
     The first step writes a TensorRT-LLM checkpoint to `SCRATCH`. The second step builds the engine
-    from this checkpoint. Versions without trtllm-build require other steps (see `plan_legacy`). If
-    `gpu` is set, check that this GPU can run the engine. `published_name` is the name in the
-    checkpoint's config.json, which determines the variant of some models. Raise `BadInput` if the
-    model, the version or the GPU does not support an option.
+    from this checkpoint. Versions that use a model's build.py require other steps (see
+    `plan_legacy`). If `gpu` is set, check that this GPU can run the engine. `published_name` is the
+    `_name_or_path` in config.json or the checkpoint's source, and determines the variant of some
+    models. Raise `BadInput` if the version cannot build an engine for the model, if the model, the
+    version or the GPU does not support an option, or if options contradict each other.
     """
     version = toolkit.version
     check_builds_engines(version)
@@ -96,7 +97,10 @@ def _list_programs(architecture: str, options: EngineOptions, version: Version) 
 
 
 def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:
-    """Return the data type of unquantized weights. Resolve "auto" to bfloat16 or float16."""
+    """Return the data type of unquantized weights.
+
+    Resolve "auto" to bfloat16 if this is the checkpoint's data type, otherwise to float16.
+    """
     if options.dtype != "auto":
         return options.dtype
     return "bfloat16" if shape.dtype == "bfloat16" else "float16"

@@ -34,8 +34,8 @@ class Toolkit:
 def find_examples_dir(version: Version, is_there: Callable[[Path], bool] = Path.is_file) -> Path:
     """Return the folder that contains the converter scripts.
 
-    If this machine has no converter scripts, return their folder in NVIDIA's container for
-    `version`.
+    If this machine has no converter scripts, return their folder in a container of NVIDIA's image
+    for `version`. If this image does not contain them, this is the folder of a mounted checkout.
     """
     for folder in _CANDIDATES:
         if is_there(folder / "quantization/quantize.py"):
