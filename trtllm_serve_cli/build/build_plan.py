@@ -31,7 +31,8 @@ class Toolchain:
     `python` is the interpreter that runs the steps. `versions` maps the packages installed for this
     interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if its GPU is not
     in tllm's GPU table. In the latter case, `gpu_name` is the name reported by the driver.
-    `container` is set if the steps run in a container.
+    Otherwise, it is the name in the table, or `None` without a GPU. `num_gpus` is `None` if the
+    number of GPUs is unknown. `container` is set if the steps run in a container.
     """
 
     python: str
@@ -53,8 +54,8 @@ class BuildRequest:
     kind: str
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
-    # Only simulated engines use these fields. `gpu` is the name of the GPU to simulate. The timings
-    # in the `timing` file override the estimates for this GPU.
+    # Only simulated engines use these fields, and at most one of them is set. `gpu` is the name of
+    # the GPU for which the timings are estimated. `timing` is a file that contains the timings.
     gpu: str | None = None
     timing: Path | None = None
 
@@ -101,7 +102,7 @@ class BuildPlan:
         return self.container.command_for(command, work)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan for `--json`."""
+        """Return the plan as a JSON-compatible dict for `--json`."""
         return {
             "model": self.model_name,
             "engine": self.kind,
@@ -125,7 +126,10 @@ class BuildPlan:
         }
 
     def describe(self) -> str:
-        """Return a short description of the plan, with commands that can be pasted into a shell."""
+        """Return a short description of the plan, with commands that can be pasted into a shell.
+
+        If the plan has no steps, return the arguments for loading the checkpoint instead.
+        """
         if not self.steps:
             arguments = self.facts.get("llm_arguments", {})
             return "\n".join(f"  {name}: {value}" for name, value in arguments.items())
@@ -154,7 +158,8 @@ def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str
 def embedding_facts(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the facts about an embedding model to include in the fingerprint.
 
-    Return an empty mapping for a text-generation model.
+    Return an empty mapping for a text-generation model. Raise `SourceError` if the embedding
+    model's settings are not valid or not supported.
     """
     if not checkpoint.is_embedding_model:
         return {}

@@ -1,4 +1,4 @@
-"""Read the context length, weight format and tokenizer facts from a checkpoint's files.
+"""Read a checkpoint's context length, weight format, and embedding and tokenizer settings.
 
 Packages that load checkpoints, such as transformers, are not required.
 """
@@ -41,7 +41,7 @@ def read_context_length(checkpoint: Path) -> int:
     """Return the context length of a GGUF file or checkpoint folder, in tokens.
 
     For an embedding model, return the maximum input length. Raise `ValueError` if the checkpoint
-    does not specify a context length.
+    does not specify a context length, or `OSError` or `SourceError` if its files cannot be read.
     """
     if checkpoint.is_file():
         length = read_gguf(checkpoint).context_length
@@ -56,7 +56,10 @@ def read_context_length(checkpoint: Path) -> int:
 
 
 def read_embedding_if_any(checkpoint: Path) -> EmbeddingSettings | None:
-    """Return the embedding settings of an embedding model, or `None` for other models."""
+    """Return the embedding settings of an embedding model, or `None` for other models.
+
+    Raise `SourceError` if the settings are not valid or not supported.
+    """
     is_folder = checkpoint.is_dir() and is_embedding_model(checkpoint)
     return read_embedding(checkpoint) if is_folder else None
 
@@ -69,8 +72,9 @@ def read_text_config(directory: Path) -> dict[str, Any]:
 def read_weight_format(checkpoint: Checkpoint) -> str | None:
     """Return the checkpoint's weight format, or `None` if the weights are not quantized.
 
-    If the format corresponds to a value of `--quantization`, return this value. Otherwise, return
-    the format's name in config.json, or in hf_quant_config.json for NVIDIA's checkpoints.
+    If the format has an entry in `WEIGHT_FORMATS`, return the key of this entry. Otherwise, return
+    the format's name in lower case, as in hf_quant_config.json (NVIDIA's checkpoints) or
+    config.json. Return "unknown" if these files do not contain the name.
     """
     nvidia_config = _read_json_if_present(checkpoint.path / "hf_quant_config.json")
     quantization = nvidia_config.get("quantization") or find_text_config(
@@ -115,7 +119,10 @@ def _read_json_if_present(path: Path) -> dict[str, Any]:
 
 
 def _token(value: Any) -> str:
-    """Return the text of a token, which is a string or an object with a `content` field."""
+    """Return the text of a token: a string, or an object with a `content` field.
+
+    Return an empty string if the token is `None`.
+    """
     return str(value["content"] if isinstance(value, dict) else value or "")
 
 
@@ -133,8 +140,8 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str:
 def _adds_bos(directory: Path, config: dict[str, Any], bos_token: str) -> bool:
     """Return whether the tokenizer prepends the BOS token.
 
-    If `config` does not contain `add_bos_token`, return whether the post-processor in
-    tokenizer.json adds the token.
+    If `add_bos_token` in `config` is not a boolean, return whether the post-processor in
+    tokenizer.json prepends the token.
     """
     if isinstance(adds_bos := config.get("add_bos_token"), bool):
         return adds_bos

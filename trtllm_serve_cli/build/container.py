@@ -91,7 +91,10 @@ class BuildContainer:
         return Container(self.setup.host.engine, self.setup.image, name)
 
     def command_for(self, command: Sequence[str], work: Path) -> tuple[str, ...]:
-        """Return the command that runs `command` in a container, with write access to `work`."""
+        """Return the command that runs `command` in a container.
+
+        The container has write access to `work` and to the hub's cache folder.
+        """
         return container_command(
             self.named_for(work),
             self.setup,
@@ -109,7 +112,8 @@ def find_container_tools(options: ContainerOptions, image: str, examples: Path) 
     """Return a container engine, with the image and the folders for the build.
 
     If this machine cannot run the container, the error is in `problem`, so that the build can still
-    be planned. If no container engine works, return the requested engine, or docker by default.
+    be planned. If the requested engine does not work, return it nevertheless. If no engine is
+    requested and none works, return docker.
     """
     problem = None
     try:
@@ -149,8 +153,8 @@ def prepare_container(
 ) -> None:
     """Pull the image if it is not on this machine, and create the hub's cache folder.
 
-    `on_line` receives the output of the pull. Raise `MissingPart` if this machine cannot run the
-    container, or if the image cannot be pulled.
+    `notify` receives a message before the pull, and `on_line` receives each line of its output.
+    Raise `MissingPart` if this machine cannot run the container, or if the image cannot be pulled.
     """
     if container.problem is not None:
         raise container.problem

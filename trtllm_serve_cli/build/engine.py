@@ -31,7 +31,7 @@ class Engine:
     template, or empty if the model has no chat template. `adds_bos` is true if the tokenizer
     prepends `bos_token` to every text. If the engine kind serves checkpoints directly,
     `llm_arguments` are the arguments for loading the checkpoint. `details` contains facts that are
-    specific to the engine kind.
+    specific to the engine kind. `embedding` is set only for embedding models.
     """
 
     path: Path

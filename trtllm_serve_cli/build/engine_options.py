@@ -235,7 +235,7 @@ def show_option(name: str) -> str:
 
 
 def refuse_unsupported(options: EngineOptions, kind: str, *, supported: Collection[str]) -> None:
-    """Raise `BadInput` if `options` sets an option that the engine kind does not support."""
+    """Raise `BadInput` if `options` sets an option or a flag that is not in `supported`."""
     chosen = {**list_chosen(options), **options.flags}
     chosen.pop("flags", None)
     for name in chosen:

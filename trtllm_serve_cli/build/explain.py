@@ -23,7 +23,7 @@ class Explanation:
 
 
 # Maps SIGILL, SIGBUS and SIGKILL to the name of an entry in failures.yaml and a reason. A non-empty
-# reason replaces the entry's reason. The keys are Linux signal numbers, because Python on Windows
+# reason replaces the entry's `why`. The keys are Linux signal numbers, because Python on Windows
 # does not define names for all of these signals.
 _SIGNALS = {
     4: ("illegal_instruction", ""),
@@ -38,9 +38,9 @@ def explain_failure(
     """Return an explanation of a step's failure, or `None` if the cause is unknown.
 
     If a signal ended the step, the exit code `code` is negative, or above 128 if a shell reported
-    the signal. In this case, explain the signal, because a killed program cannot log the cause.
-    Otherwise, explain the last output line in `lines` that matches an entry in failures.yaml. If
-    `among` is not empty, match only the entries with these names.
+    the signal. Explain the signal if it is in `_SIGNALS`, because a killed program cannot log the
+    cause. Otherwise, explain the last output line in `lines` that matches an entry in
+    failures.yaml. If `among` is not empty, match only the entries with these names.
     """
     if (number := -code if code < 0 else code - 128) in _SIGNALS:
         name, why = _SIGNALS[number]

@@ -30,7 +30,7 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 def has_package(name: str) -> bool:
-    """Return whether the module named `name` can be imported.
+    """Return whether Python finds the module named `name`.
 
     The check imports only the parent packages of the module.
     """
@@ -41,9 +41,10 @@ def has_package(name: str) -> bool:
 
 
 def find_python_with(distribution: str) -> str | None:
-    """Return the first Python interpreter in which the package is installed, or `None`.
+    """Return the first Python interpreter that has the package, or `None` if no interpreter has it.
 
-    The running interpreter is checked first, then the interpreters on PATH.
+    Check the running interpreter first, then one interpreter in each folder on PATH: `python3` or,
+    if the folder does not contain it, `python`.
     """
     if find_version(distribution) is not None:
         return sys.executable
@@ -53,7 +54,7 @@ def find_python_with(distribution: str) -> str | None:
 def python_has(python: str, distribution: str) -> bool:
     """Return whether the package is installed in the interpreter `python`.
 
-    Return false if the interpreter cannot be started.
+    Return false if the interpreter cannot be started or does not exit within `_TIMEOUT_S`.
     """
     code = f"import importlib.metadata as m; m.version({distribution!r})"
     # With -E, Python ignores PYTHONPATH, which could contain packages from another environment.

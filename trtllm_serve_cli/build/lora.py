@@ -64,8 +64,8 @@ class LoraFiles:
 def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles:
     """Convert the PEFT adapter in `source` without writing files.
 
-    Raise `BadInput` if `source` does not contain a PEFT adapter, or if the file layout cannot
-    represent the adapter.
+    Raise `BadInput` if `source` does not contain a PEFT adapter, if a file of the adapter is
+    missing or not valid, or if the file layout cannot represent the adapter.
     """
     if not (source / PEFT_CONFIG).is_file():
         raise BadInput(
@@ -95,8 +95,8 @@ def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles
 def write_lora(files: LoraFiles, *, force: bool) -> None:
     """Write both files. If an error occurs, the destination folder remains unchanged.
 
-    Raise `BadInput` if the folder contains other files, or if it contains an adapter and `force` is
-    not set.
+    Raise `BadInput` if the destination is not a folder or contains other files, or if it contains
+    an adapter and `force` is not set.
     """
     _check_replaceable(files.destination, force=force)
     with write_aside(files.destination) as aside:

@@ -81,8 +81,8 @@ def path_of_work(engine_dir: Path) -> Path:
 def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
     """Return the unfinished build of the plan, or start a new build.
 
-    Finished steps of a different plan are discarded. If `rebuild` is set, all finished steps are
-    discarded.
+    Discard the finished steps of a different plan, and those that `_still_valid` does not return.
+    If `rebuild` is set, discard all finished steps.
     """
     path = path_of_partial_build(plan.engine_dir)
     build = PartialBuild(path, plan.model_name, plan.fingerprint, ())
@@ -110,7 +110,7 @@ def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialB
 
 
 def drop_leftovers(build: PartialBuild) -> None:
-    """Remove the files that an interrupted step left in the work folder."""
+    """Remove the files that an interrupted step left in the work folder, and empty folders."""
     kept = build.finished[-1].files if build.finished else {}
     for folder, folders, files in os.walk(build.work, topdown=False):
         for name in (*files, *folders):
@@ -123,7 +123,7 @@ def drop_leftovers(build: PartialBuild) -> None:
 
 
 def read_partial_build(path: Path) -> PartialBuild | None:
-    """Return the unfinished build in `path`, or `None` if its record is not valid."""
+    """Return the unfinished build in `path`, or `None` if its record is missing or not valid."""
     try:
         record: dict[str, Any] = json.loads((path / _STEPS_FILE).read_text(encoding="utf-8"))
         finished = tuple(

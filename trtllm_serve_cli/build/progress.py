@@ -17,7 +17,8 @@ class Progress:
     fraction: float | None = None
 
 
-# Log lines from TensorRT programs start with the time, the program and the severity.
+# The start of a log line from TensorRT or TensorRT-LLM: the program in brackets, with the time
+# before it and the severity after it if the line contains them.
 _STAMP = re.compile(r"^(?:\[\S+\] )?\[(?:TRT|TRT-LLM|TensorRT-LLM)\] ?(?:\[\w\] )?")
 # A tqdm progress bar: `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`.
 _TQDM = re.compile(r"^(?P<what>.*?):? *(?P<percent>\d{1,3})%\|.*\| *\S+/\S+ \[")
@@ -28,8 +29,8 @@ _PERCENT = re.compile(
     r"^(?P<what>[^\W\d][^%]*?)[^\w%)]*\b(?P<percent>\d{1,3})(?:\.\d+)? ?%(?= *(?:$|[•|(\[]))"
 )
 _COUNTED = re.compile(r"^(?P<what>[^\W\d][\w -]*?):? +\(?(?P<done>\d+) ?/ ?(?P<total>\d+)\)?$")
-# Patterns for the lines that TensorRT programs and the quantizer log before a long phase. Each
-# pattern is paired with the activity to display.
+# Patterns for the lines in which TensorRT programs and quantizers report the start or the end of a
+# phase. Each pattern is paired with the activity to display.
 _PHASES = tuple(
     (re.compile(sign), what)
     for sign, what in (

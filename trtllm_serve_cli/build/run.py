@@ -56,13 +56,15 @@ def build_engine(
 ) -> Engine:
     """Return the engine for `plan`. Build the engine if it does not exist or `force` is set.
 
-    `notify` receives a message about each step and its duration. `on_line` receives each line of
-    the log. A failed build does not leave an incomplete engine, and the next build of the same plan
-    resumes after the finished steps. Callers must hold the engine's lock.
+    `notify` receives progress messages, such as the title and the duration of each step. `on_line`
+    receives each command and each line of its output. A failed build does not leave an incomplete
+    engine. The next build of the same plan resumes after the finished steps unless `force` is set.
+    Callers must hold the engine's lock.
 
-    Raise `BuildFailed` if a step fails or the existing engine cannot be read, `MissingPart` if a
-    program, a package or the container is not available, `BadInput` if the engine folder contains
-    other files, and `SourceError` if the disk has too little space.
+    Raise `BuildFailed` if a step fails, if the disk becomes full, or if the existing engine cannot
+    be read. Raise `MissingPart` if a program, a package or the container is not available,
+    `BadInput` if the engine folder is a file or contains other files, and `SourceError` if the disk
+    has too little space before the first step.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
@@ -143,7 +145,7 @@ def _move_scratch_out(build: PartialBuild) -> None:
 
 
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
-    """Keep the finished steps after a failure.
+    """Keep the finished steps after a failure, and remove the files of the interrupted step.
 
     If no step has finished, delete the work folder. Delete the log as well, unless the error
     message refers to it.
@@ -224,7 +226,7 @@ def _run(plan: BuildPlan, step: BuildStep, build: PartialBuild, on_line: Notify)
 
 
 def _stop(plan: BuildPlan, build: PartialBuild) -> None:
-    """Kill the container of a build.
+    """Kill the build's container, if the build runs in one.
 
     The container is not a child process of tllm, so it would otherwise continue to run.
     """

@@ -38,7 +38,8 @@ _LOCKS = ".locks"
 class StoredEngine:
     """An engine folder in the engine store.
 
-    `engine` is `None` if the engine.json in the folder cannot be read.
+    `engine` is `None` if the engine.json in the folder cannot be read. `build_record` is `None` if
+    engine.json does not contain a valid record.
     """
 
     path: Path
