@@ -66,7 +66,7 @@ Load = OpenLoad | AtConcurrency
 
 
 def ramp_s(load: Load) -> float:
-    """Return the duration of the ramp at the start of the load, or 0 if the load has no ramp."""
+    """Return the duration of the ramp in seconds, or 0 if the load does not start with a ramp."""
     return load.ramp_s if isinstance(load, AtRate | AtConcurrency) else 0.0
 
 
@@ -92,7 +92,10 @@ def plan_due_times(
 def plan_due_times_until(
     load: AtRate | AtTimes, duration_s: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return the due times of all requests that are due before `duration_s`."""
+    """Return the due times of all requests that are due before `duration_s`.
+
+    The times are in ascending order, in seconds after the first request.
+    """
     if isinstance(load, AtTimes):
         due_s = plan_due_times(load, len(load.times_s), rng)
         return due_s[due_s < duration_s]

@@ -52,9 +52,10 @@ class TimeMetric:
         return self.label if self.label.isupper() else self.title
 
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:
-        """Return the samples from each request, in seconds.
+        """Return a list of samples, in seconds, for each completed request.
 
-        The list is empty if the metric requires streaming and the responses were not `streamed`.
+        The result includes failed requests if `includes_failed` is true. It is empty if the metric
+        requires streaming and the responses were not `streamed`.
         """
         if self.needs == "--stream" and not streamed:
             return []
@@ -75,7 +76,7 @@ class Completed:
     is_good: Callable[[RequestRecord], bool] | None = None
 
     def per_s(self, amounts: Iterable[float]) -> float:
-        """Return the sum of the amounts, divided by the run's duration."""
+        """Return the sum of the amounts per second of the run, or 0 if the run's duration is 0."""
         return per_s(sum(amounts), self.duration_s)
 
 
@@ -114,9 +115,9 @@ def tpot_s(record: RequestRecord) -> list[float]:
 
 
 def _until_first_token(record: RequestRecord, start_s: float) -> list[float]:
-    """Return a list that contains the time from `start_s` to the first token.
+    """Return a list that contains the time from `start_s` to the first token, in seconds.
 
-    The list is empty if the response is empty.
+    The list is empty if the response does not contain tokens.
     """
     return [] if record.first_token_s is None else [record.first_token_s - start_s]
 
@@ -260,6 +261,7 @@ RATES = (
 )
 
 MAIN_TIMES = tuple(time for time in TIMES if time.is_main)
-# Maps names to metrics that users can specify in objectives and in limits on changes.
+# These map names to metrics. Users can specify times in objectives, and both times and rates in
+# limits on changes.
 NAMED_TIMES: Mapping[str, TimeMetric] = {time.name: time for time in TIMES if time.name}
 NAMED_RATES: Mapping[str, RateMetric] = {rate.name: rate for rate in RATES if rate.name}

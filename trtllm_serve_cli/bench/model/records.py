@@ -25,7 +25,8 @@ class RequestError:
     - `timed_out`: the request exceeded the timeout.
     - `no_response`: the call ended without a response.
     - `interrupted`: the run ended while the request was in flight.
-    - `reset`: the server reset the HTTP/2 stream.
+    - `reset`: the server reset the HTTP/2 stream with an error code that does not mean that it
+      rejected or cancelled the request.
     - `http_` followed by a number: the server responded with this HTTP status.
     - A gRPC status in lower case, for example `cancelled`: the call ended with this status.
     """
@@ -82,7 +83,7 @@ class RequestRecord:
         return self.error is not None and self.error.kind == INTERRUPTED
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as a line of `requests.jsonl`."""
+        """Return the object to write as the record's line in `requests.jsonl`."""
         return asdict(self) | {
             "first_token_s": self.first_token_s,
             "num_output_tokens": self.num_output_tokens,
@@ -90,7 +91,10 @@ class RequestRecord:
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> RequestRecord:
-        """Parse a line of `requests.jsonl`. Raise `KeyError` or `TypeError` if it is invalid."""
+        """Convert the object in a line of `requests.jsonl` to a record.
+
+        Raise `KeyError` or `TypeError` if the object is invalid.
+        """
         error = line["error"]
         derived = {"first_token_s", "num_output_tokens"}
         return cls(
@@ -104,6 +108,6 @@ class RequestRecord:
 
 
 def spread_tokens(num_tokens: int, num_chunks: int) -> tuple[int, ...]:
-    """Distribute `num_tokens` tokens evenly over `num_chunks` chunks."""
+    """Distribute `num_tokens` tokens evenly over chunks, and return the count in each chunk."""
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
     return tuple(later - earlier for earlier, later in pairwise(upto))

@@ -89,7 +89,7 @@ class ServedModel:
 
 
 def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
-    """Query the model's metadata.
+    """Query the metadata of the target's model, and return the model with its metadata.
 
     Raise `NoServer` or `RequestFailed` if the query fails, or `BadInput` if the model does not have
     the inputs that `input_kind` requires.
