@@ -102,9 +102,10 @@ def resample(
 ) -> list[NDArray[np.float64] | None]:
     """Draw samples of whole groups with replacement, and return the statistics of each sample.
 
-    The result contains one array for each item in `percents`. An item is `None` if too few groups
-    have values, or if too few groups have values above or below the percentile. Resampling cannot
-    estimate such a percentile, because it only draws values from the original sample.
+    The result contains one array for each item in `percents`. Instead of the array, it contains
+    `None` if too few groups have values, or if too few groups have values above or below the
+    percentile. Resampling cannot estimate such a percentile, because it only draws values from the
+    original sample.
 
     Each sample is stored as the number of times each group was drawn, so the values have to be
     sorted only once.
@@ -161,7 +162,7 @@ def _is_estimable(
     ends: tuple[NDArray[np.float64], NDArray[np.float64]],
     percent: float | None,
 ) -> bool:
-    """Return whether enough groups have values on both sides of a percentile.
+    """Return whether enough groups have values on both sides of a percentile, or true for the mean.
 
     `ends` contains the minimum and maximum of each group. The group that contains the percentile
     itself is not counted. Other groups with an equal value are counted on both sides.

@@ -77,9 +77,10 @@ class Distribution:
 class SteadyState:
     """The part of a run after its initial transient.
 
-    It starts at `from_s`, after the first `num_requests_before` requests. The rates cover the
-    requests that ended between `from_s` and the last due time. If `is_reached` is false, the run
-    did not reach a steady state, and the times and rates are `None`.
+    It starts at `from_s`, after the first `num_requests_before` completed requests. The rates cover
+    the completed requests that ended between `from_s` and the last due time. The median latency
+    covers all later completed requests. If `is_reached` is false, the run did not reach a steady
+    state, and the times and rates are `None`.
     """
 
     is_reached: bool
@@ -139,9 +140,7 @@ class Summary:
     objectives: tuple[Outcome, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary in the format of `summary.json`, with rates and times at the top
-        level.
-        """
+        """Return the metrics for `summary.json`, with the rates and times at the top level."""
         figures: dict[str, Any] = {}
         for name, value in asdict(self).items():
             figures |= value if name in ("rates", "times") else {name: value}
@@ -219,10 +218,10 @@ def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
 
     A request has a single TTFT, TPOT, latency and queue time, so the objective's statistic is
     ignored for these metrics. For objectives on the ITL, the statistic is computed over the
-    request's gaps. A request without a sample meets all objectives on the metric: a request with
-    fewer than two tokens has no ITL and no TPOT, and a request without tokens has no TTFT. However,
-    if the server did not report the queue time, the request misses all objectives on the queue
-    time.
+    request's gaps. A request without a sample meets all objectives on the metric. It has no ITL if
+    fewer than two of its responses contain tokens, no TPOT if it has fewer than two tokens, and no
+    TTFT if it has no tokens. However, if the server did not report the queue time, the request
+    misses all objectives on the queue time.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 
@@ -238,8 +237,8 @@ def judged_ms(
 ) -> list[list[list[float]]]:
     """Return the samples for checking objectives, in milliseconds, grouped by run and request.
 
-    A failed request has as many samples as an average completed request, and each sample is
-    `NEVER_MS`. Interrupted requests are excluded.
+    A failed request has as many samples as an average completed request, but at least one. Each of
+    these samples is `NEVER_MS`. Interrupted requests are excluded.
     """
     completed = [record for run in runs for record in run if record.is_completed]
     num = sum(len(metric.read(record)) for record in completed)
@@ -268,7 +267,7 @@ def finite(value_ms: float) -> float | None:
 
 
 def span_s(records: Iterable[RequestRecord]) -> float:
-    """Return the total duration of the runs in `records`.
+    """Return the total duration of the runs in `records`, in seconds.
 
     The duration of a run is the time from its first due time until its last request ends.
     """
@@ -338,8 +337,8 @@ def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyS
 
     MSER-5 orders the request latencies by due time and averages each batch of five. It then removes
     batches from the start to minimize the standard error of the remaining mean. If more than half
-    of the batches would be removed, the run is not steady. Return `None` if the run is too short,
-    if all requests are due at the start, or if there are several runs.
+    of the batches would be removed, the run is not steady. Return `None` if there are fewer than 50
+    completed requests, if all requests are due at the start, or if there are several runs.
 
     Source: K. P. White, "An effective truncation heuristic for bias reduction in simulation
     output", Simulation 69 (1997).
@@ -388,7 +387,8 @@ def _rate_of(
     """Return the mean request rate from the due times or the send times.
 
     The rate is the number of gaps divided by their total length, because n requests have n - 1 gaps
-    between their times. Return `None` unless the load has a rate or recorded times.
+    between their times. Return `None` if the load has neither a rate nor recorded times, or if
+    there are no gaps.
     """
     if isinstance(load, AllAtOnce | AtConcurrency):
         return None
@@ -398,6 +398,9 @@ def _rate_of(
 
 
 def _count_failures(records: Sequence[RequestRecord]) -> dict[str, int]:
-    """Return the number of failed requests of each kind, with the most frequent kind first."""
+    """Return the number of failed requests of each kind, with the most frequent kind first.
+
+    Interrupted requests are not counted.
+    """
     kinds = Counter(r.error.kind for r in records if r.error and not r.is_interrupted)
     return dict(kinds.most_common())
