@@ -51,10 +51,11 @@ _MIN_GAPS = 100
 # per step. With less variation, the fit cannot distinguish the fixed duration of a step from the
 # time per token or per sequence.
 _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
-# The first token of another request belongs to a step if it arrives at most this long after the
-# end of the step, as a fraction of the median time between tokens.
+# A request's first token that arrives after the end of a step still belongs to this step if the
+# delay is at most this fraction of the median gap between consecutive tokens of a request.
 _SAME_STEP = 0.4
-# A step is an outlier if its relative error exceeds the median relative error by this factor.
+# A step is an outlier if its absolute relative error exceeds the median of these errors by this
+# factor.
 _OUTLIER = 5.0
 _ROUNDS = 4
 
@@ -82,7 +83,10 @@ class Comparison:
 
     @property
     def deviation(self) -> float:
-        """The simulated value's relative deviation from the measured value."""
+        """The simulated value's relative deviation from the measured value.
+
+        The deviation is 0 if the measured value is 0.
+        """
         return self.simulated / self.measured - 1 if self.measured else 0.0
 
 
@@ -90,9 +94,9 @@ class Comparison:
 class Calibration:
     """The result of a calibration that observed `num_steps` steps.
 
-    `median_error` is the median relative deviation of the simulated step durations from the
-    measured ones. If no request ran alone, `knows_request_s` is false and the timing's `request_s`
-    is 0.
+    `median_error` is the median absolute relative deviation of the estimated step durations from
+    the measured ones. If no request ran alone, `knows_request_s` is false and the timing's
+    `request_s` is 0. `comparisons` compares each measured run with a simulation.
     """
 
     simulation: Simulation
@@ -129,9 +133,10 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
 
 
 def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None) -> Calibration:
-    """Estimate the step timing of an engine from measured runs.
+    """Estimate the step timing of an engine from measured runs, and simulate the runs with it.
 
-    Raise `BadInput` if the runs do not determine the timing.
+    `limits` are the limits of the engine's scheduler. Raise `BadInput` if the runs do not determine
+    the timing, for example because the responses were not streamed.
     """
     observed = [_observe(run) for run in runs]
     _check_steps_suffice(runs, observed)
@@ -256,7 +261,10 @@ def _observe(run: MeasuredRun) -> _Observed:
 def _observe_alone(
     answers: Sequence[RequestRecord], lengths: Floats, first_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the work and the TTFT of each request that ran alone until its first token arrived."""
+    """Return the work and the TTFT of each request that ran alone until its first token arrived.
+
+    The TTFT is measured from the send time.
+    """
     sent_s = np.array([each.sent_s for each in answers])
     end_s = np.array([each.end_s for each in answers])
     in_flight = _RunningSums.of(
@@ -311,7 +319,7 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
 
 
 def _compare(run: MeasuredRun, simulation: Simulation) -> tuple[Comparison, ...]:
-    """Compare the measured latencies and token rate with a simulation of the run's requests."""
+    """Compare the measured latencies and token rate with a simulation of the completed requests."""
     completed = (each for each in run.records if each.is_completed)
     answers = sorted(completed, key=lambda each: each.sent_s)
     requests = [_to_spec(each) for each in answers]

@@ -2,8 +2,8 @@
 
 Each engine uses the scheduler of the `sim` engine kind. A request arrives `request_s` seconds after
 it was sent. It is then queued on the engine with the fewest requests, or on the first of them if
-there are several. An idle engine immediately starts a step with all requests that have arrived. A
-busy engine adds new requests when its current step ends.
+there are several. An idle engine immediately starts a step with the requests that have arrived, as
+far as the scheduler's limits allow. A busy engine adds new requests when its current step ends.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class SendSchedule:
 
     In an open loop, `due_s` contains the due times in ascending order, and `concurrency` is an
     optional limit on the requests in flight. In a closed loop, `due_s` is `None`, and `concurrency`
-    is the number of requests in flight. This number increases at a constant rate during `ramp_s`.
-    After `duration_s`, only the later turns of running conversations are sent.
+    is the number of requests in flight. This number increases at a constant rate during the first
+    `ramp_s` seconds. After `duration_s`, only the later turns of running conversations are sent. In
+    an open loop, `duration_s` has no effect.
     """
 
     due_s: Sequence[float] | None = None
@@ -46,7 +47,8 @@ def run_simulated(
 ) -> tuple[RequestRecord, ...]:
     """Simulate the requests in `specs`, and return their records, sorted by request and turn.
 
-    `replicas` is the number of engines. `seed` determines the random variation of step durations.
+    `replicas` is the number of engines. If `stream` is false, each response contains all of its
+    tokens in a single chunk. `seed` determines the random variation of step durations.
     """
     engines = [_Engine(Scheduler(simulation, seed=seed + each)) for each in range(replicas)]
     clock = _VirtualClock(iter(specs), simulation, engines, schedule)
