@@ -37,9 +37,10 @@ class Axis:
 class Series:
     """A series of points, sorted by x.
 
-    In the `steps` style, the line keeps the value of each point until the next point. In the `bars`
-    style, a bar extends from each point to the next point, and the last point only ends the last
-    bar. `names` contains a label for each point, or is empty. `colour` is a zero-based index.
+    In the `steps` and `area` styles, the line keeps the value of each point until the next point.
+    The `area` style also fills the area below the line. In the `bars` style, a bar extends from
+    each point to the next point, and the last point only ends the last bar. `names` contains a
+    label for each point, or is empty. `colour` is a zero-based index.
     """
 
     label: str

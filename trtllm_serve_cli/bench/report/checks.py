@@ -36,7 +36,7 @@ class Reference:
 def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
     """Read the expected values for `key` from `file`.
 
-    Raise `BadInput` if the file is invalid or does not contain the key.
+    Raise `BadInput` if the file cannot be read, is invalid, or does not contain values for the key.
     """
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))

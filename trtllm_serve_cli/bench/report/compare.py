@@ -95,9 +95,10 @@ class Change:
 
     `before` and `after` are in milliseconds for times, per second for rates, and in percent of the
     requests for failures. For times and rates, `change` is a fraction of `before`: 0.05 means 5%
-    more. For failures, `change` is the difference between the fractions: 0.01 means one percentage
-    point. `interval` is the 95% confidence interval for `change`. `by` states whether the interval
-    is estimated from the variation between runs or between requests.
+    more. It is `None` if `before` is 0. For failures, `change` is the difference between the
+    fractions: 0.01 means one percentage point. `interval` is the 95% confidence interval for
+    `change`. `by` states whether the interval is estimated from the variation between runs or
+    between requests. Both are `None` if the interval cannot be estimated.
     """
 
     measure: str
@@ -165,8 +166,9 @@ def parse_limit(text: str) -> Limit:
 def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] = ()) -> Comparison:
     """Compare two results on the default measures and the measures in `extra`.
 
-    A measure is omitted if either result does not contain its metric. The comparison also lists the
-    differences in settings and environment, and warns about unreliable results.
+    A measure is omitted if either result has no records except those of ramp requests, or if one of
+    its runs did not measure the metric. The comparison also lists the differences in settings and
+    environment, and warns about partial results and about client bottlenecks.
     """
     changes = (
         _compare_one(measure, before, after)
@@ -318,7 +320,8 @@ def _interval(
     """Return the confidence interval for the relative change, and its basis: runs or requests.
 
     If either result has a single run, the interval is estimated from the variation between
-    requests. Rates have an interval only if both results have several runs.
+    requests. Rates have an interval only if both results have several runs. Return `(None, None)`
+    if there is no interval.
     """
     ratio, by = ratio_of_runs(*runs), RUNS
     if ratio is None and isinstance(metric, TimeMetric) and 1 in map(len, runs):

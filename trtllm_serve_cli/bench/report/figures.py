@@ -93,7 +93,8 @@ def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
 def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Chart]]:
     """Return the timeline panels for one run, with the client's panels before the server's panels.
 
-    Each panel is a pair with a narrow and a wide version of the same chart.
+    Each panel is a pair with a narrow and a wide version of the same chart. The list is empty if
+    the run has no records.
     """
     records = [record for record in result.records if record.run == run]
     if not records:
@@ -121,7 +122,7 @@ def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
     Each point represents one result. A latency chart has lines for the median, p95 and p99 of each
     model. Latencies that require streaming are plotted against tokens/s, and request latencies are
     plotted against requests/s. The last chart shows the total throughput against the throughput per
-    user.
+    user. Charts in which no line has at least two points are omitted.
     """
     charts = [
         _sweep_chart(
@@ -229,7 +230,7 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 
 
 def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
-    """Return a short name that distinguishes the result from all `others`.
+    """Return a short name that distinguishes `result` within `others`, which contain `result`.
 
     The candidates are the load, the models, the models with the load, and the folder name. Return
     the first candidate that is unique for every result. If all are ambiguous, combine the folder

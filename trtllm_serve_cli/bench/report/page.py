@@ -265,7 +265,10 @@ def _figure(chart: Chart, *variants: Chart) -> Markup:
 
 
 def _format(value: float | None) -> str:
-    """Format a value with three significant digits, or as an integer if it is at least 1000."""
+    """Format a value with up to three significant digits and three decimal places.
+
+    Values of at least 1000 are formatted as integers. Return "-" if the value is `None`.
+    """
     if value is None:
         return "-"
     # Add 0 to convert -0.0 to 0.0. Otherwise, small negative values would be displayed as -0.

@@ -53,7 +53,8 @@ def render_trace(result: StoredResult) -> str:
 def assign_slots(records: Iterable[RequestRecord]) -> list[tuple[int, RequestRecord]]:
     """Assign each request to the lowest slot that is free when the request is sent.
 
-    Slot numbers start from 1.
+    Return the slot and the record of each request, in the order of the send times. Slot numbers
+    start from 1.
     """
     free: list[int] = []
     busy: list[tuple[float, int]] = []
@@ -98,7 +99,7 @@ def phases(record: RequestRecord) -> list[tuple[str, float, float]]:
     """Return the name, start and end of each phase of a request, in seconds.
 
     If the server did not report the request's queue time, the `queue and prefill` phase replaces
-    the `queue` and `prefill` phases.
+    the `queue` and `prefill` phases. Phases without a duration are omitted.
     """
     first_s = record.end_s if record.first_token_s is None else record.first_token_s
     if record.queue_s is None:

@@ -1,4 +1,4 @@
-"""Write the HTML page and the traces for the results in a folder to this folder."""
+"""Write the HTML page and the traces for the benchmark results in a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from trtllm_serve_cli.paths import write_text
 def write_reports(folder: Path) -> None:
     """Write `report.html` to `folder`, and `trace.json` to each result folder.
 
-    `folder` is a result folder, or contains the result folders of a sweep or a search.
+    `folder` is a result folder, or contains the result folders of a sweep or a search. Raise
+    `BadInput` if `folder` does not contain a result, or if a result is invalid.
     """
     folders = find_results(folder)
     results = [read_result(each) for each in folders]

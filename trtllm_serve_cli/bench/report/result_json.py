@@ -35,8 +35,8 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 def upstream_rows(summary: Summary) -> dict[str, float]:
     """Map the metric names in the output of tensorrtllm_backend's benchmark to the measured values.
 
-    Latencies are measured from the due time, whereas tensorrtllm_backend's benchmark measures them
-    from the send time.
+    Names without a measured value are omitted. Latencies are measured from the due time, whereas
+    tensorrtllm_backend's benchmark measures them from the send time.
     """
     return {name: value for name, value in _all_upstream_rows(summary).items() if value is not None}
 

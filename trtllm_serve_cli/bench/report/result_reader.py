@@ -115,7 +115,8 @@ def read_results(folders: Iterable[Path]) -> list[StoredResult]:
 def find_results(folder: Path) -> list[Path]:
     """Return the result folders in `folder`, or `folder` itself if it is a result folder.
 
-    Raise `BadInput` if `folder` does not contain a result.
+    Hidden folders are ignored. The result folders are sorted by name, with numbers in the names
+    compared by value. Raise `BadInput` if `folder` does not contain a result.
     """
     if (folder / SUMMARY).is_file():
         return [folder]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _STEPS = (1, 2, 2.5, 5, 10)
-# Use a logarithmic scale if the largest value exceeds the smallest positive value by more than this
-# factor. On a linear scale, the small values would be indistinguishable.
+# If a scale may be logarithmic, make it so if the largest value exceeds the smallest positive value
+# by more than this factor. On a linear scale, the small values would be indistinguishable.
 _LOG_FROM = 30.0
 
 
@@ -47,7 +47,8 @@ def fit_scale(
     """Return a scale with round limits for all finite `values`, which may be empty.
 
     With `from_zero`, a linear scale includes 0. With `may_be_log`, the scale is logarithmic if the
-    values span several orders of magnitude. Logarithmic scales ignore values that are not above 0.
+    largest value exceeds the smallest positive value by more than the factor `_LOG_FROM`.
+    Logarithmic scales ignore values that are not above 0.
     """
     finite = [value for value in values if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)

@@ -56,7 +56,10 @@ def time_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """Return one row for each target, or an empty list if there is only one target."""
+    """Return one row for each target, with the columns in `TARGET_COLUMNS`.
+
+    The list is empty if there is only one target.
+    """
     if len(result.models) < 2:
         return []
     rows: list[tuple[str, ...]] = []
@@ -88,7 +91,10 @@ def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def run_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """Return one row for each run, or an empty list if there is only one run."""
+    """Return one row for each run, with the columns in `RUN_COLUMNS`.
+
+    The list is empty if there is only one run.
+    """
     if len(result.runs) < 2:
         return []
     summaries = [result.summary_of(run=number) for number in range(len(result.runs))]
@@ -153,7 +159,10 @@ PROBE_COLUMNS = ("Rate (1/s)", "Runs", "Objective", "Measured (ms)", "95 % inter
 
 
 def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
-    """Return one row for each objective at each rate of a search. The rows are sorted by rate."""
+    """Return one row for each objective at each rate of a search, sorted by rate.
+
+    The rows have the columns in `PROBE_COLUMNS`.
+    """
     return [
         (
             f"{probe.rate:g}" if number == 0 else "",

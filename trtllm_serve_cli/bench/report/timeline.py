@@ -55,7 +55,8 @@ def _accumulate(spans: Iterable[tuple[float, float]]) -> list[Point]:
 def thin(steps: Sequence[Point], most: int) -> list[Point]:
     """Reduce a step line to about `most` steps without losing peaks.
 
-    The result contains the maximum value in each of `most` intervals, and the last step.
+    Divide the time into `most` equal intervals. The result contains the maximum value in each
+    interval in which a step begins, and the last step. A line of up to `most` steps is unchanged.
     """
     if len(steps) <= most:
         return list(steps)
