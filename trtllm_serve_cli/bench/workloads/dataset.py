@@ -123,8 +123,9 @@ class Dataset:
 def read_entries(source: str) -> list[Entry]:
     """Read the entries of a file, or of `hf:NAME[:SPLIT]`, a data set on the Hugging Face Hub.
 
-    Raise `BadInput` if the entries cannot be read, or `MissingPart` if the `datasets` package is
-    not installed.
+    Raise `BadInput` if the entries cannot be read, if an entry is invalid, or if there are no
+    entries. Raise `MissingPart` if `source` is on the hub and the `datasets` package is not
+    installed.
     """
     lines = _read_hub(source) if source.startswith(HUB) else read_objects(Path(source))
     if not lines:
@@ -261,7 +262,10 @@ def _parse(line: Line) -> Entry:
 
 
 def _parse_conversation(line: Line, messages: Any) -> Entry:
-    """Return an entry that contains the first user message and, as the answer, the next message."""
+    """Return an entry that contains the first user message and, as the answer, the next message.
+
+    Raise `BadInput` if the conversation does not contain two such messages with text.
+    """
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
         raise line.refuse("the conversation is not a list of objects")
     turns = [

@@ -14,7 +14,10 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One JSON object. `where` is the object's position (`file:line`), for error messages."""
+    """One JSON object and its position, for error messages.
+
+    `where` has the form `file:line` or, for a data set on the hub, `source[index]`.
+    """
 
     where: str
     fields: dict[str, Any]
@@ -73,8 +76,8 @@ class Line:
 def read_objects(file: Path) -> list[Line]:
     """Read the objects in a file that contains a JSON array or JSONL.
 
-    Raise `BadInput` with the file if it cannot be read, and with the file and the line if the
-    content is invalid.
+    Raise `BadInput` if the file cannot be read or its content is invalid. The error names the file
+    and, for invalid content, the line.
     """
     text = _read(file)
     if text.lstrip().startswith("["):
@@ -85,8 +88,8 @@ def read_objects(file: Path) -> list[Line]:
 def read_jsonl(file: Path) -> list[Line]:
     """Read the objects in a JSONL file. Skip empty lines.
 
-    Raise `BadInput` with the file if it cannot be read, and with the file and the line if the
-    content is invalid.
+    Raise `BadInput` if the file cannot be read or its content is invalid. The error names the file
+    and, for invalid content, the line.
     """
     return list(_parse_lines(file, _read(file)))
 

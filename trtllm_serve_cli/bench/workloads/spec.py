@@ -31,9 +31,9 @@ class RequestSpec:
     """The specification of one request.
 
     `input_ids` has the shape [n], or [rows, n] if the request is a batch. A model with text input
-    receives `text` instead. The output has exactly `num_output_tokens` tokens if `end_id` is `None`
-    or, for text, if `ignores_eos` is set. Otherwise, the end token may end the output earlier.
-    `turns` contains the later requests in the conversation.
+    receives `text` instead. The output has exactly `num_output_tokens` tokens if the end token
+    cannot end it earlier. For token ids, this is the case if `end_id` is `None`. For text, it is
+    the case if `ignores_eos` is true. `turns` contains the later requests in the conversation.
     """
 
     input_ids: Ids
@@ -50,7 +50,7 @@ class RequestSpec:
 
 
 def digest_of(contents: Iterable[object]) -> str:
-    """Return a digest that distinguishes workloads with the same name in result files."""
+    """Return a hash of `contents`, which distinguishes workloads with the same name in results."""
     digest = hashlib.sha256()
     for each in contents:
         digest.update(repr(each).encode())

@@ -1,8 +1,8 @@
 """Replay the arrival times, lengths and shared prefixes of a recorded load.
 
 Trace files use the JSONL format of the published Mooncake traces (kvcache-ai). Each line has the
-fields `timestamp` (ms), `input_length`, `output_length` and `hash_ids`. `hash_ids` contains one
-hash for each block of 512 prompt tokens.
+fields `timestamp` (ms), `input_length`, `output_length` and, optionally, `hash_ids`. `hash_ids`
+contains one hash for each block of 512 prompt tokens.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class TracedRequest:
 class Trace:
     """A workload that replays a trace `speed` times as fast as it was recorded.
 
-    `requests` are sorted by arrival time. A trace does not contain text, so prompts have random
-    ids. Blocks with the same hash have the same ids, so prompts share the same prefixes as in the
-    recording. If `max_input_tokens` is set, longer prompts are truncated to this length.
+    `requests` are sorted by arrival time, and each run starts with the first one. A trace does not
+    contain text, so prompts have random ids. In a run, blocks with the same hash have the same ids,
+    so prompts share the same prefixes as in the recording. If `max_input_tokens` is set, longer
+    prompts are truncated to this length.
     """
 
     name: str
