@@ -36,9 +36,9 @@ _CONNECTIONS: dict[Interface, Callable[[ServedModel, RequestOptions], Connection
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The number of requests sent, finished and failed so far by one worker.
+    """The numbers of requests sent, ended and failed so far, by one worker or by all workers.
 
-    `num_ended` includes failed requests. Warm-up requests are not counted.
+    `num_ended` includes failed and interrupted requests. Warm-up requests are not counted.
     """
 
     num_sent: int = 0
@@ -52,9 +52,9 @@ class WorkerResult:
 
     `load` is the load on the worker process, and `start` is the run's start time on the monotonic
     clock. `was_interrupted` is true if the run was cancelled. `is_server_lost` is true if every
-    contacted target became unreachable. `num_uncounted` is the number of responses for which the
-    server did not report a token count. If the share's `keeps_text` is true, `texts` maps the
-    request index and turn of each uncounted response to its text. Otherwise, `texts` is empty.
+    contacted target became unreachable. `num_uncounted` is the number of completed responses for
+    which the server did not report a token count. If the share's `keeps_text` is true, `texts` maps
+    the request index and turn of each of these responses to its text. Otherwise, `texts` is empty.
     """
 
     records: tuple[RequestRecord, ...]

@@ -45,7 +45,8 @@ class ClientReport:
 
     `cpu_s` is the CPU time of all worker processes. `busiest_loop` is the highest CPU utilization
     of any event loop's thread, from 0 to 1. `loop_lag` is the distribution of the timer delays in
-    the event loops. `bottlenecks` contains a sentence for each reason why the client was too slow.
+    the event loops. Both exclude runs that are shorter than `_MIN_RUN_S`. `bottlenecks` describes
+    each reason why the client was too slow.
     """
 
     num_workers: int

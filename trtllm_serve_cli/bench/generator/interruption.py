@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Interruption:
-    """The state of an interruptible block: whether SIGINT has arrived, and the actions on it."""
+    """The state of an interruptible block.
+
+    `has_occurred` is true if SIGINT has arrived. The `actions` are performed when it arrives.
+    """
 
     has_occurred: bool = False
     actions: list[Callable[[], object]] = field(default_factory=list)

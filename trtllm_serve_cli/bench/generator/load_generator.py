@@ -1,8 +1,8 @@
 """Send requests when they are due and timestamp the responses.
 
 An open loop sends requests without waiting for earlier responses, unless a concurrency cap is set.
-Latency is measured from a request's due time. If the client sends a request late, the request's
-record includes the delay as schedule lag.
+Latency is measured from a request's due time, so it includes the delay if the client sends the
+request late. The schedule lag metric shows this delay.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from trtllm_serve_cli.bench.transport.connection import Connection, SendFailed
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 
-# A server counts as lost if it refuses at least `_GIVE_UP_COUNT` connections over `GIVE_UP_S`
-# seconds and accepts none in between.
+# A server counts as lost if at least `_GIVE_UP_COUNT` requests in a row, over at least `GIVE_UP_S`
+# seconds, fail because the connection is refused or lost.
 GIVE_UP_S = 5.0
 _GIVE_UP_COUNT = 3
 # Duration of the pause after a refused connection. Without the pause, a closed loop would use up
@@ -172,7 +172,10 @@ class LoadGenerator:
         held_s: float = 0.0,
         slots: asyncio.Semaphore | None = None,
     ) -> None:
-        """Send a request, then the later turns of its conversation one after another."""
+        """Send a request, then the later turns of its conversation one after another.
+
+        A failed request ends the conversation.
+        """
         try:
             answer = await self._exchange(request, request.payload, request.spec, due_s, held_s)
             prompt = request.spec.input_ids
@@ -257,10 +260,10 @@ class LoadGenerator:
 class _Answer:
     """The parts of a response received so far.
 
-    Parts that follow the final part are ignored. A part with tokens but without text does not count
-    as a chunk. Its tokens are added to the next chunk. The first `num_prompt_tokens` tokens are the
-    prompt and are not counted. If the server reports a different total at the end, this total is
-    distributed evenly over the chunks.
+    Parts that follow the final part are ignored. If the model returns text, a part with tokens but
+    without text does not count as a chunk. Its tokens are added to the next chunk. The first
+    `num_prompt_tokens` tokens are the prompt and are not counted. If the server reports a different
+    total at the end, this total is distributed evenly over the chunks.
     """
 
     end_s: float
@@ -306,7 +309,7 @@ class _Answer:
             self.end_s, self.error, self.is_final = at_s, error, True
 
     def ids(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """Return the ids of the generated tokens."""
+        """Return the ids of the generated tokens, which are stored only if `keeps_ids` is true."""
         return np.frombuffer(b"".join(self._ids), np.int32)
 
     def _without_prompt(self, response: Response) -> Response:

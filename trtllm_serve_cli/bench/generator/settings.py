@@ -23,10 +23,11 @@ _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
 class BenchmarkSettings:
     """The settings of a benchmark, which determine what requests each run sends and when.
 
-    If `duration_s` is set, a run sends all requests that are due within this time. Otherwise, it
-    sends `num_requests` requests. Each of the `repeat` runs sends different requests. Random
-    requests depend on `seed` and the run number. With a data set, each run continues where the
-    previous run stopped.
+    If `duration_s` is set, a run sends all requests that are due within this time, unless all
+    requests are due at the start. Otherwise, it sends `num_requests` requests. Random requests
+    depend on `seed`, the run number, and the rate and concurrency of the load, so each of the
+    `repeat` runs sends different ones. With a data set, each run continues where the previous run
+    stopped.
     """
 
     workload: Workload

@@ -15,8 +15,9 @@ from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
 def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
     """Return the tokenizer folder that the targets' `preprocessing` models specify.
 
-    Raise `BadInput` if a model does not specify a local folder, or if the models specify different
-    folders. Raise `NoServer` if a server cannot be reached.
+    Raise `BadInput` if the request for a model's configuration fails, if a model does not specify a
+    local folder, or if the models specify different folders. Raise `NoServer` if a server cannot be
+    reached.
     """
     folders = {_fetch_folder(target): target for target in targets}
     if len(folders) > 1:

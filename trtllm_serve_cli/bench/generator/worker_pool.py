@@ -34,8 +34,9 @@ def run_workers(
 ) -> list[WorkerResult]:
     """Run all shares in parallel, and return the result of each worker.
 
-    All workers start at the same time on the machine's monotonic clock. The interruption ends the
-    run early.
+    All workers start at the same time on the machine's monotonic clock. `watch` receives the total
+    counts about twice a second or, with several workers, more often. An interrupt ends the run
+    early. Raise `RuntimeError` if a worker process exits without a result.
     """
     if len(shares) == 1:
         return [_run_in_process(shares[0], watch, interruption)]
