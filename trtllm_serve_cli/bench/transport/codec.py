@@ -32,9 +32,9 @@ _NEVER_END_ID = -1
 class RequestOptions:
     """The options for all requests in a run.
 
-    If `server_times` is set, the server reports each request's arrival time and scheduling time. A
-    request fails if it takes longer than `timeout_s`. If `needs_ids` is set, the workload needs the
-    responses' token ids.
+    If `server_times` is set, each request sets the input that makes the server report the request's
+    arrival time and scheduling time. A request fails if it takes longer than `timeout_s`, unless
+    `timeout_s` is `None`. If `needs_ids` is set, the workload needs the responses' token ids.
     """
 
     stream: bool = False
@@ -236,7 +236,7 @@ def _plan_vllm_tensors(
 def count_prompt_tokens(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> int:
     """Return the number of prompt tokens that the response repeats at its start.
 
-    The result is 0 if the response contains only generated tokens.
+    The result is 0 if the response contains only generated tokens, or if the prompt is text.
     """
     is_included = model.returns_prompt and spec.text is None and not options.stream
     return spec.input_ids.size if is_included else 0

@@ -36,7 +36,7 @@ Headers = dict[str, str]
 
 
 class ConnectionGone(Exception):
-    """Raised if the connection is closed or lost, or if it receives invalid data."""
+    """Raised if the connection is closed or lost, or if the server sends invalid headers."""
 
 
 class CallReset(Exception):
@@ -58,8 +58,9 @@ def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
 class Call:
     """One request and the messages in its response.
 
-    `messages` contains each received message with its arrival time, which is a value of
-    `time.perf_counter()`. `window` is the number of bytes that the client may still send.
+    `messages` contains the received messages that have not been read yet. Each message has its
+    arrival time, which is a value of `time.perf_counter()`. `window` is the number of bytes that
+    the server's flow control allows the client to send.
     """
 
     def __init__(self, stream: int, window: int) -> None:

@@ -35,7 +35,8 @@ class HttpPool:
     """A pool of HTTP connections to one server.
 
     Each request in flight uses a separate connection. Later requests reuse idle connections. If
-    `end_mark` is set, it must be the data of the last event of each response.
+    `end_mark` is set, a request fails unless the data of the last event in its response is
+    `end_mark`.
     """
 
     def __init__(
@@ -294,7 +295,10 @@ def _read_data(event: bytes) -> bytes | None:
 
 
 def _read_message(content: bytes) -> str:
-    """Return the message in an error's body, or the beginning of a body in an unknown format."""
+    """Return the message in an error's body, or the whole body if its format is unknown.
+
+    Both are truncated to `_LONGEST_MESSAGE` characters.
+    """
     text = content.decode(errors="replace").strip().removeprefix("data:").strip()
     try:
         details = find_error(json.loads(text))

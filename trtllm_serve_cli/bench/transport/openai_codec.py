@@ -34,12 +34,15 @@ def find_api(model: ServedModel) -> Api:
 
 
 def encode_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> bytes:
-    """Encode `spec` as the JSON body of a chat completion or a completion."""
+    """Encode `spec` as the JSON body of a chat completions or completions request."""
     return json.dumps(plan_body(spec, model, options)).encode()
 
 
 def plan_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> dict[str, Any]:
-    """Return the body for `spec`, with greedy sampling and the fields that the server accepts."""
+    """Return the request body for `spec`, without optional fields that the server rejects.
+
+    Sampling is greedy if the server accepts `temperature`.
+    """
     body: dict[str, Any] = {"model": model.name}
     if find_api(model) == "chat":
         body["messages"] = [{"role": "user", "content": spec.text}]

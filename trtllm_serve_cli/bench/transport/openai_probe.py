@@ -65,7 +65,11 @@ def probe_model(
 
 
 def _find_rejected(body: dict[str, object], failure: ApiFailure) -> frozenset[str]:
-    """Return the rejected field if the server names it, otherwise all extensions in the request."""
+    """Return the fields to remove from the request.
+
+    If the server names an optional field that it rejected, return this field. Otherwise, return all
+    extensions in the request if the status is 400 or 422, or an empty set for any other status.
+    """
     named = find_rejected(body, failure, OPTIONAL)
     if named is not None:
         return frozenset({named})
