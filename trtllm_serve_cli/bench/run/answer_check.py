@@ -28,10 +28,11 @@ _EXCERPT = 40
 
 
 def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
-    """Send a prompt twice to a text model, and once to each other text model in its repository.
+    """Send a prompt twice to the target's model, and once to the other models for text input.
 
-    Return the names of the compared models. Raise `CheckFailed` if the texts differ, `NoServer` if
-    the server cannot be reached, or `RequestFailed` if a request fails.
+    The other models are `ensemble` and `tensorrt_llm_bls`, if the server has them. Return the names
+    of the compared models. Raise `CheckFailed` if the texts differ, `NoServer` if the server cannot
+    be reached, or `RequestFailed` if a request fails.
     """
     request = plan_request(settings)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
@@ -54,9 +55,10 @@ def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
 def plan_request(settings: BenchmarkSettings) -> GenerateRequest:
     """Return a request with greedy sampling and a prompt that the measurement does not use.
 
-    The measurement cannot reuse the prompt, because the check may leave it in the server's KV
-    cache. With a data set, the request uses the first warm-up prompt. With a random workload, any
-    prompt is suitable, because all random prompts are different.
+    The measurement must not use the same prompt, because the check may leave it in the server's KV
+    cache. With a data set, the request uses the first warm-up prompt or, without a warm-up, the
+    last prompt of the data set. With a random workload, any prompt is suitable, because all random
+    prompts are different.
     """
     start = -max(settings.num_warmup_requests, 1)
     (spec,) = settings.workload.draw(1, 1, np.random.default_rng(settings.seed), start)

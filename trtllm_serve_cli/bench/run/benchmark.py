@@ -67,7 +67,10 @@ class Run:
 
     @property
     def num_drawn(self) -> int:
-        """The number of requests drawn from the workload. A conversation counts as one request."""
+        """The number of workload requests up to the last one that was sent.
+
+        A conversation counts as one request.
+        """
         return max((record.index for record in self.records), default=-1) + 1
 
 
@@ -112,7 +115,10 @@ class BenchmarkResult:
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
     def summary_of(self, *, run: int | None = None, target: int | None = None) -> Summary:
-        """Return the metrics for one run, for one target, or for one target in one run."""
+        """Return the metrics for one run, for one target, or for one target in one run.
+
+        Without arguments, return the metrics for all runs and targets.
+        """
         records = [
             record
             for record in self.records
@@ -142,7 +148,7 @@ class Benchmark:
 
     @property
     def num_drawn(self) -> int:
-        """The number of requests drawn from the workload in all runs so far."""
+        """The sum of `Run.num_drawn` over all runs so far."""
         return sum(run.num_drawn for run in self.runs)
 
     def run(self, watch: Watch = lambda progress: None) -> Run:
@@ -152,7 +158,10 @@ class Benchmark:
         return run
 
     def run_all(self, watch: Watch = lambda progress: None) -> BenchmarkResult:
-        """Run the benchmark `settings.repeat` times, but stop after a run that does not finish."""
+        """Run the benchmark `settings.repeat` times, and return the result.
+
+        Stop after a run that does not finish.
+        """
         for _ in range(self.settings.repeat):
             if self.run(watch).ending != "finished":
                 break
@@ -229,10 +238,10 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Send requests to the targets in turn and measure the responses.
 
-    `watch` is called about twice a second. It must be fast: if there is only one worker, the event
-    loop that timestamps responses calls it. If Ctrl-C ends the run or all targets become
-    unreachable, the result contains the measurements so far, and `is_partial` is true. See
-    `open_benchmark` for the other parameters and the errors.
+    `watch` is called about twice a second or, with several workers, more often. It must be fast: if
+    there is only one worker, the event loop that timestamps responses calls it. If Ctrl-C ends the
+    run or all targets become unreachable, the result contains the measurements so far, and
+    `is_partial` is true. See `open_benchmark` for the other parameters and the errors.
     """
     benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)
     return benchmark.run_all(watch)
@@ -316,7 +325,7 @@ def client_versions() -> dict[str, str]:
 
 
 def client_machine() -> dict[str, str | int]:
-    """Return the platform, the architecture, and the number of CPUs of this machine."""
+    """Return this machine's platform and architecture, and how many CPUs it has and can use."""
     return {
         "platform": platform.platform(),
         "architecture": platform.machine(),

@@ -30,7 +30,7 @@ class ServerSample:
     """One sample of a server's metrics, or the reason why the metrics could not be read.
 
     `at_s` is the time on the monotonic clock. `state` is a `metrics.summary.Summary`, converted to
-    a dictionary.
+    a dictionary, or `None` if the metrics could not be read. In this case, `error` is the reason.
     """
 
     target: int
@@ -39,7 +39,10 @@ class ServerSample:
     error: str = ""
 
     def to_json(self, start: float) -> dict[str, Any]:
-        """Return the sample as a line of `server_samples.jsonl`, with the time since `start`."""
+        """Return the object to write as the sample's line in `server_samples.jsonl`.
+
+        Its `at_s` is the time since `start`.
+        """
         line = {"at_s": self.at_s - start, "target": self.target}
         return line | (self.state if self.state is not None else {"error": self.error})
 
