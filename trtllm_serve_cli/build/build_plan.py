@@ -54,8 +54,8 @@ class BuildRequest:
     kind: str
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
-    # Only simulated engines use these fields, and at most one of them is set. `gpu` is the name of
-    # the GPU for which the timings are estimated. `timing` is a file that contains the timings.
+    # Only simulated engines use these fields, and at most one of them may be set. `gpu` is the name
+    # of the GPU for which the timings are estimated. `timing` is a file that contains the timings.
     gpu: str | None = None
     timing: Path | None = None
 
