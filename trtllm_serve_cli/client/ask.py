@@ -59,13 +59,14 @@ def stream(
 
     Wrap the iterator in `contextlib.closing`, because closing the iterator cancels the request on
     the server. An exception while waiting for a piece, including `KeyboardInterrupt`, also cancels
-    the request. If the whole response takes longer than `timeout_s`, raise an error. If it takes
+    the request. If the whole response takes longer than `timeout_s`, raise `TimedOut`. If it takes
     longer than `request.stop_after_ms`, end the response without an error.
 
-    `endpoint` is a server, or another source of responses, which ignores `interface`. `info` is the
-    model's configuration. If `info` is None, the configuration is fetched from the server before
-    the request is sent. Raise `NoServer` if the server cannot be reached, `RequestFailed` if the
-    request fails, or `BadInput` if a value does not fit its tensor or the model lacks an input.
+    `endpoint` is a server, or another source of responses, for which `model`, `interface` and
+    `info` are not used. `info` is the model's configuration. If `info` is None, the configuration
+    is fetched from the server before the request is sent. Raise `NoServer` if the server cannot be
+    reached, `RequestFailed` if the request fails or is cancelled through `cancellation`, or
+    `BadInput` if a value does not fit its tensor or the model lacks an input.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000

@@ -105,7 +105,11 @@ def _compile(source: str, thread: int) -> tuple[LimitedSandbox, jinja2.Template]
 
 
 def _cut_after_message(prompt: str) -> str:
-    """Return the prompt up to the end of the final message."""
+    """Return the prompt up to the end of the final message.
+
+    If the template removes spaces at the end of a message, remove the spaces there. Raise
+    `ValueError` if the template omits the final message.
+    """
     end = prompt.rfind(_END_OF_MESSAGE.rstrip())
     if end < 0:
         raise ValueError("the template does not render the final message, which is to be continued")

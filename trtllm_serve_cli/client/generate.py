@@ -291,7 +291,8 @@ class _Sequence:
 def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) -> Completion:
     """Combine the pieces of a response into a completion.
 
-    `started_s` is the time at which the request was sent.
+    `started_s` is the time at which the request was sent, and `ended_s` is the time at which the
+    response ended, both on the monotonic clock.
     """
     sequences: dict[int, _Sequence] = {}
     first_s: float | None = None

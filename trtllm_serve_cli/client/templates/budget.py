@@ -33,7 +33,7 @@ _LARGE_WIDTH = re.compile(r"\d{5,}")
 
 
 class TemplateLimitError(jinja2.TemplateError):
-    """Raised if a template takes too long or creates too much text."""
+    """Raised if a template takes too long, or creates too much text or too many values."""
 
 
 class Budget:
@@ -78,7 +78,7 @@ def measure(
 
     A value counts each time it occurs, because the container's text repeats it. The number of
     occurrences can be exponential, so stop counting above `limit`. Call `check_time` once for every
-    thousand values.
+    1,024 values.
     """
     total = num_values = 0
     stack = [value]

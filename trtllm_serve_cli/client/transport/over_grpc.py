@@ -131,6 +131,8 @@ def stream_responses(
 def _drain_call(call: Any) -> None:
     """Wait until a failed call has ended, which is normally immediate.
 
+    After `_DRAIN_TIMEOUT_S`, cancel the call.
+
     If a call is cancelled between its last response and its end, Triton 2.51 never releases it.
     Triton then cannot unload the model, and stops only after the whole exit timeout.
     """

@@ -71,7 +71,7 @@ def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
 
     Omit fields that are not set. Also omit false flags, except those in `_ALWAYS_SENT`, because
     older servers do not have some of these tensors. Raise `BadInput` if a value does not fit its
-    tensor.
+    tensor, or if `stop_after_ms` or `request_id` is not valid.
     """
     inputs: dict[str, Value] = {}
     for name, datatype in INPUTS.items():
@@ -188,7 +188,8 @@ def decode_array(datatype: str, shape: Sequence[int], content: bytes) -> Any:
     """Return a floating-point output as a float32 or float16 array with the shape `shape`.
 
     BF16 is converted to float32, because NumPy does not support BF16. Raise `ValueError` if the
-    size of the content does not match the shape.
+    size of the content does not match the shape, or `KeyError` if `datatype` is not FP16, FP32 or
+    BF16.
     """
     import numpy as np  # importing NumPy takes 0.1 s, and only logits need it
 

@@ -46,7 +46,7 @@ class BaseUrl:
 class OpenAIEndpoint:
     """The base URL and the API key of a server.
 
-    `api_key` is None if the server does not require a key.
+    `api_key` is None if requests are sent without a key.
     """
 
     url: BaseUrl
@@ -64,8 +64,8 @@ class OpenAIEndpoint:
 def parse_base_url(text: str) -> BaseUrl:
     """Parse a base URL.
 
-    The default scheme is http, and the default path is `/v1`. Raise `BadInput` if `text` is not the
-    URL of a server.
+    The default scheme is http, and the default path is `/v1`. The port is optional if the URL
+    contains a scheme. Raise `BadInput` if `text` is not the URL of a server.
     """
     refusal = BadInput(
         f"{text!r} is not the URL of an OpenAI-compatible server.",

@@ -25,9 +25,9 @@ _LONGEST_MESSAGE = 500
 class ApiFailure:
     """An error response from an OpenAI-compatible server.
 
-    `status` is the HTTP status, or 0 if the error is an event in a stream. `param` is the request
-    field that the server blames, or an empty string. `retry_after` is the value of the
-    `Retry-After` header.
+    `status` is the HTTP status of an error, or 0 if a response with status 200 contains the error.
+    `param` is the request field that caused the error, or an empty string. `retry_after` is the
+    value of the `Retry-After` header, or an empty string.
     """
 
     status: int
@@ -37,7 +37,11 @@ class ApiFailure:
     retry_after: str = ""
 
     def names(self, field: str) -> bool:
-        """Return whether the server blames the request field `field` for the error."""
+        """Return whether the server rejected the request because of the request field `field`.
+
+        This is the case if the status is 400 or 422, and the error's `param` or message names the
+        field.
+        """
         return self.status in (400, 422) and (field == self.param or field in self.message)
 
 

@@ -158,7 +158,10 @@ def _load_guide(guide: str) -> Body:
 def find_rejected(
     body: Body, failure: ApiFailure, candidates: Collection[str] = REPLACEMENTS
 ) -> str | None:
-    """Return the field of `body` that the server rejected, if it is one of `candidates`."""
+    """Return the field of `body` that the server rejected.
+
+    Return None if the field is unknown or is not one of `candidates`.
+    """
     named = (name for name in candidates if name in body and failure.names(name))
     return next(named, None)
 

@@ -33,7 +33,7 @@ class PieceParser:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether every sequence that has started also has a finish reason."""
+        """Return whether a sequence has started, and all started sequences have finish reasons."""
         sequences = self._sequences.values()
         return bool(sequences) and all(each.is_finished for each in sequences)
 
