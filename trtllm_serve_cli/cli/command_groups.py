@@ -131,9 +131,9 @@ class LazyGroup(SuggestingGroup):
 
 
 class FullSummaryGroup(SuggestingGroup):
-    """A group that lists the full first sentence of each command's help.
+    """A group that lists up to 200 characters of the first sentence of each command's help.
 
-    Click would truncate it.
+    Click would truncate the sentence earlier.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

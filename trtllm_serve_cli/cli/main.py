@@ -19,8 +19,8 @@ from trtllm_serve_cli.cli.shared import output, streams
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED, PIPE_CLOSED, USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
-# Error codes of disk errors that the user can fix. `main` treats an `OSError` with any other error
-# code as a bug.
+# Error codes of disk errors that the user can fix. `_describe_os_error` also handles paths that are
+# too long and a current folder that does not exist. Any other `OSError` is treated as a bug.
 _DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,

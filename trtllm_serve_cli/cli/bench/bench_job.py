@@ -127,6 +127,7 @@ def open_points(
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
     """Check that text models answer the same prompt identically, and print the result.
 
+    Do nothing if the job's `checks_answers` is not set, or if the job is a simulation.
     OpenAI-compatible servers are skipped, because they do not serve a model as several text models.
     Raise `CheckFailed` if the answers differ, or `NoServer` or `RequestFailed` if a request fails.
     """

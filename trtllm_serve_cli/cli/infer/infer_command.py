@@ -166,9 +166,10 @@ def _open_target(
     request: OptionValues,
     resources: contextlib.ExitStack,
 ) -> Target:
-    """Return the model on the running server or, with `--no-server`, the model's engine.
+    """Return the model on a server or, with `--no-server`, the model's engine.
 
-    `resources` closes the engine.
+    `resources` closes the engine. An engine that runs in Triton's C++ backend is not returned:
+    TensorRT-LLM's script sends the prompt to the engine, and the command exits.
     """
     if options.no_server:
         from trtllm_serve_cli.cli.infer import no_server

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 # Placeholder for a non-breaking space. NUL cannot occur in the text of a piece, because `repr`
 # escapes it.
 _NO_BREAK = "\0"
-# A request has no time limit by default, so a user may wait for a server that hangs.
+# Time to wait for a response before printing how to cancel the request. By default, requests have
+# no time limit, so a user may wait for a server that hangs.
 NOTICE_S = 10.0
 
 
@@ -75,7 +76,10 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
 
 @contextmanager
 def _notify_if_slow(after_s: float) -> Iterator[threading.Timer]:
-    """Yield a timer that prints how to cancel the request, if stderr is a terminal."""
+    """Yield a timer that prints after `after_s` seconds how to cancel the request.
+
+    The timer is started only if stderr is a terminal.
+    """
     text = f"No response after {after_s:g} s. Press Ctrl-C to cancel the request."
     timer = threading.Timer(after_s, output.notify, (text,))
     timer.daemon = True
@@ -126,7 +130,7 @@ def printable(text: str) -> str:
 
 
 def as_data(answer: Completion | TllmError) -> dict[str, Any]:
-    """Return a response as a JSON-compatible dict, with times in milliseconds."""
+    """Return a response or an error as a JSON-compatible dict, with times in milliseconds."""
     if isinstance(answer, TllmError):
         return {"error": str(answer)}
     rate = answer.tokens_per_s

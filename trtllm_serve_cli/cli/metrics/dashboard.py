@@ -42,8 +42,8 @@ _BAR_WIDTH = 12
 class Feed:
     """The latest scrapes of one server's metrics, and the trends of the metrics.
 
-    The scrapes cover the last `_WINDOW_S` seconds, and `summary` is computed from them. `problem`
-    describes why the last scrape failed, or reports that it was late.
+    The scrapes cover the last `_WINDOW_S` seconds, but at least two scrapes are kept. `summary` is
+    computed from them. `problem` describes why the last scrape failed, or reports that it was late.
     """
 
     def __init__(self, address: str, interval_s: float) -> None:

@@ -200,10 +200,12 @@ def build_model(
 def declare(
     file: Path | None, build_options: list[str], sections: dict[str, OptionValues]
 ) -> Declaration:
-    """Return the declaration in `file`, overridden by the options in `sections`.
+    """Return the declaration in `file`, overridden by `build_options` and by `sections`.
 
-    If `file` is None, return a declaration with only the options. Raise `BadParameter` if neither
-    contains the model's name.
+    `build_options` are the values of --build-option, and `sections` are the other options. If
+    `file` is None, return a declaration with only the options. Raise `BadParameter` if `file` is
+    None and the options do not contain the model's name, or `BadInput` if the file or an option is
+    not valid.
     """
     from trtllm_serve_cli.importing.declaration import (
         Declaration,

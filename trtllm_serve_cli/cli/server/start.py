@@ -109,7 +109,11 @@ def _notify_served(home: Home, plan: LaunchPlan) -> None:
 
 
 def prepare_and_notify(plan: LaunchPlan) -> None:
-    """Print why the launch mode was chosen, warn about public addresses, and fetch the image."""
+    """Print the reason for the launch mode and warnings, and fetch a missing container image.
+
+    The warnings concern an address other than localhost, and a gateway that accepts or rejects all
+    clients.
+    """
     from trtllm_serve_cli.launch.planning.gateway_plan import describe_missing_keys
 
     if plan.reason:
@@ -235,8 +239,9 @@ def notify_next_prompt(server: RunningServer) -> None:
 def suggest_prompts(server: RunningServer, running: Sequence[RunningServer]) -> list[str]:
     """Return the commands that send a prompt: over gRPC, and to the OpenAI-compatible API.
 
-    `running` are all running servers. Commands for the OpenAI-compatible API send only prompts that
-    generate text, and cannot verify a certificate that is not for the local address.
+    `running` are all running servers. The command for the OpenAI-compatible API is omitted if the
+    server does not have this API, if the API uses TLS, or if the model computes embeddings. With
+    TLS, the command would fail if the certificate is not for the local address.
     """
     name = server.models[0]
     chosen = f" -m {name}" if len(server.models) > 1 else _select(server, running)

@@ -77,7 +77,10 @@ def served_models() -> list[str]:
 
 
 def addresses(*interfaces: str) -> Completion:
-    """Return a completion for the addresses of the servers that were not stopped."""
+    """Return a completion for addresses of the servers that were not stopped.
+
+    `interfaces` are the interfaces whose addresses are suggested, for example "grpc".
+    """
 
     @completion
     def list_addresses() -> list[str]:

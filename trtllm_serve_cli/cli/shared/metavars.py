@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-# The words that differ between the type names of Typer and of Click.
+# Maps words in Typer's type names to the words that Click uses, where the two differ.
 _TYPE_WORDS = {"int": "INTEGER", "str": "TEXT"}
 
 

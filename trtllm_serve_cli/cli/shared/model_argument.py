@@ -49,7 +49,8 @@ def accepts_name(
 def choose_name(argument: str | None, option: str | None) -> str | None:
     """Return the name that the user passed as an argument or with -m.
 
-    Raise `BadParameter` if both are given and differ.
+    Return None if the user passed neither. Raise `BadParameter` if the user passed both and they
+    differ.
     """
     if argument is not None and option is not None and argument != option:
         raise typer.BadParameter(

@@ -44,7 +44,9 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
     """Return the OpenAI-compatible server that a command sends requests to.
 
     The server's URL is `url`, the environment variable OPENAI_BASE_URL, or the URL of the only
-    running gateway. Raise `BadInput` if there is no such URL, or if the URL or the key is invalid.
+    running gateway. The key is `api_key` or the environment variable OPENAI_API_KEY. Raise
+    `BadInput` if no URL is set and not exactly one gateway is running, or if the URL or the key is
+    invalid.
     """
     from trtllm_serve_cli.client.transport.openai.endpoint import (
         OpenAIEndpoint,

@@ -162,7 +162,10 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 
 
 def _help(field: OptionField, *, has_default: bool) -> str:
-    """Return the option's help text. Add the default unless Typer or the text already shows it."""
+    """Return the option's help text with the default.
+
+    The default is not added to flags, or if Typer or the text already shows it.
+    """
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
     if is_stated or has_default or field.kind is bool:

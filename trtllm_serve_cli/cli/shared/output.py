@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Line width for pipes and files, large enough that lines are never wrapped.
 _UNLIMITED_WIDTH = 1_000_000
-# Control characters except tabs and line breaks.
+# Control characters except tabs and line feeds.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

@@ -114,7 +114,7 @@ class WorkDisplay:
 def show_work() -> Iterator[Display]:
     """Yield a display on stderr.
 
-    SIGTERM and SIGHUP interrupt the `with` block like Ctrl-C.
+    Ctrl-C, SIGTERM and SIGHUP end the `with` block with an exception that sets the exit code.
     """
     from trtllm_serve_cli.importing.importer import Display
     from trtllm_serve_cli.processes import exit_on_signals

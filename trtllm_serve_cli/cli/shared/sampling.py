@@ -53,9 +53,10 @@ def complete_sampling(
 
 
 def complete_request(request: GenerateRequest, inputs: frozenset[str]) -> GenerateRequest:
-    """Complete the request's sampling parameters for a model with these inputs.
+    """Return the request with the parameters from `complete_sampling`.
 
-    Omit the seed if the model does not accept one.
+    `inputs` are the inputs of the model. A random seed is not added if the model does not accept a
+    seed.
     """
     fields = {name: getattr(request, name) for name in (*_SAMPLING, "beam_width")}
     added = complete_sampling(fields)

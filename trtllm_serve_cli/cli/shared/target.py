@@ -64,9 +64,10 @@ class Target:
     info: ModelInfo | None = None
 
     def complete(self, request: GenerateRequest) -> GenerateRequest:
-        """Return the request with its sampling parameters completed.
+        """Return the request with the sampling parameters that `complete_request` adds.
 
-        An OpenAI-compatible server completes them itself.
+        For an OpenAI-compatible server, return the request unchanged, because the server applies
+        its own defaults.
         """
         if self.interface == "openai":
             return request
@@ -103,12 +104,14 @@ def find_target(
 ) -> Target:
     """Find the server for a command's requests, and return its text model as the target.
 
-    If `url` is set, `model` is the name of a Triton model on that server, and the port's response
-    determines the interface. If the port does not respond, `interface` applies. If `url` is None,
-    `model` is the name of an imported model, or of a Triton model on a running server. `tls_ca` is
-    the CA of a server with TLS. Raise `NoServer` if no server or several servers match, or
-    `BadInput` if `url` or `tls_ca` cannot be used, or if the server has several models and `model`
-    is None.
+    If `url` is set, `model` is the name of a Triton model on that server. Its default is
+    `tensorrt_llm_bls`. The port's response determines the interface. If the port does not respond,
+    `interface` applies. Addresses with TLS always use gRPC.
+
+    If `url` is None, `model` is the name of an imported model, or of a Triton model on a running
+    server. `tls_ca` is the CA of a server with TLS. Raise `NoServer` if no server or several
+    servers match, or `BadInput` if `url` or `tls_ca` cannot be used, or if the server has several
+    models and `model` is None.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
@@ -140,9 +143,10 @@ class BenchTarget:
     """A model to benchmark.
 
     `address` is the server's gRPC or HTTP address, `model` is the name of the Triton model, and
-    `metrics` is the server's metrics address. `imported_model` is the name of the imported model
-    that the Triton model belongs to, if `tllm start` has started the server. `tls` is set if the
-    address uses TLS.
+    `metrics` is the server's metrics address, or None if it is unknown. `imported_model` is the
+    name of the imported model that the command selects. It is None if the command selects a Triton
+    model by name, or if `tllm start` has not started the server. `tls` is set if the address uses
+    TLS.
     """
 
     address: str
@@ -165,8 +169,9 @@ def find_bench_target(
     `text_model` selects the Triton model: the name of a model in upstream's templates, `own` for
     the text model named after the imported model, or None for `tensorrt_llm`. `tls_ca` is the CA of
     a server with TLS. Raise `NoServer` if no server or several servers match. Raise `BadInput` if
-    `url` or `tls_ca` cannot be used, if the port does not serve `interface`, if the model computes
-    embeddings, or if the server has several models and `model` is None.
+    `url` or `tls_ca` cannot be used, if the port serves the other interface or `url` requires TLS
+    over HTTP, if the model computes embeddings, or if the server has several models and `model` is
+    None.
     """
     from trtllm_serve_cli.launch.servers.running import (
         find_by_triton_model,
