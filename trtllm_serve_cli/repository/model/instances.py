@@ -61,9 +61,9 @@ def read_instances(
 ) -> EngineInstances | None:
     """Return the instances of `model`, which runs an engine with `world_size` ranks.
 
-    `name` is the model's name on the server, if this name differs from `model`. Return None if
-    Triton's C++ backend does not run the engine. Raise `BadInput` if a group of GPUs or MPI ranks
-    contains anything other than whole numbers.
+    `name` is the model's name on the server, if this name differs from `model`. Return None if the
+    repository does not contain `model`, or if Triton's C++ backend does not run the engine. Raise
+    `BadInput` if a group of GPUs or MPI ranks contains anything other than whole numbers.
     """
     if model not in repository.texts or repository.value(model, "backend") != "tensorrtllm":
         return None
@@ -105,8 +105,10 @@ def _groups(
 def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, str]:
     """Return `overrides` with the number of instances that `gpu_device_ids` requires.
 
-    Each group of GPUs requires one instance with a separate engine. Raise `BadInput` if `overrides`
-    requests a different number of instances, or a shared engine for several groups.
+    Each group of GPUs requires one instance with a separate engine. If instances of this engine
+    kind can share an engine, several groups also set `instances_share_engine` to false, and a
+    single group adds nothing. Raise `BadInput` if `overrides` requests a different number of
+    instances, or a shared engine for several groups.
     """
     gpus = overrides.get(_GPUS)
     if not gpus:
@@ -129,7 +131,7 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
 
 
 def list_implied(names: Iterable[str]) -> set[str]:
-    """Return `names` and the names of the parameters that `with_instance_count` adds."""
+    """Return `names` and the names of the parameters that `with_instance_count` may add."""
     names = set(names)
     return names | {_COUNT, _SHARED} if _GPUS in names else names
 

@@ -125,7 +125,10 @@ def defaults_for(kind: str) -> dict[str, str]:
 
 
 def check_parameter(name: str, value: str) -> None:
-    """Raise `BadInput` if no engine kind has the parameter, or if none accepts the value."""
+    """Raise `BadInput` if the parameter is unknown, or if the value does not fit its type.
+
+    An empty value is always accepted.
+    """
     table = load_parameters()
     if name not in table:
         settable = {each.name: each for each in table.values() if not each.is_fact}
@@ -135,9 +138,11 @@ def check_parameter(name: str, value: str) -> None:
 
 
 def check_parameters(values: Mapping[str, str], kind: str, version: str = "") -> dict[str, str]:
-    """Return `values` in canonical form. Raise `BadInput` if a name or a value is not valid.
+    """Return `values` in canonical form.
 
-    `version` is the version of TensorRT-LLM that reads the values, or empty if it is unknown.
+    `version` is the version of TensorRT-LLM that reads the values, or empty if it is unknown. Raise
+    `BadInput` if a name or a value is not valid for the engine kind, or if a parameter has no
+    effect in this version.
     """
     for name in values:
         _check_version(find_parameter(name, kind), kind, version)
@@ -147,7 +152,11 @@ def check_parameters(values: Mapping[str, str], kind: str, version: str = "") ->
 
 
 def _check_version(parameter: Parameter, kind: str, version: str) -> None:
-    """Raise `BadInput` if no model of TensorRT-LLM `version` reads the parameter."""
+    """Raise `BadInput` if a Triton backend of TensorRT-LLM `version` does not read the parameter.
+
+    An unknown version is not checked. Parameters that set other fields than entries of `parameters`
+    are not checked either, because Triton reads these fields in every version.
+    """
     is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
     if not version or not is_read_by_backend or parameter.is_in(version):
         return
@@ -184,7 +193,7 @@ def _absolute(name: str, value: str, folder: Path) -> str:
 
 
 def check_tokenizer_folder(values: Mapping[str, str]) -> None:
-    """Raise `BadInput` if `tokenizer_dir` is a path that does not exist on this machine."""
+    """Raise `BadInput` if `tokenizer_dir` is an absolute path that does not exist here."""
     folder = values.get("tokenizer_dir", "")
     if Path(folder).is_absolute() and not Path(folder).exists():
         raise BadInput(
@@ -230,7 +239,10 @@ def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> No
 
 
 def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
-    """Raise `BadInput` if a parameter in `names` has an effect only in NVIDIA's models."""
+    """Raise `BadInput` if a parameter in `names` has an effect only in NVIDIA's models.
+
+    Parameters that have no effect on the engine kind are not rejected.
+    """
     for name in names:
         parameter = load_parameters().get(name)
         if parameter is not None and parameter.of_upstream and parameter.applies_to(kind):

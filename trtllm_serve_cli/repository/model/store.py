@@ -148,7 +148,7 @@ def find_name(home: Home, name: str | None) -> str:
 def unknown_model(home: Home, name: str) -> UnknownModel:
     """Return the error for a name that no imported model has.
 
-    The next step names a similar model or alias of the catalog.
+    If a model or an alias in the catalog has a similar name, the next step contains this name.
     """
     is_alias = find_alias(name) is not None
     near = difflib.get_close_matches(name, list_names(home), n=3)

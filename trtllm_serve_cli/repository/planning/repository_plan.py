@@ -69,8 +69,8 @@ _DRAFT_NAME = "tensorrt_llm_draft_model_name"
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
     """Plan the repository that serves `engine` as the model named `name`.
 
-    Raise `BadInput` if the name is reserved, if the layout does not support the engine, or if the
-    engine or the layout does not support an option.
+    Raise `BadInput` if the name is reserved, if the layout does not support the engine, if the
+    engine or the layout does not support an option, or if the value of an option is not valid.
     """
     check_name_is_free_in_layout(name)
     check_layout(options.layout, engine.kind)
@@ -233,7 +233,8 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
     """Return the values of the parameters, by name.
 
     The user's value takes precedence over the engine's value, which takes precedence over the
-    default.
+    default. The exceptions are the parameters in `Serving.merged`: the engine's value takes
+    precedence, because it already includes the user's value.
     """
     serving = find_kind(engine.kind).serving
     version = serving.contract_version(engine)
@@ -362,7 +363,10 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _draft(engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    """Return the model that generates draft tokens for `tensorrt_llm`, if there is one.
+    """Return a tuple with the model that generates draft tokens for `tensorrt_llm`.
+
+    The tuple is empty if the engine does not use a draft model. Raise `BadInput` if a `draft_NAME`
+    parameter is set nevertheless.
 
     The `draft_NAME` parameter sets the draft model's NAME parameter. The parameters in
     `_SHARED_WITH_DRAFT` have the same values as in `tensorrt_llm`. All other parameters have the

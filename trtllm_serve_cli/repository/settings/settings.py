@@ -82,9 +82,10 @@ class Change:
 def list_settings(repository: OpenRepository) -> list[Setting]:
     """Return the settings in the order of `parameters.yaml`.
 
-    A parameter that has no effect on the engine kind is included only if its value differs from the
-    default. Raise `BadInput` if the layout does not store settings in `config.pbtxt`, and
-    `RepositoryError` if a file cannot be parsed.
+    A parameter that has no effect on the engine kind or in tllm's models is included only if its
+    value differs from the default. Parameters for which the layout has no field are omitted, and so
+    are parameters that users cannot set and that have no value. Raise `BadInput` if the layout does
+    not store settings in `config.pbtxt`, and `RepositoryError` if a file cannot be parsed.
     """
     _check_layout(repository)
     settings = []
@@ -110,8 +111,9 @@ def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> li
     """Return the changes that set the parameters in `requested` to their new values.
 
     A parameter is changed in all models that have a value for it. If no model has one, the value is
-    added. Raise `BadInput` if a name or value is not valid for the engine kind, or if the
-    repository has no field for the parameter. Raise `RepositoryError` if a file cannot be parsed.
+    added. Raise `BadInput` if the layout does not store settings in `config.pbtxt`, if a name or
+    value is not valid for the engine kind, if values contradict each other, or if the repository
+    has no field for the parameter. Raise `RepositoryError` if a file cannot be parsed.
     """
     _check_layout(repository)
     version = find_trtllm_version(repository)

@@ -47,8 +47,8 @@ from trtllm_serve_cli.repository.validation.engine_limits import (
 )
 from trtllm_serve_cli.repository.validation.ensemble_checks import check_batches, check_ensembles
 
-# Maps each parameter type to a placeholder. The placeholders replace unquoted variables, so that
-# protobuf can parse the file and tllm can check the other values.
+# Maps parameter types to placeholders for parameters without a default. The placeholders replace
+# unquoted variables, so that protobuf can parse the file and tllm can check the other values.
 _PLACEHOLDERS = {"bool": "true", "int": "1", "float": "1"}
 
 
