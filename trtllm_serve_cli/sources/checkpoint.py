@@ -141,7 +141,11 @@ def inspect_hf_directory(
 def _check_weights(
     path: Path, source: str, names: Collection[str], options: FetchOptions
 ) -> tuple[str, ...]:
-    """Return the weight files. Raise `SourceError` if a weight file is missing or incomplete."""
+    """Return the names of the weight files.
+
+    Raise `SourceError` if a weight file is missing or incomplete, if the index is not valid, or if
+    the weights are pickled and the options do not allow pickles.
+    """
     index = read_index(path / WEIGHTS_INDEX) if WEIGHTS_INDEX in names else {}
     weights = choose_weights(source, names, lambda: index, options)
     for name in weights:
@@ -155,7 +159,8 @@ def inspect_config(
 ) -> Checkpoint:
     """Return the Hugging Face checkpoint in a folder that has a config.json but no weights.
 
-    Raise `SourceError` if config.json is not valid.
+    Raise `SourceError` if config.json is not valid or names an unsupported architecture. Raise
+    `UnsafeCheckpoint` if a config refers to Python code and the options do not allow it.
     """
     if not options.trust_remote_code:
         check_runs_no_code(path)
@@ -328,9 +333,9 @@ def is_weights(name: str) -> bool:
 def read_architecture(folder: Path) -> str:
     """Return the architecture in config.json.
 
-    Raise `SourceError` if config.json does not name an architecture. Also raise `SourceError` if
-    models with this architecture cannot generate text, unless the checkpoint is a supported
-    embedding model.
+    Raise `SourceError` if config.json is not valid or does not name an architecture. Also raise
+    `SourceError` if models with this architecture cannot generate text, unless the checkpoint is a
+    supported embedding model.
     """
     path = folder / "config.json"
     config = read_object(path)

@@ -24,10 +24,9 @@ def run_parallel(
 ) -> None:
     """Run `work` for each item in threads, and raise the exception of the first failure.
 
-    While the threads are running, call `tick` in the calling thread about four times per second.
-    If a worker fails or the user presses Ctrl-C, set the event that is passed to `work`. `work`
-    should then raise `Stopped`. All workers have stopped by the time this function returns or
-    raises.
+    While the threads are running, call `tick` in the calling thread about four times per second. If
+    a worker fails or the user presses Ctrl-C, set the event that is passed to `work`. `work` should
+    then raise `Stopped`. All workers have stopped by the time this function returns or raises.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=max_workers) as pool:

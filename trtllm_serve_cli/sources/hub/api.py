@@ -68,7 +68,7 @@ _SNAPSHOT_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file in a repository on the hub. `sha256` is None for small files."""
+    """A file in a repository on the hub. `sha256` is None unless the file is stored with LFS."""
 
     name: str
     size_bytes: int
@@ -95,9 +95,9 @@ def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     """Fetch a file into the cache, and return its path or `None` if the repository lacks the file.
 
-    If the hub cannot be reached, return the cached copy. If the cache already contains the branch,
-    its recorded commit does not change, because the weights of a newer commit may never be
-    downloaded.
+    If the hub cannot be reached but config.json is in the cache, return the path of the cached
+    copy, or `None` if the file is not in the cache. If the cache already contains the branch, its
+    recorded commit does not change, because the weights of a newer commit may never be downloaded.
     """
     try:
         listing = _list_repository(source, hub)
@@ -158,7 +158,7 @@ def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Ch
 
     If the hub cannot be reached, return the checkpoint in the cache, which may lack the weights, or
     None if the cache lacks config.json. Raise the errors that `fetch_from_hub` would raise before
-    it downloads the first large file.
+    it downloads the first large file, except for a lack of disk space.
     """
     try:
         listing = _list_repository(source, hub)
@@ -391,8 +391,8 @@ def _use_cache(
 ) -> Checkpoint:
     """Return the checkpoint in the cache.
 
-    Raise `unreachable` if the checkpoint is not cached, or `SourceError` if the cached copy is
-    incomplete.
+    Raise `unreachable` if the checkpoint is not cached, `SourceError` if the cached copy is
+    incomplete or not valid, or `UnsafeCheckpoint` if the options do not allow the cached copy.
     """
     config = find_cached_config(source, hub)
     if config is None:

@@ -23,7 +23,10 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with read acc
 
 
 class _TemporaryError(SourceError):
-    """Raised if a retry may succeed. `wait_s` is the retry delay requested by the hub."""
+    """Raised if a retry may succeed.
+
+    `wait_s` is the retry delay in seconds, or None if the hub did not request a delay.
+    """
 
     wait_s: float | None = None
 
