@@ -11,7 +11,8 @@ from trtllm_serve_cli.sizing.plan import plan_size
 from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 from trtllm_serve_cli.sizing.size_options import SizeOptions
 
-# The options that affect memory and speed. They have the same names in both classes of options.
+# The options that affect memory and speed. They have the same names in `EngineOptions` and in
+# `SizeOptions`.
 _SHARED = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 
 

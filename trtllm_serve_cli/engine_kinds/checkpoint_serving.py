@@ -13,7 +13,7 @@ from typing import Any
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, ArgumentTable
 
-# tllm's default limits for these engines. vLLM and TensorRT-LLM have different defaults.
+# tllm's default limits for these engines. They differ from the defaults of vLLM and TensorRT-LLM.
 MAX_BATCH_SIZE = 256
 MAX_NUM_TOKENS = 8192
 # Maps an entry in `config.pbtxt` to its template parameter, if the two have different names.
@@ -46,6 +46,8 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
 
 def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str]:
     """Return the numbers of instances of the text models and of the `tensorrt_llm` model.
+
+    The result also contains `instances_share_engine`.
 
     `max_num_seqs` is the engine's maximum number of sequences. If there is a single engine, several
     instances of `tensorrt_llm` share it. If there are several engines, each engine has exactly one

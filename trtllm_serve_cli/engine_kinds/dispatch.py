@@ -124,7 +124,11 @@ def _choose_gpus(gpus: tuple[PresentGpu, ...], ids: tuple[str, ...]) -> tuple[Pr
 
 
 def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
-    """Return the folder of TensorRT-LLM's example scripts in the container."""
+    """Return the folder of TensorRT-LLM's example scripts.
+
+    The folder from `--examples` takes precedence over the folder in the image. Raise `BadInput` if
+    `--examples` is not a folder, or if it is not set and the image does not contain the scripts.
+    """
     if container.examples is not None:
         if not container.examples.is_dir():
             raise BadInput(

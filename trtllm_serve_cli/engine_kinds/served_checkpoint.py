@@ -144,9 +144,10 @@ def _describe(request: BuildRequest) -> Engine:
 
 
 def _check_parallelism_if_known(request: BuildRequest) -> None:
-    """Check the parallelism options if `FAMILIES` contains the model's family.
+    """Raise `BadInput` if the parallelism options do not fit the model.
 
-    For other families, the engine itself checks the options when the server starts.
+    The options are checked only if `FAMILIES` contains the model's family. For other families, the
+    engine itself checks the options when the server starts.
     """
     config = read_config(request.checkpoint)
     if config.get("model_type") in FAMILIES:

@@ -44,7 +44,7 @@ _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS
 def check_arguments(arguments: Mapping[str, Any], version: str) -> None:
     """Raise `BadInput` if TensorRT-LLM `version` does not support one of the arguments.
 
-    If `version` is empty, the version is unknown, and nothing is checked.
+    If `version` is empty or is not a valid version, nothing is checked.
     """
     parsed = find_version(version) if version else None
     if parsed is None:

@@ -73,7 +73,7 @@ def plan_llm_arguments(
 
     `weights` is the quantization of the checkpoint's weights as a value of the `quantization`
     option, or None if the weights are not quantized. Raise `BadInput` if the version or the PyTorch
-    backend does not support an option.
+    backend does not support an option, or if an option requires or excludes another option.
     """
     number = _parse(version)
     refuse_unsupported(options, "pytorch", supported=_SUPPORTED)

@@ -47,9 +47,9 @@ TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
 
-    Raise `BadInput` if an option is not supported, the GPU or the model's family is not known, the
-    model does not fit on the GPU, or the timing file is not valid. Raise `MissingPart` if the
-    package for the tokenizer is not installed.
+    Raise `BadInput` if an option is not supported or conflicts with another option, if the GPU or
+    the model's family is not known, if the model does not fit on the GPU, or if the timing file is
+    not valid. Raise `MissingPart` if the package for the tokenizer is not installed.
     """
     checkpoint = request.checkpoint
     _check_tokenizer(checkpoint, tools)

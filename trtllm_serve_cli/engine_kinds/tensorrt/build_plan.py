@@ -149,7 +149,7 @@ def _check_beam_width(options: EngineOptions, parameters: Mapping[str, str]) -> 
 
 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
-    """Return the size and modification time of each file in the folders that `options` names.
+    """Return the name, size and modification time of each file in the folders in `options`.
 
     The build reads these files, so it must be repeated if any of them changes. An option may
     contain the path of a single file instead of a folder.

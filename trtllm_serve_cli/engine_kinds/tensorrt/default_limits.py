@@ -24,8 +24,9 @@ def with_default_limits(
     """Return the options with default limits for this machine's GPU.
 
     The limits follow the rules for engines that serve a checkpoint, but `max_num_tokens` is at
-    least 8192 or the longest prompt that the user requests, because the server rejects longer
-    prompts without chunked context. It does not exceed the number of tokens in a full batch.
+    least 8192 and not below `max_input_len` or `opt_num_tokens`, because the server rejects longer
+    prompts without chunked context. It does not exceed the number of tokens in a full batch. Limits
+    that the user sets in `request` take precedence.
 
     Return the options of `request` if the limits are unknown or not suitable for the engine, so
     that the defaults of `trtllm-build` apply.

@@ -62,7 +62,10 @@ _TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16
 def _plan_values(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the parameter values. Raise `BadInput` if an option exceeds the engine's limits."""
+    """Return the parameter values.
+
+    Raise `BadInput` if an option exceeds the engine's limits or can only be set during the build.
+    """
     built = built_of(engine)
     _check_decided_at_build(options)
     has_draft = bool(overrides.get("draft_engine_dir"))

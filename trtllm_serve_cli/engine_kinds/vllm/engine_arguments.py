@@ -56,7 +56,8 @@ def plan_vllm_limits(limits: ServingLimits) -> dict[str, Any]:
 def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]:
     """Return the argument that quantizes the weights to FP8 at load time, if FP8 was requested.
 
-    vLLM detects the quantization of a checkpoint automatically.
+    Return no argument if the checkpoint already has the requested quantization, because vLLM
+    detects it automatically. Raise `BadInput` for any other request.
     """
     requested = options.quantization
     if requested is None or requested == (weights or "none"):
@@ -89,8 +90,9 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
 def _adapters(options: EngineOptions) -> dict[str, Any]:
     """Return the LoRA arguments.
 
-    The `lora_target_modules` option enables LoRA. It does not restrict the modules, because vLLM
-    allows adapters to change any module.
+    The `lora_target_modules` or `max_lora_rank` option enables LoRA. `lora_target_modules` does not
+    restrict the modules, because vLLM allows adapters to change any module. Raise `BadInput` if
+    `lora_dir` is set, or if vLLM does not support the rank.
     """
     if not (options.lora_dir or options.lora_target_modules or options.max_lora_rank):
         return {}
