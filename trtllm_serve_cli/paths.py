@@ -1,6 +1,7 @@
 """Locate and write tllm's files in the folder TLLM_HOME.
 
     checkpoints/<source>/   fetched checkpoints that are not in the hub's own cache
+    checkpoints/hf--<name>/ records of the verified files in the hub's own cache
     engines/<name>-<hash>/  engines, by the fingerprint of their plan (or in ENGINE_DEST_PATH)
     models/<name>/          model repositories, ready for Triton, each with its tllm.json
     servers/<http port>/    state, log and restricted-API token of a server
@@ -203,8 +204,9 @@ def write_aside(final: Path) -> Iterator[Path]:
 def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
     """Write or replace the file `final` atomically. The parent folder must exist.
 
-    The file is created with the permissions `mode`. By default, an existing file keeps its
-    permissions, and the umask determines the permissions of a new file.
+    If `mode` is set, the file gets these permissions, except for those that the umask removes. By
+    default, an existing file keeps its permissions, and the umask determines the permissions of a
+    new file.
     """
     aside = final.with_name(f".{final.name}.aside")
     try:
@@ -265,7 +267,7 @@ def _creating(folder: Path) -> Iterator[None]:
 def _exchange(first: Path, second: Path) -> bool:
     """Exchange two folders atomically.
 
-    Return False if the file system does not support this (NFS, for example).
+    Return False if the C library or the file system (NFS, for example) does not support this.
     """
     import ctypes
 

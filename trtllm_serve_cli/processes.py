@@ -35,6 +35,9 @@ def count_cores() -> int:
 def raise_open_file_limit() -> int:
     """Raise this process's limit of open files to the hard limit, and return the new limit.
 
+    If the system rejects the hard limit, the limit does not change. Return `sys.maxsize` if the
+    number of open files is not limited.
+
     Every network connection is an open file. Many systems have a soft limit of 1024, because
     programs that use select() cannot use more files.
     """
@@ -60,7 +63,8 @@ def die_with_parent(number: int | None = None) -> None:
 def exit_on_signals() -> Iterator[None]:
     """Raise `SystemExit` on SIGTERM and SIGHUP within the block, so that cleanup runs.
 
-    The exit code is 128 plus the signal number, as in a shell.
+    The exit code is 128 plus the signal number, as in a shell. A SIGHUP that was already ignored
+    remains ignored.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -89,7 +93,7 @@ class CommandResult:
 
     @property
     def failure(self) -> str:
-        """The last line of a failed program's output.
+        """The last line that a failed program wrote to stderr, or to stdout if stderr is empty.
 
         If the program timed out or printed nothing, the value states the timeout or the exit code.
         The value is empty if the program succeeded.
@@ -134,10 +138,11 @@ def run_logged(
     contains only complete lines. If the output ends with a progress bar, the log also contains the
     last state of the bar.
 
-    The command leads its own process group. An interrupt stops the whole group, and no process in
-    the group outlives the command. On an interrupt, `stop` is called first; it can stop processes
-    that the command started outside the group, such as a container. On Linux, the command does not
-    outlive this process. Raise `FileNotFoundError` if the program does not exist.
+    The command leads its own process group, and no process in the group outlives the command. If an
+    exception such as `KeyboardInterrupt` is raised while the command runs, `stop` is called, and
+    then the whole group is stopped. `stop` can stop processes that the command started outside the
+    group, such as a container. On Linux, the command does not outlive this process. Raise
+    `FileNotFoundError` if the program does not exist.
     """
     with (
         log.open("a", encoding="utf-8", errors="replace") as file,
@@ -182,7 +187,7 @@ def run_streamed(
     """Run `command`, and pass its output to `on_output` as it arrives.
 
     If `terminal` is set to a size, the command writes to a pseudo-terminal of that size, so that it
-    shows progress bars. Return the command's exit code and the last part of its output without
+    shows progress bars. Return the command's exit code and the last 16 KiB of its output, without
     escape sequences. An interrupt stops the command and its children.
     """
     read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
@@ -308,7 +313,8 @@ def last_lines(
 def end_of_lines(log: Path) -> int:
     """Return the byte offset of the end of the last complete line in `log`.
 
-    Return 0 if `log` cannot be read.
+    Only the last 16 KiB are searched. If they do not contain a line break, return the offset at
+    which they start. Return 0 if `log` cannot be read.
     """
     try:
         with log.open("rb") as file:
