@@ -60,7 +60,8 @@ def stream(
     Wrap the iterator in `contextlib.closing`, because closing the iterator cancels the request on
     the server. An exception while waiting for a piece, including `KeyboardInterrupt`, also cancels
     the request. If the whole response takes longer than `timeout_s`, raise `TimedOut`. If it takes
-    longer than `request.stop_after_ms`, end the response without an error.
+    longer than `request.stop_after_ms`, end the response without an error. If both are set, the
+    shorter limit applies.
 
     `endpoint` is a server, or another source of responses, for which `model`, `interface` and
     `info` are not used. `info` is the model's configuration. If `info` is None, the configuration

@@ -26,9 +26,9 @@ class Endpoint:
     """The addresses (`host:port`) and the credentials of a Triton server.
 
     `restricted_token` grants access to the APIs that `tllm start` restricts, such as the model
-    repository API. Clients send the token in the HTTP header `RESTRICTED_HEADER`. A copy of it is
-    stored in the server's state folder. `tls` applies only to gRPC, because Triton does not support
-    TLS for HTTP.
+    repository API. Clients send the token in the HTTP header `RESTRICTED_HEADER`. The server's
+    state folder contains a copy of the token. `tls` applies only to gRPC, because Triton does not
+    support TLS for HTTP.
     """
 
     grpc: str = "127.0.0.1:8001"

@@ -20,7 +20,10 @@ from trtllm_serve_cli.errors import BadInput, TllmError
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """A target that sends all `prompts` to a text model in one request, one prompt per row."""
+    """A source of responses to `prompts`, which are sent to a text model in a single request.
+
+    The request has one row per prompt.
+    """
 
     endpoint: Endpoint
     info: ModelInfo

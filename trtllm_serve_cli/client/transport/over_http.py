@@ -1,8 +1,8 @@
 """Send requests to text models over HTTP with the generate_stream endpoint.
 
 The endpoint responds with server-sent events. For requests without streaming, it sends one event,
-or one event per sequence. Unlike the generate endpoint, generate_stream cancels the request when
-the client disconnects.
+or one event per sequence. Unlike the generate endpoint, generate_stream cancels the request if the
+client has disconnected. Triton notices this when it sends the next event.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ def stream_http(
     timeout_s: float | None,
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
-    """Yield the pieces as they arrive; closing the generator cancels the request on the server."""
+    """Yield the pieces as they arrive.
+
+    Closing the generator closes the connection. If the response is streamed, this cancels the
+    request on the server.
+    """
     model = info.name
     body = _plan_body(info, request)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
