@@ -177,7 +177,7 @@ def _describe_smallest(plan: SizePlan) -> str:
 
 
 def _describe_options(plan: SizePlan) -> Iterator[str]:
-    """Yield sentences about the default limits and about FP8, for the smallest plan."""
+    """Yield sentences about the default limits and about FP8, for the plan with the fewest GPUs."""
     if plan.smallest is None:
         return
     if limits := plan.smallest.limits:

@@ -201,7 +201,11 @@ def plan_endpoints(urls: Sequence[str], tls_ca: Path | None) -> list[Endpoint]:
 
 
 def check_interfaces(endpoints: Sequence[Endpoint]) -> None:
-    """Raise `BadInput` if a port that responds does not serve the expected interface."""
+    """Raise `BadInput` if a port that responds does not serve the expected interface.
+
+    Also raise `BadInput` if a port requires TLS. The gRPC ports of endpoints with TLS are not
+    checked.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from trtllm_serve_cli.client.transport.port_probe import probe_interface

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def describe_starts(server: RunningServer) -> dict[str, Any]:
-    """Return a server's imports and its last starts, newest first, as a JSON-compatible dict."""
+    """Return the imports of a server's models and the server's last starts, newest first.
+
+    The result is a JSON-compatible dict.
+    """
     import dataclasses
 
     from trtllm_serve_cli.importing.import_record import find_import

@@ -100,7 +100,7 @@ def show_tables(*tables: FittedTable) -> None:
 
 
 def wrap(text: str, *, first: str = "", rest: str = "", limit: int = _UNLIMITED_WIDTH) -> str:
-    """Wrap `text` at word boundaries to the terminal's width, or to `limit` if it is smaller.
+    """Wrap `text` at word boundaries to the terminal's width, or to `limit` if `limit` is smaller.
 
     The first line starts with `first`. The other lines start with `rest`, which is truncated to a
     third of the width. If stdout is not a terminal, only `limit` applies.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
     from rich.table import Table
 
-# Columns up to this width are never wrapped. It is enough for any number or date.
+# Columns up to this width are never wrapped. The width is enough for any number or date.
 _WHOLE_WIDTH = 20
 
 

@@ -167,11 +167,14 @@ def find_bench_target(
 
     `model` is the name of a Triton model or of an imported model. For an imported model,
     `text_model` selects the Triton model: the name of a model in upstream's templates, `own` for
-    the text model named after the imported model, or None for `tensorrt_llm`. `tls_ca` is the CA of
-    a server with TLS. Raise `NoServer` if no server or several servers match. Raise `BadInput` if
-    `url` or `tls_ca` cannot be used, if the port serves the other interface or `url` requires TLS
-    over HTTP, if the model computes embeddings, or if the server has several models and `model` is
-    None.
+    the text model named after the imported model, or None for `tensorrt_llm`. If `tllm start` has
+    not started the server, `text_model` applies only if `model` is None, and `own` selects
+    `tensorrt_llm_bls`.
+
+    `tls_ca` is the CA of a server with TLS. Raise `NoServer` if no server or several servers match.
+    Raise `BadInput` if `url` or `tls_ca` cannot be used, if the port serves the other interface or
+    `url` requires TLS over HTTP, if the model computes embeddings, or if the server has several
+    models and `model` is None.
     """
     from trtllm_serve_cli.launch.servers.running import (
         find_by_triton_model,
