@@ -129,7 +129,11 @@ def _resume(file: BinaryIO, blob: Blob, effects: Effects) -> _PartialFile:
 def _download_rest(
     partial: _PartialFile, blob: Blob, openers: list[OpenAt], effects: Effects
 ) -> None:
-    """Download the missing bytes. If an opener makes no progress, use the next opener."""
+    """Download the missing bytes. If an opener makes no progress, use the next opener.
+
+    Raise the error of the last attempt after `_MAX_FAILURES` attempts without progress, or if the
+    next attempt would have to wait longer than `_LONGEST_WAIT_S`.
+    """
     failures = 0
     while partial.num_bytes < blob.size_bytes:
         before = partial.num_bytes
