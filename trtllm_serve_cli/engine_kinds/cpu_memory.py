@@ -13,7 +13,7 @@ _SERVER_BYTES = 1 << 30
 # The fraction of the remaining memory that the KV cache may use. The rest is for activations, the
 # second copy of the weights that scores prompts, other models, and other programs.
 _CACHE_FRACTION = 0.5
-# The result if the memory is too small.
+# The result of `count_cache_tokens` if the memory is too small for more tokens.
 _MIN_TOKENS = 2048
 _TOKENS_PER_BLOCK = 32
 

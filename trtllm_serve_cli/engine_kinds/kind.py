@@ -200,12 +200,13 @@ def _checks_nothing(machine: Machine) -> Finding | None:
 class EngineKind:
     """The definition of an engine kind.
 
-    `package` is the distribution that runs the engine. If `any_python` is set, the package may be
-    installed for another Python on the machine. `--engine auto` calls `offer` with the machine and
-    the requested version of TensorRT-LLM. `offer` returns this kind as a choice, or None if the
-    kind does not suit the machine. `require` returns the Python that runs the engine, or an empty
-    string for Triton's Python. It raises `MissingPart` if the package is not installed.
-    `check_machine` returns the finding that `tllm doctor` reports for the kind.
+    `package` is the distribution that runs the engine, or None if the engine requires no package.
+    If `any_python` is set, the package may be installed for another Python on the machine.
+    `--engine auto` calls `offer` with the machine and the requested version of TensorRT-LLM.
+    `offer` returns this kind as a choice, or None if the kind does not suit the machine. `require`
+    returns the Python that runs the engine, or an empty string for Triton's Python. It raises
+    `MissingPart` if the package is not installed. `check_machine` returns the finding that `tllm
+    doctor` reports for the kind, or None.
 
     `converts_to_fp8` is set if `--quantization fp8` converts unquantized checkpoints.
     `runtime_folder` is the folder with the code that runs inside Triton. If `runtime_folder` is

@@ -18,8 +18,8 @@ def detect_machine(
 
     By default, tllm searches other Python interpreters only for the package of the `requested`
     kind. If `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs, tllm
-    searches them for the packages of all kinds. `engine_python` is the interpreter that the user
-    set for the engine.
+    searches other interpreters for the packages of all kinds. `engine_python` is the interpreter
+    that the user set for the engine.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
     versions, pythons = {}, {}
@@ -54,8 +54,8 @@ def choose_engine_kind(
     """Return the engine kind for `requested`, which may be "auto".
 
     If `trtllm_version` is set, this version of TensorRT-LLM is assumed to be installed. Raise
-    `BadInput` if `trtllm_version` is not a version, or `MissingPart` if the kind's package is not
-    installed.
+    `BadInput` if `requested` is not an engine kind, or if it is "auto" and `trtllm_version` is not
+    a version. Raise `MissingPart` if the kind's package is not installed.
     """
     if requested != AUTO:
         python = find_kind(requested).require(machine)
