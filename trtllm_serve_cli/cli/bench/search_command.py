@@ -43,9 +43,10 @@ def run_search_job(
 ) -> None:
     """Find the highest rate that meets the objectives, then print and write the result.
 
-    Raise `BadParameter` if --slo is missing or if --max-rate is below --min-rate, `CheckFailed` if
-    the lowest rate already misses an objective, `TllmError` if a file could not be written, or the
-    exceptions of `raise_failure` if the search ended early.
+    Raise `BadParameter` if --slo is missing, if --max-rate is below --min-rate, or if options
+    cannot be combined. Raise `BadInput` if the output folder is not empty, `CheckFailed` if the
+    lowest rate already misses an objective or if text models answer differently, `TllmError` if a
+    file could not be written, or the exceptions of `raise_failure` if the search ended early.
     """
     if not options.slo:
         raise typer.BadParameter(

@@ -177,7 +177,8 @@ def open_named(name: str | None, repo: Path | None) -> OpenRepository:
     """Return the repository of the model `name`, or the repository in the folder `repo`.
 
     If both are None, return the repository of the only imported model. Raise `BadInput` if both are
-    set.
+    set, `UnknownModel` if no such model is imported or if both are None and several models are
+    imported, or `RepositoryError` if the repository cannot be read.
     """
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.model_repository import open_repository
