@@ -126,7 +126,11 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
 def inspect_hf_directory(
     path: Path, *, source: str, revision: str | None = None, options: FetchOptions
 ) -> Checkpoint:
-    """Return the Hugging Face checkpoint in a folder. Raise `SourceError` if it is not valid."""
+    """Return the Hugging Face checkpoint in a folder.
+
+    Raise `SourceError` if the checkpoint is not valid, or `UnsafeCheckpoint` if it contains Python
+    code or pickled weights that the options do not allow.
+    """
     names = {entry.name for entry in path.iterdir() if entry.is_file()}
     check_has_config(source, names)
     if not options.trust_remote_code:
@@ -215,7 +219,10 @@ def check_has_tokenizer(where: str, names: Collection[str]) -> None:
 
 
 def check_runs_no_code(folder: Path) -> None:
-    """Raise `UnsafeCheckpoint` if a config in `folder` refers to Python code."""
+    """Raise `UnsafeCheckpoint` if a config in `folder` refers to Python code.
+
+    Raise `SourceError` if a config is not valid.
+    """
     for name in FILES_WITH_AUTO_MAP:
         path = folder / name
         if path.exists() and (auto_map := read_object(path).get("auto_map")):

@@ -80,7 +80,7 @@ def apply_revision(source: _AnySource, revision: str | None) -> _AnySource:
 def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any]:
     """Fetch config.json and return its content.
 
-    Raise `SourceError` if the file is missing or cannot be fetched.
+    Raise `SourceError` if the file is missing, cannot be fetched or is not a JSON object.
     """
     path = source.find_small_file("config.json", hub)
     if path is None:

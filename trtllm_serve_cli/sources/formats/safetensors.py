@@ -12,7 +12,8 @@ from trtllm_serve_cli.runtime.lora.safetensors_header import BadHeader, read_hea
 def check_safetensors(path: Path) -> frozenset[str]:
     """Return the file's tensor names.
 
-    Raise `SourceError` if the file's size does not match its header, or if the header is not valid.
+    Raise `SourceError` if the file cannot be read, if its header is not valid, or if its size does
+    not match the header.
     """
     try:
         return frozenset(read_header(path))

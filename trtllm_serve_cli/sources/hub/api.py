@@ -134,7 +134,8 @@ def fetch_from_hub(
 ) -> Checkpoint:
     """Fetch the checkpoint into the hub's cache.
 
-    The `source` of the returned checkpoint is pinned to the commit.
+    If the hub cannot be reached, use the copy in the cache. The `source` of the returned checkpoint
+    is pinned to the commit. Raise `SourceError` if the checkpoint is rejected or cannot be fetched.
     """
     try:
         listing = _list_repository(source, hub)
@@ -244,7 +245,8 @@ def _choose_files(
 ) -> list[HubFile]:
     """Return the files to download: the weights in one format, and the small files.
 
-    Raise `SourceError` if the checkpoint is rejected. This function does not download large files.
+    Python files are included only if the options trust them. Raise `SourceError` if the checkpoint
+    is rejected. This function does not download large files.
     """
     check_has_config(str(pinned), files)
     for name in FILES_WITH_AUTO_MAP:
