@@ -36,8 +36,8 @@ _MAX_DRAFT_LEN = 10
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
 
-    Raise `BadInput` if the machine has too few GPUs, or if the version of TensorRT-LLM is unknown
-    or cannot build the engine.
+    Raise `BadInput` if the engine needs more GPUs than this machine has, or if the version of
+    TensorRT-LLM is unknown or cannot build the engine.
     """
     checkpoint, options = request.checkpoint, request.options
     check_num_gpus(request, tools)
