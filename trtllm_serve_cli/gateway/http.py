@@ -171,8 +171,8 @@ class _SendWatchdog:
     """A timer that cancels a task if a send stalls.
 
     The timer checks the task every `timeout_s` seconds. It cancels the task if a send is pending
-    and no send has completed since the previous check, so a stalled send ends after at most twice
-    this time. A stream uses one timer for all chunks, because a separate timeout for each chunk
+    that was already pending at the previous check, so a stalled send ends after at most twice this
+    time. A stream uses one timer for all chunks, because a separate timeout for each chunk
     would use much more CPU time.
     """
 
@@ -181,17 +181,19 @@ class _SendWatchdog:
         self.is_sending = False
         self._task = task
         self._timeout_s = timeout_s
-        self._num_seen = -1
+        # The number of the send that was pending at the previous check.
+        self._pending: int | None = None
         self._start()
 
     def _start(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._check)
 
     def _check(self) -> None:
-        if self.is_sending and self.num_sent == self._num_seen:
+        pending = self.num_sent if self.is_sending else None
+        if pending is not None and pending == self._pending:
             self._task.cancel()
             return
-        self._num_seen = self.num_sent
+        self._pending = pending
         self._start()
 
     def close(self) -> None:
