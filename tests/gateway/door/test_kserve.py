@@ -216,6 +216,21 @@ def test_model_is_ready_if_one_server_has_it() -> None:
         assert client.get("/v2/models/demo/ready").status_code == 400
 
 
+def test_error_of_a_server_is_passed_if_the_others_refuse_the_connection() -> None:
+    class Failing(Triton):
+        def do_GET(self) -> None:
+            self.path = f"{self.path}?missing"
+            super().do_GET()
+
+    closed = f"127.0.0.1:{free_ports(1)[0]}"
+    for turn in range(2):
+        with serving_triton(Failing) as failing:
+            servers = (failing, closed) if turn else (closed, failing)
+            with serving_gateway(*servers) as client:
+                response = client.get("/v2/models/demo/ready")
+        assert (response.status_code, response.json()["address"]) == (400, failing)
+
+
 def test_server_that_does_not_respond_is_not_ready(tmp_path: Path) -> None:
     """Triton reports that it is ready even if its engine hangs."""
     ready = ("/v2/health/ready", "/v2/models/demo/ready", "/v2/models/demo/versions/1/ready")

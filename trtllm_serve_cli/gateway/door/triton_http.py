@@ -53,10 +53,8 @@ class TritonHttp:
         response: aiohttp.ClientResponse | None = None
         error: Exception | None = None
         for address in self.order(addresses):
-            if response is not None:
-                response.release()
             try:
-                response = await self._session.request(
+                received = await self._session.request(
                     method,
                     f"http://{address}{path}",
                     headers=headers,
@@ -68,7 +66,12 @@ class TritonHttp:
                 error = failure
                 continue
             except (aiohttp.ClientError, TimeoutError) as failure:
+                if response is not None:
+                    response.release()
                 raise _no_response(failure) from failure
+            if response is not None:
+                response.release()
+            response = received
             if response.ok or method != "GET":
                 break
         if response is None:

@@ -101,6 +101,10 @@ HERMES = {
         Parsed('<tool_call>{"city": "Paris"}</tool_call>'),
     ),
     "XML": (XML, Parsed(calls=[["id0", "get_weather", '{"city": "Pa\\"ris", "days": 3}']])),
+    "XML with None": (
+        XML.replace("\n3\n", "\nNone\n"),
+        Parsed(calls=[["id0", "get_weather", '{"city": "Pa\\"ris", "days": null}']]),
+    ),
     "XML without arguments": (
         "<tool_call><function=get_time></function></tool_call>",
         Parsed(calls=[["id0", "get_time", "{}"]]),

@@ -257,16 +257,15 @@ def _to_json(text: str, schema: Any) -> str:
     """Return the text of an argument as JSON.
 
     The text becomes a JSON string unless the schema allows other types and the text is valid JSON.
-    The literals `true`, `false` and `null` may contain uppercase letters.
+    The literals `true`, `false` and `null` may contain uppercase letters, and `None` becomes null.
     """
     is_string = not isinstance(schema, Mapping) or schema.get("type", "string") == "string"
     if not is_string or (isinstance(schema, Mapping) and {"anyOf", "oneOf", "$ref"} & {*schema}):
         lowered = text.strip().lower()
+        literals = {"true": "true", "false": "false", "null": "null", "none": "null"}
         try:
             return json.dumps(
-                json.loads(lowered if lowered in ("true", "false", "null", "none") else text),
-                ensure_ascii=False,
-                allow_nan=False,
+                json.loads(literals.get(lowered, text)), ensure_ascii=False, allow_nan=False
             )
         except (ValueError, RecursionError):
             pass
