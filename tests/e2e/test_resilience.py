@@ -158,7 +158,7 @@ def test_foreground_server_stops_on_a_signal(
     with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        assert any("Ready on" in line for line in lines)
+        assert any("Ctrl-C stops the server." in line for line in lines)
         everything = processes_of(tllm)
         process.send_signal(number)
         assert process.wait(120) == code

@@ -10,8 +10,8 @@ from trtllm_serve_cli.runtime.cgroup import read_memory_limit
 
 # Estimated memory for the server's processes, in addition to the weights and the KV cache.
 _SERVER_BYTES = 1 << 30
-# The fraction of the remaining memory that the KV cache may use. The rest is for activations, the
-# second copy of the weights that scores prompts, other models, and other programs.
+# The fraction of the remaining memory that the KV cache may use. The rest is for activations, a
+# second copy of the model (loaded to score prompts), other models, and other programs.
 _CACHE_FRACTION = 0.5
 # The result of `count_cache_tokens` if the memory is too small for more tokens.
 _MIN_TOKENS = 2048

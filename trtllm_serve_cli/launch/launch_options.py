@@ -294,7 +294,7 @@ class LaunchOptions:
         COUNT,
         Option(
             "Maximum size of a request body for the OpenAI-compatible API, in MiB. Larger requests "
-            "get the status 413.",
+            "are rejected with status 413.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -313,7 +313,7 @@ class LaunchOptions:
         int,
         Within(0, LARGEST),
         Option(
-            "Maximum number of requests that wait. Further requests get the status 429.",
+            "Maximum number of requests that wait. Further requests are rejected with status 429.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -323,7 +323,7 @@ class LaunchOptions:
         SECONDS,
         Option(
             "Time limit in seconds for the headers, and for the body, of a request to arrive. "
-            "Slower requests get the status 408.",
+            "Slower requests are rejected with status 408.",
             flags=("--openai-receive-timeout",),
             metavar="SECONDS",
             panel=_OPENAI,

@@ -427,7 +427,8 @@ def test_followed_log_has_each_line_once(tllm: Tllm, home: Home, ports: list[str
 
 
 def test_help_states_the_default_drain_time(tllm: Tllm) -> None:
-    assert f"Default: {DRAIN_S}." in " ".join(tllm("stop", "--help")[1].split())
+    text = " ".join(tllm("stop", "--help")[1].split())
+    assert f"Default: {DRAIN_S}, or 0 for Slurm jobs." in text
 
 
 def test_restart_keeps_the_options_of_the_server(tllm: Tllm, home: Home, ports: list[str]) -> None:

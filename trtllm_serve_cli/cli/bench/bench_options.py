@@ -210,8 +210,8 @@ class SharedOptions:
             "gRPC address of the server. Use grpcs://HOST:PORT for TLS. With -i http, the HTTP "
             "address. With -i openai, the base URL, such as http://127.0.0.1:8000/v1. Repeatable. "
             "If tllm did not start the server, -m must be the name of a Triton model. Default: the "
-            "running server. With -i openai, the environment variable OPENAI_BASE_URL takes "
-            "precedence.",
+            "running server or, with -i openai, the environment variable OPENAI_BASE_URL if it is "
+            "set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
             panel=_WHERE,

@@ -48,7 +48,7 @@ class InferOptions:
         Option(
             "Address of the server's gRPC or HTTP port, or grpcs://HOST:PORT for gRPC with TLS. "
             "With -i openai, the base URL, such as http://127.0.0.1:8000/v1. Default: the running "
-            "server. With -i openai, the environment variable OPENAI_BASE_URL takes precedence.",
+            "server or, with -i openai, the environment variable OPENAI_BASE_URL if it is set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
         ),

@@ -77,12 +77,12 @@ def run_script(
         )
     if options.show_tokens:
         raise BadInput(
-            "A TensorRT engine returns token ids only on a server.",
+            "--no-server does not support --show-tokens for TensorRT engines.",
             why=(
                 "--no-server runs the engine with TensorRT-LLM's run.py script, which prints only "
                 "text"
             ),
-            next_step="start a server with `tllm start`, and omit --no-server",
+            next_step="omit --show-tokens, or run `tllm start` and omit --no-server",
         )
     words = prompts.read_prompt(prompt)
     prompts.check_prompt(words)

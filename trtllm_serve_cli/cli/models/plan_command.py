@@ -56,8 +56,8 @@ def plan(
             "--num-gpus",
             min=1,
             help=(
-                "Number of GPUs. Default: 8 with --gpu, otherwise the number of GPUs in this "
-                "machine."
+                "Maximum number of GPUs. Default: the number of GPUs in this machine. With --gpu, "
+                "the default is 8, or --tp times --pp if that is higher."
             ),
         ),
     ] = None,

@@ -35,14 +35,18 @@ NodesOption = Annotated[
         "--nodes", min=1, help="Number of nodes across which the engine's ranks are split."
     ),
 ]
+_DEFAULT_PORT = (
+    "Default: a port derived from the job id. The job skips ports that are in use if the HTTP, "
+    "gRPC and metrics ports are all unset."
+)
 HttpPortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="HTTP port. Default: a free port.")
+    int | None, typer.Option(min=1, max=65535, help=f"HTTP port. {_DEFAULT_PORT}")
 ]
 GrpcPortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="gRPC port. Default: a free port.")
+    int | None, typer.Option(min=1, max=65535, help=f"gRPC port. {_DEFAULT_PORT}")
 ]
 MetricsPortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="Metrics port. Default: a free port.")
+    int | None, typer.Option(min=1, max=65535, help=f"Metrics port. {_DEFAULT_PORT}")
 ]
 OpenAiPortOption = Annotated[
     int | None,

@@ -74,8 +74,8 @@ def gateway(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder on this machine with the tokenizer of all models. Default: the folder in "
-            "each model's configuration in Triton.",
+            help="Folder on this machine with the tokenizer to use for all models. Default: the "
+            "tokenizer folder that each model's Triton configuration specifies.",
         ),
     ] = None,
     processes: Annotated[

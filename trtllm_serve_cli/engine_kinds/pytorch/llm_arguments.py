@@ -20,8 +20,9 @@ from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 
 Arguments = dict[str, Any]
 
-# The first version of TensorRT-LLM with each feature. Versions after 1.3 are treated like 1.3. With
-# the suffix dev0, the release candidates of a version count as this version.
+# The first version of TensorRT-LLM with each feature. The suffix .dev0 sorts before release
+# candidates, so the release candidates have the feature, too. Versions after 1.3 are assumed to
+# have the same features as 1.3.
 _SPECULATION_RENAMED = Version("1.3.dev0")
 # The first version whose default sampler supports penalties, bad words and the options for beam
 # search.

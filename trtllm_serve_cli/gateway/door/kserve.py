@@ -147,12 +147,12 @@ def find_servers(
     pattern = _ALLOWED.get(method)
     match = pattern.fullmatch(path) if pattern is not None else None
     if match is None:
-        is_known = any(each.fullmatch(path) for each in _ALLOWED.values())
-        status, what = (405, "method") if is_known else (404, "path")
+        if allowed := [name for name, each in _ALLOWED.items() if each.fullmatch(path)]:
+            raise ApiError(405, f"This path does not support {method}. Use {allowed[0]}.")
         raise ApiError(
-            status,
-            f"The gateway does not forward this {what} to Triton, because "
-            "only inference and metadata requests are allowed.",
+            404,
+            "The gateway does not forward requests for this path to Triton. Only inference, "
+            "metadata and health requests are allowed.",
         )
     name = match.groupdict().get("model")
     if name is None:

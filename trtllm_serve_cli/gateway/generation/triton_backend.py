@@ -356,7 +356,8 @@ class ResponseReader:
         for number, length in enumerate(values["sequence_length"]):
             start = number * width
             ids = values["output_ids"][start + self._prompt_len : start + length]
-            # Log probabilities have no values for the prompt, so their rows may be shorter.
+            # `output_log_probs` has no values for prompt tokens, so its rows may be shorter than
+            # those of `output_ids`.
             start = number * shapes.get("output_log_probs", (0,))[-1]
             log_probs = values.get("output_log_probs", [])[start : start + len(ids)]
             index = first + number

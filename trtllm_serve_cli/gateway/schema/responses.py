@@ -43,7 +43,7 @@ class InputItem(msgspec.Struct, kw_only=True):
     name: str | None = None
     arguments: str | None = None
     output: str | list[Part] | None = None
-    # A field of reasoning, which can also have `content`.
+    # The field of reasoning items, which can also have `content`.
     summary: list[SummaryPart] | None = None
 
 

@@ -21,8 +21,8 @@ Manifest = dict[str, Any]
 _STARTUP_PERIOD_S = 10
 _READY_PERIOD_S = 5
 _LIVE_PERIOD_S = 10
-# The timeout of a probe exceeds the time limit of a part by this many seconds. A part may be silent
-# for its whole time limit before the probe ends, and Python needs time to start.
+# Seconds to add to the time limits of the server's parts to get the timeouts of the probes. The
+# program of a probe may wait for a whole time limit, and Python needs time to start.
 _READY_MARGIN_S = 10
 _LIVE_MARGIN_S = 30
 # The grace period in seconds after a failed liveness probe. It is short, because a server that

@@ -165,7 +165,7 @@ class LaunchPlan:
 
     @property
     def ports(self) -> dict[str, int]:
-        """The port numbers by protocol."""
+        """The HTTP, gRPC and metrics ports by name, without those of replicas and the gateway."""
         return _ports(self.endpoint)
 
     @property

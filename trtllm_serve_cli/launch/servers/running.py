@@ -235,7 +235,10 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
 
 
 def suggest_start(home: Home, model: str | None) -> str:
-    """Return the next step if no server is running for `model`, or for any model if it is None."""
+    """Return the next step to suggest if no server is running for `model`.
+
+    If `model` is None, no server is running at all.
+    """
     names = list_names(home)
     if model is None:
         return "run `tllm start`" if names else "run `tllm import -m demo`"

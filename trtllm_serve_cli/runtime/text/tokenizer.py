@@ -119,7 +119,11 @@ class OpenVinoTokenizer:
         for before in range(num_special + 1):
             if ids[before : before + len(plain)] == plain:
                 return before, num_special - before
-        raise ValueError(f"the text {text!r} has the tokens {ids}, which do not contain {plain}")
+        raise ValueError(
+            f"two encoders disagree about {text!r}: openvino_tokenizer.xml returns the tokens "
+            f"{ids}, and OpenVINO GenAI {plain} without special tokens; build the engine again "
+            "with `tllm import --force`"
+        )
 
     def _decode_together(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         ids = [list(each) for each in sequences]
