@@ -131,6 +131,6 @@ def test_written_repository_is_valid_and_has_no_settings(tmp_path: Path) -> None
     with pytest.raises(BadInput, match="settings of mine cannot be listed or changed") as raised:
         list_settings(repository)
     assert raised.value.next_step == (
-        f"run `tllm export --repo {tmp_path}/mine > mine.yaml && tllm import -f mine.yaml --param "
-        "NAME=VALUE`"
+        f"to change a setting, run `tllm export --repo {tmp_path}/mine > mine.yaml && tllm import "
+        "-f mine.yaml --param NAME=VALUE`"
     )
