@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -158,6 +159,35 @@ def test_signal_runs_the_cleanup_of_the_caller(tmp_path: Path, number: signal.Si
         assert caller.communicate(timeout=60) == ("cleared away\n", None)
     assert caller.returncode == 128 + number
     assert is_gone(int(last_lines(log, 1)[0]))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_exit_that_python_discards_is_raised_again() -> None:
+    class Finalizer:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended, exit_on_signals():
+        Finalizer()
+        threading.Event().wait()
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_discarded_exit_is_raised_at_the_end_of_the_block() -> None:
+    with pytest.raises(SystemExit), exit_on_signals(), contextlib.suppress(SystemExit):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_further_signals_do_not_interrupt_the_cleanup() -> None:
+    has_cleaned_up = False
+    with pytest.raises(SystemExit), exit_on_signals():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            for _ in range(3):
+                signal.raise_signal(signal.SIGTERM)
+            has_cleaned_up = True
+    assert has_cleaned_up
 
 
 def test_sighup_ignored_by_nohup_stays_ignored() -> None:

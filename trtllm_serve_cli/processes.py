@@ -22,6 +22,8 @@ from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
+# The interval at which an exit that Python discarded is raised again.
+_RAISE_AGAIN_S = 0.2
 _MAX_TAIL_BYTES = 16 * 1024
 # Escape sequences that move a terminal's cursor or set the color of its text.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -63,24 +65,53 @@ def die_with_parent(number: int | None = None) -> None:
 def exit_on_signals() -> Iterator[None]:
     """Raise `SystemExit` on SIGTERM and SIGHUP within the block, so that cleanup runs.
 
-    The exit code is 128 plus the signal number, as in a shell. A SIGHUP that was already ignored
-    remains ignored.
+    The exit code is 128 plus the signal number, as in a shell. Further signals do not interrupt the
+    cleanup. A SIGHUP that was already ignored remains ignored.
     """
+    exits: list[SystemExit] = []
+    has_left = threading.Event()
 
     def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        if not exits:
+            exits.append(SystemExit(128 + number))
+        if not _is_being_handled(exits[0]):
+            raise exits[0]
+
+    def raise_again() -> None:
+        # Python discards an exception that is raised in a finalizer or in the callback of a weak
+        # reference, for example at the end of an import or when a response is closed.
+        while not has_left.wait(_RAISE_AGAIN_S):
+            if exits:
+                signal.pthread_kill(main_thread, signal.SIGTERM)
 
     handled = [signal.SIGTERM]
     # Do not handle SIGHUP if it is already ignored, as under `nohup`, so that the process outlives
     # its terminal.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handled.append(signal.SIGHUP)
+    main_thread = threading.get_ident()
     before = {number: signal.signal(number, leave) for number in handled}
+    repeater = threading.Thread(target=raise_again, daemon=True)
+    repeater.start()
     try:
         yield
+        if exits:
+            raise exits[0]
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        has_left.set()
+        try:
+            repeater.join()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _is_being_handled(error: BaseException) -> bool:
+    """Return whether an `except` or `finally` block of this thread handles `error`."""
+    handled = sys.exc_info()[1]
+    while handled is not None and handled is not error:
+        handled = handled.__context__
+    return handled is error
 
 
 @dataclass(frozen=True, slots=True)
