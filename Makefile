@@ -46,10 +46,10 @@ demo: $(VENV)/.embedded
 test: unit e2e
 
 unit: $(VENV)/.dev
-	$(PYTEST) --numprocesses $(UNIT_PROCESSES) -m 'not e2e'
+	$(PYTEST) --numprocesses $(UNIT_PROCESSES) --ignore tests/e2e
 
 e2e: $(VENV)/.dev
-	$(PYTEST) --numprocesses $(E2E_PROCESSES) -m e2e
+	$(PYTEST) --numprocesses $(E2E_PROCESSES) tests/e2e
 
 # Suites of other projects: docs/guides/openai-api.md. For example: make conformance CONFORMANCE='-k litellm'
 conformance: $(VENV)/.dev

@@ -11,8 +11,6 @@ import pytest
 from tests.e2e.conftest import Tllm
 from trtllm_serve_cli.client.endpoint import Endpoint
 
-pytestmark = pytest.mark.e2e
-
 SHORT = ("--input-mean", "10", "--input-stdev", "2", "--output-mean", "5", "--output-stdev", "1")
 
 

@@ -13,7 +13,7 @@ from tests.e2e.core import gauge
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
 
-pytestmark = [pytest.mark.e2e, needs_chromium]
+pytestmark = needs_chromium
 
 
 @pytest.fixture(params=[1000, 390], ids=["desktop", "phone"])

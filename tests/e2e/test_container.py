@@ -27,7 +27,7 @@ from tests.ports import free_ports
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.triton.drain import draining
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(skip_reason() != "", reason=skip_reason())]
+pytestmark = pytest.mark.skipif(skip_reason() != "", reason=skip_reason())
 
 
 @dataclass(frozen=True)

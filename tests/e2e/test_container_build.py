@@ -24,7 +24,7 @@ from tests.samples.checkpoints import hf_files, write_files
 from tests.samples.tensorrt_engines import engine_config, write_tokenizer
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(skip_reason() != "", reason=skip_reason())]
+pytestmark = pytest.mark.skipif(skip_reason() != "", reason=skip_reason())
 
 TOOLKIT = Path(__file__).parents[1] / "fakes" / "toolkit"
 LLAMA = {

@@ -16,8 +16,6 @@ from tests.e2e.core import infer, tokens
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.repository.model.contract import load_contracts
 
-pytestmark = pytest.mark.e2e
-
 TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "demo")
 
 

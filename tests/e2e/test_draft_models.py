@@ -17,8 +17,6 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import TllmError
 
-pytestmark = pytest.mark.e2e
-
 # The versions with the oldest and the newest names of inputs, and rules for prompts in outputs.
 VERSIONS = ("0.9.0", "1.1.0")
 PAGED = {"plugin_config": {"use_paged_context_fmha": True}}

@@ -18,13 +18,10 @@ import tritonclient.grpc as grpcclient
 from tests.e2e.conftest import Tllm
 from tests.ports import free_ports
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(
-        not importlib.util.find_spec("optimum"),
-        reason="needs the extra `convert`: see the Makefile",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("optimum"),
+    reason="needs the extra `convert`: see the Makefile",
+)
 
 TEXTS = ["hello", "what is ml", "a much longer text"]
 MAX_LENGTH = 24

@@ -23,7 +23,7 @@ from trtllm_serve_cli.runtime.engine import (
 )
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check, step_guard
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("time_to_compile")]
+pytestmark = pytest.mark.usefixtures("time_to_compile")
 
 PROMPT = (1, 4093, 198, 1780, 314, 17933, 47, 2, 198, 1, 520, 9531, 198)
 OTHERS = ((504, 3575, 282, 4649, 314), tuple(range(1000, 1100)))

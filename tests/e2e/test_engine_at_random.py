@@ -24,8 +24,6 @@ from trtllm_serve_cli.runtime.engine import (
 )
 from trtllm_serve_cli.runtime.request_check import check_request, fit_to_vocabulary
 
-pytestmark = pytest.mark.e2e
-
 VOCAB_SIZE, NUM_CONCURRENT = 49152, 8
 SEED = int(os.environ.get("TLLM_TEST_SEED", "1"))
 # Field -> its possible values, mainly edge cases.

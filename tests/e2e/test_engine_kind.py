@@ -21,7 +21,7 @@ from trtllm_serve_cli.launch.supervisor.lifecycle import launch
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import Home
 
-pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.e2e.openvino_engine import run, tokens
 from trtllm_serve_cli.runtime.engine import GenerationRequest
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("time_to_compile")]
+pytestmark = pytest.mark.usefixtures("time_to_compile")
 
 PROMPTS = ("The capital of France is", "Count: one, two, three,", "def add(a, b):")
 

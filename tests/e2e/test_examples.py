@@ -17,8 +17,6 @@ from tests.e2e.conftest import TLLM, Tllm
 from tests.ports import free_ports
 from trtllm_serve_cli.client.endpoint import Endpoint
 
-pytestmark = pytest.mark.e2e
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 README = Path(__file__).parents[2] / "README.md"
 # The test of demo.sh runs these commands of README, except those that download from the hub.

@@ -14,13 +14,10 @@ import yaml
 
 from tests.e2e.conftest import Tllm
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(
-        not importlib.util.find_spec("optimum"),
-        reason="needs the extra `convert`: see the Makefile",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("optimum"),
+    reason="needs the extra `convert`: see the Makefile",
+)
 
 # A Llama with two layers, random weights and a byte-level tokenizer. argv: the destination.
 MAKE_CHECKPOINT = """

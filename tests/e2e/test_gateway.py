@@ -23,8 +23,6 @@ from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
 
-pytestmark = pytest.mark.e2e
-
 MESSAGES: Any = [{"role": "user", "content": "What is ML?"}]
 
 

@@ -29,8 +29,6 @@ from tests.waiting import wait_until
 from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.client.endpoint import Endpoint
 
-pytestmark = pytest.mark.e2e
-
 # The maximum length of a text for the demo model's context of 8192 tokens.
 MAX_LETTERS = 8192 * 128
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -16,8 +16,6 @@ from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
 
-pytestmark = pytest.mark.e2e
-
 PROMPT = [1, 4093, 198, 1780, 314, 17933, 47, 2, 198, 1, 520, 9531, 198]
 END_ID = 2
 # Runs OpenVINO GenAI directly, in its own process. argv: the engine and the prompts.

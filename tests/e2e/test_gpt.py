@@ -16,8 +16,6 @@ import tritonclient.http as httpclient
 from tests.e2e.conftest import Tllm
 from tests.e2e.upstream import END_ID, PROMPT, as_tensors
 
-pytestmark = pytest.mark.e2e
-
 QUESTION = "The capital of France is"
 PROMPTS = ["Monday, Tuesday, Wednesday,", "A, B, C, D, E,"]
 

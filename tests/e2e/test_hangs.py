@@ -30,8 +30,6 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.runtime.engine import GenerationRequest
 from trtllm_serve_cli.runtime.worker.protocol import encode_frame
 
-pytestmark = pytest.mark.e2e
-
 # Makes the engine's steps wait while this file exists in the model's folder.
 STEP = "    def step(self) -> list[SequenceUpdate]:\n"
 WAIT = """        import time

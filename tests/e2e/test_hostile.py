@@ -35,8 +35,6 @@ from trtllm_serve_cli.client.transport.over_grpc import connect
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
-pytestmark = pytest.mark.e2e
-
 NUM_WRONG, NUM_CONCURRENT = 3200, 32
 # The maximum length of a text for the demo model's context of 8192 tokens.
 MAX_LETTERS = 8192 * 128

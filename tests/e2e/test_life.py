@@ -17,8 +17,6 @@ from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import RequestFailed
 
-pytestmark = pytest.mark.e2e
-
 PARTS = (
     "demo", "ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls",
 )  # fmt: skip

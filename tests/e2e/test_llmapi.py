@@ -11,8 +11,6 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 
-pytestmark = pytest.mark.e2e
-
 PROMPT = "The capital of France is"
 
 

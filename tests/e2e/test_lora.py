@@ -23,8 +23,6 @@ from tests.ports import free_ports
 from tests.samples.lora_adapters import make_adapter, write_peft
 from trtllm_serve_cli.client.endpoint import Endpoint
 
-pytestmark = pytest.mark.e2e
-
 # The demo model's layers: module -> (features out, features in).
 SITES = {
     f"model.layers.{layer}.{name}": size

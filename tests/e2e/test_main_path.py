@@ -10,8 +10,6 @@ import pytest
 from tests.e2e.conftest import Tllm
 from tests.ports import free_ports
 
-pytestmark = pytest.mark.e2e
-
 
 def test_reimport_reuses_checkpoint_and_engine(imported: Tllm) -> None:
     result = imported("import", "-m", "demo")

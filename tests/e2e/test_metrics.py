@@ -29,8 +29,6 @@ from trtllm_serve_cli.errors import RequestFailed
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 
-pytestmark = pytest.mark.e2e
-
 LONG = 6000
 # Request types whose number is 0 in an idle engine.
 RUNNING = ("active", "scheduled", "waiting")

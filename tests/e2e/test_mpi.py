@@ -21,12 +21,9 @@ from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.watch.token_probe import count_steps
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(
-        shutil.which("mpirun") is None, reason="no mpirun (apt-get install openmpi-bin)"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    shutil.which("mpirun") is None, reason="no mpirun (apt-get install openmpi-bin)"
+)
 
 
 @pytest.fixture

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.e2e.conftest import Tllm
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
-
-pytestmark = pytest.mark.e2e
 
 PROMPT = "The capital of France is"
 

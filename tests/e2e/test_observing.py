@@ -17,8 +17,6 @@ from tests.fakes.otlp_collector import ReceivedSpan, ReceivedSpans, collector
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.e2e
-
 PROMPT = "What is machine learning?"
 # The id of the client's span.
 CLIENT_SPAN = "c" * 16

@@ -11,8 +11,6 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture(scope="module")
 def changed(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:

@@ -17,8 +17,6 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
-pytestmark = pytest.mark.e2e
-
 PROMPT = [1, 4093, 198, 1780, 314, 17933, 47, 2, 198, 1, 520, 9531, 198]
 HIGH, LOW = 1, 2
 

@@ -29,9 +29,6 @@ from trtllm_serve_cli.errors import NoServer, RequestFailed
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
-pytestmark = pytest.mark.e2e
-
-
 # Blocks until the server drains, which creates a file for each model in this folder.
 WAIT_FOR_THE_END = """
 import os, time

@@ -20,13 +20,10 @@ from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(
-        not importlib.util.find_spec("transformers"),
-        reason="needs the extra `convert`: see the Makefile",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("transformers"),
+    reason="needs the extra `convert`: see the Makefile",
+)
 
 
 @pytest.fixture(

@@ -22,8 +22,6 @@ from trtllm_serve_cli.errors import RequestFailed, TllmError
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
-pytestmark = pytest.mark.e2e
-
 QUESTION = GenerateRequest("The capital of France is", max_tokens=5)
 MODELS = [f"{name}{suffix}" for name in ("one", "two")
           for suffix in ("", "_ensemble", "_tensorrt_llm_bls")]  # fmt: skip

@@ -17,8 +17,6 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
-pytestmark = pytest.mark.e2e
-
 STEP_S = 0.2
 # Relative tolerance for a busy machine; the compared values are medians of long steps.
 SAME = 0.1

@@ -18,8 +18,6 @@ from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
 
-pytestmark = pytest.mark.e2e
-
 # Runs for a minute or more, much longer than a slot may take to be freed.
 LONG = 6000
 SOON_S = 20

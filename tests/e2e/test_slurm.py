@@ -25,7 +25,6 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(slurm.skip_reason()), reason=slurm.skip_reason() or "-"),
 ]

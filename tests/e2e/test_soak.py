@@ -7,12 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.conftest import Tllm
 from tests.ports import free_ports
-
-pytestmark = pytest.mark.e2e
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 

@@ -25,8 +25,6 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
-pytestmark = pytest.mark.e2e
-
 # The versions with different tensors or rules.
 VERSIONS = ("0.8.0", "0.9.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0", "0.16.0", "0.19.0", "1.1.0")
 TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "")

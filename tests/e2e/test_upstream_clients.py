@@ -25,8 +25,6 @@ from tests.e2e.upstream import (
 )
 from trtllm_serve_cli.client.endpoint import Endpoint
 
-pytestmark = pytest.mark.e2e
-
 QUESTION = "The capital of France is"
 TEXT_MODELS = pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
 TRUE = np.array([[True]])

@@ -22,8 +22,6 @@ from tests.e2e.upstream import PROMPT, Inputs, as_tensors, core_inputs, names, s
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
 
-pytestmark = pytest.mark.e2e
-
 PARAMETERS = (
     "decoupled_mode=false", "enable_kv_cache_reuse=false", "max_queue_size=4",
     "ask_preprocessing=true",

@@ -12,8 +12,6 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 
-pytestmark = pytest.mark.e2e
-
 PROMPT = "The capital of France is"
 GREEDY = {"temperature": 0, "max_tokens": 20}
 
