@@ -17,11 +17,11 @@ from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.supervisor.server_processes import (
     Parts,
     find_tritons,
-    is_gone,
     kill_remains,
     list_tree,
     send_signal,
     wait_until_dead,
+    wait_until_gone,
 )
 from trtllm_serve_cli.launch.supervisor.spawn import spawn_server
 
@@ -30,6 +30,9 @@ _MPIRUN_EXIT_S = 5.0
 # Time limit for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks one second
 # to exit, and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
+# Time limit for the first process of a container to exit after another process in the container has
+# died. All processes of a container that ends are killed, in no particular order.
+_CONTAINER_END_S = 2.0
 # Time limit for the attached docker or podman client to exit after its container has exited. On a
 # busy machine, the client can take several seconds to exit.
 _ATTACHED_END_S = 20.0
@@ -89,14 +92,17 @@ class ServerChild:
         """Return whether the container has ended and its attached client has exited.
 
         Call it after a process has died. First wait up to 4 seconds for `mpirun`, if it started the
-        server, to log which rank died. If the container has ended, wait up to 20 seconds for the
-        client, which exits with the container's exit code. Return False without a container.
+        server, to log which rank died. If the container ends within 2 seconds, wait up to 20
+        seconds for the client, which exits with the container's exit code. Return False without a
+        container.
         """
         if self._plan.runs_mpirun:
             self.wait(_MPIRUN_ABORT_S)
-        if self._plan.container is None or not is_gone(self._first_pid or self.pid):
+        if self._plan.container is None:
             return False
-        return self.wait(_ATTACHED_END_S)
+        return wait_until_gone(self._first_pid or self.pid, _CONTAINER_END_S) and self.wait(
+            _ATTACHED_END_S
+        )
 
     def end(self, parts: Parts, exit_s: float, *, is_graceful: bool) -> None:
         """Make the server exit, with SIGTERM if `is_graceful` is set, otherwise with SIGKILL.

@@ -227,10 +227,10 @@ def _model_of(process: psutil.Process) -> str | None:
     return Path(command[1]).parent.parent.name if is_stub else None
 
 
-def is_gone(pid: int) -> bool:
-    """Return whether the process has ended or is a zombie."""
+def wait_until_gone(pid: int, timeout_s: float) -> bool:
+    """Wait for the process to exit, and return whether it has ended or is a zombie."""
     try:
-        return _is_dead(psutil.Process(pid))
+        return not wait_until_dead([psutil.Process(pid)], timeout_s)
     except psutil.NoSuchProcess:
         return True
 
