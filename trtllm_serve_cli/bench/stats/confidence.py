@@ -8,6 +8,7 @@ percentile bootstrap, which resamples whole requests.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -20,6 +21,8 @@ Interval = tuple[float, float]
 _CONFIDENCE = 0.95
 _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
+# The number of values that are resampled at a time, so that the arrays fit in the CPU cache.
+_BLOCK_SIZE = 50_000
 # The bootstrap requires at least this number of requests. With fewer requests, a 95% interval would
 # exclude the true value in 1 of 8 cases instead of 1 of 20.
 _MIN_GROUPS = 20
@@ -34,7 +37,15 @@ def rank(percent: float, num: int) -> int:
     The computation uses exact fractions. With floating-point numbers, rounding errors could raise
     the rank of the 99.9th percentile among 1000 values from 999 to 1000 (the maximum).
     """
-    return max(math.ceil(Fraction(str(percent)) * num / 100), 1)
+    numerator, denominator = _exact_fraction(percent)
+    return max(-(-numerator * num // denominator), 1)
+
+
+@functools.cache
+def _exact_fraction(percent: float) -> tuple[int, int]:
+    """Return the numerator and denominator of `percent` / 100."""
+    fraction = Fraction(str(percent)) / 100
+    return fraction.numerator, fraction.denominator
 
 
 def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | None) -> float:
@@ -123,9 +134,11 @@ def resample(
     rng = np.random.default_rng(seed)
     fewest, most = _RESAMPLES
     found = np.empty((min(max(_RESAMPLING_WORK // ranked.size, fewest), most), len(known)))
-    for row in found if known else ():
-        times = np.bincount(rng.integers(0, len(filled), len(filled)), minlength=len(filled))
-        row[:] = _weighted(ranked, times[owner], known)
+    num_rows = max(_BLOCK_SIZE // ranked.size, 1)
+    for start in range(0, len(found), num_rows) if known else ():
+        rows = found[start : start + num_rows]
+        times = _draw_times(rng, len(rows), len(filled))
+        rows[:] = _weighted(ranked, times[:, owner], known)
     columns = dict(zip(known, found.T, strict=True))
     return [columns.get(percent) for percent in percents]
 
@@ -175,17 +188,34 @@ def _is_estimable(
     return num > _MIN_BEYOND
 
 
+def _draw_times(rng: np.random.Generator, num_samples: int, num_groups: int) -> NDArray[np.int64]:
+    """Return how often each group was drawn, with shape (`num_samples`, `num_groups`)."""
+    drawn = rng.integers(0, num_groups, (num_samples, num_groups))
+    drawn += np.arange(num_samples)[:, None] * num_groups
+    times = np.bincount(drawn.ravel(), minlength=num_samples * num_groups)
+    return times.reshape(num_samples, num_groups)
+
+
 def _weighted(
     ranked: NDArray[np.float64], times: NDArray[np.int64], percents: Sequence[float | None]
-) -> list[float]:
-    """Return the statistics of a sample in which the value `ranked[i]` occurs `times[i]` times."""
+) -> NDArray[np.float64]:
+    """Return the statistics of samples, with one row for each sample.
+
+    The value `ranked[i]` occurs `times[k, i]` times in sample k.
+    """
+    # Counts of all samples in a row, so that one search finds the ranks of all samples.
     seen = np.cumsum(times)
-    return [
-        float(np.average(ranked, weights=times))
-        if percent is None
-        else float(ranked[np.searchsorted(seen, rank(percent, int(seen[-1])))])
-        for percent in percents
-    ]
+    ends = seen[ranked.size - 1 :: ranked.size]
+    sizes = np.diff(ends, prepend=0)
+    columns = []
+    for percent in percents:
+        if percent is None:
+            columns.append(times @ ranked / sizes)
+        else:
+            ranks = [rank(percent, size) for size in sizes.tolist()]
+            found = np.searchsorted(seen, ends - sizes + ranks)
+            columns.append(ranked[found % ranked.size])
+    return np.stack(columns, axis=1)
 
 
 def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
