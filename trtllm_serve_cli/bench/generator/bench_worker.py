@@ -178,7 +178,6 @@ def _garbage_collection_disabled() -> Iterator[None]:
     same as with the collector enabled.
     """
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield
