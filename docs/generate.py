@@ -18,6 +18,7 @@ from generators.declaration import (
     render_declaration_schema,
 )
 from generators.engine_kinds import render_engines
+from generators.exit_codes import render_exit_codes
 from generators.markdown import DOCS
 from generators.modules import render_modules
 from generators.parameters import render_parameters
@@ -31,6 +32,7 @@ PAGES = {
     DOCS / "reference" / "tllm-yaml.md": render_declaration_page,
     DOCS / "reference" / "capabilities.md": render_engines,
     DOCS / "reference" / "benchmark-metrics.md": render_metrics,
+    DOCS / "reference" / "exit-codes.md": render_exit_codes,
     DOCS / "reference" / "modules.md": render_modules,
     DOCS / "reference" / "openai-parameters.md": render_api_parameters,
     DOCS / "reference" / "parameters.md": render_parameters,
