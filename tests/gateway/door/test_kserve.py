@@ -255,3 +255,29 @@ def test_unknown_http_address_is_not_replaced_by_a_default() -> None:
             response = client.request("POST" if path == GENERATE else "GET", path, json={})
             assert response.status_code == 404
             assert "pass its HTTP address to `tllm gateway`" in response.json()["error"]
+
+
+def test_response_that_triton_does_not_complete_is_an_error() -> None:
+    class Failing(Triton):
+        def do_GET(self) -> None:
+            is_stream = self.path.endswith("_stream")
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream" if is_stream else "text/plain")
+            self.send_header("Content-Length", "99")
+            self.end_headers()
+            self.wfile.write(b"data: {}\n\n")
+            self.close_connection = True
+
+        do_POST = do_GET
+
+    with serving_triton(Failing) as address, serving_gateway(address) as client:
+        whole = client.post(GENERATE, json={})
+        streamed = client.post("/v2/models/demo/generate_stream", json={})
+        metrics = client.get("/metrics").text
+    error = {
+        "error": "Triton did not respond to the request (ClientPayloadError). Retry the request."
+    }
+    assert (whole.status_code, whole.json()) == (503, error)
+    last = streamed.text.removesuffix("\n\n").split("\n\n")[-1]
+    assert json.loads(last.removeprefix("data: ")) == error
+    assert 'error_type="500"' not in metrics
