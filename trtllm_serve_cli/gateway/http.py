@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -26,8 +26,8 @@ _MISSING_FIELD = re.compile("Object missing required field `(.*)`")
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
     """Return the request's body, and store its size in `request.state.num_body_bytes`.
 
-    Raise `ApiError` with status 413 if the body exceeds `max_bytes`, or 408 if it does not arrive
-    within `timeout_s`. Raise `ClientDisconnect` if the client disconnects.
+    Raise `ApiError` with status 413 if the body exceeds `max_bytes`, 408 if it does not arrive
+    within `timeout_s`, or 499 if the client disconnects.
     """
     try:
         body = await asyncio.wait_for(_read_body(request, max_bytes), timeout_s)
@@ -38,6 +38,8 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
             code="request_timeout",
             headers={"connection": "close"},
         ) from error
+    except ClientDisconnect as error:
+        raise ApiError(499, "The client disconnected before the body had arrived.") from error
     request.state.num_body_bytes = len(body)
     return body
 
@@ -78,8 +80,9 @@ async def read_json(request: Request, kind: type[Body]) -> Body:
     """Read the request's JSON body, and return it as an instance of `kind`.
 
     Raise `ApiError` with status 415 if the content type is not JSON, 413 if the body is too large,
-    408 if it does not arrive in time, or 400 if the JSON is invalid or nested too deeply, or if a
-    field is invalid or not supported. A request without a content type is accepted.
+    408 if it does not arrive in time, 499 if the client disconnects, or 400 if the JSON is invalid
+    or nested too deeply, or if a field is invalid or not supported. A request without a content
+    type is accepted.
     """
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:

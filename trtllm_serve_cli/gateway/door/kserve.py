@@ -103,12 +103,14 @@ async def _pass(request: Request) -> Response:
         events = _read_events(triton, response, find_call(request.scope))
         return EventStream(events, send_timeout_s=config.send_timeout_s)
     data = await run_while_connected(request.receive, lambda: triton.read(response))
+    if data is None:
+        return Response(status_code=499)
     passed = {
         name: value
         for name, value in response.headers.items()
         if name.lower() in ("content-type", _BINARY_HEADER)
     }
-    return Response(data or b"", response.status, passed)
+    return Response(data, response.status, passed)
 
 
 async def _open_client(state: State) -> TritonHttp:
