@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
+from trtllm_serve_cli.gateway.response_body import ResponseBody, find_response_body
 from trtllm_serve_cli.gateway.schema.marks import check_rejected
 
 # If a body exceeds the limit, the gateway reads and discards up to this many additional bytes.
@@ -134,7 +135,8 @@ class EventStream(Response):
 
     `events` yields the bytes of the stream in chunks, which need not end with an event. The
     iterator is closed when the stream ends, when the client disconnects, or when the client stops
-    reading; `_SendWatchdog` detects this with the timeout `send_timeout_s`.
+    reading; `_SendWatchdog` detects this with the timeout `send_timeout_s`, and the connection is
+    then aborted.
     """
 
     def __init__(self, events: AsyncGenerator[bytes, None], send_timeout_s: float) -> None:
@@ -151,9 +153,10 @@ class EventStream(Response):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await run_while_connected(receive, lambda: self._send_events(send))
+        body = find_response_body(scope)
+        await run_while_connected(receive, lambda: self._send_events(send, body))
 
-    async def _send_events(self, send: Send) -> None:
+    async def _send_events(self, send: Send, body: ResponseBody | None) -> None:
         task = asyncio.current_task()
         assert task is not None
         watchdog = _SendWatchdog(task, self._send_timeout_s)
@@ -165,6 +168,13 @@ class EventStream(Response):
                 watchdog.is_sending = False
                 watchdog.num_sent += 1
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except asyncio.CancelledError:
+            if not watchdog.has_cancelled:
+                raise
+            # End like after a disconnect. Closing the connection would first wait until the client
+            # has read the sent data.
+            if body is not None:
+                body.abort()
         finally:
             watchdog.close()
             await self._events.aclose()
@@ -182,6 +192,7 @@ class _SendWatchdog:
     def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:
         self.num_sent = 0
         self.is_sending = False
+        self.has_cancelled = False
         self._task = task
         self._timeout_s = timeout_s
         # The number of the send that was pending at the previous check.
@@ -194,6 +205,7 @@ class _SendWatchdog:
     def _check(self) -> None:
         pending = self.num_sent if self.is_sending else None
         if pending is not None and pending == self._pending:
+            self.has_cancelled = True
             self._task.cancel()
             return
         self._pending = pending
