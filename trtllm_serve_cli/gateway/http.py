@@ -139,10 +139,12 @@ class EventStream(Response):
     then aborted.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes, None], send_timeout_s: float) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], send_timeout_s: float, status: int = 200
+    ) -> None:
         self._events = events
         self._send_timeout_s = send_timeout_s
-        self.status_code = 200
+        self.status_code = status
         self.background = None
         self.init_headers(
             {
@@ -161,7 +163,8 @@ class EventStream(Response):
         assert task is not None
         watchdog = _SendWatchdog(task, self._send_timeout_s)
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            start = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **start})
             async for event in self._events:
                 watchdog.is_sending = True
                 await send({"type": "http.response.body", "body": event, "more_body": True})

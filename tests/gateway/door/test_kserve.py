@@ -107,6 +107,17 @@ def test_stream_is_passed(client: TestClient) -> None:
     assert response.text.startswith("data: ")
 
 
+def test_status_of_a_stream_is_passed() -> None:
+    class Failing(Triton):
+        def do_POST(self) -> None:
+            self.path = "/missing_stream"
+            super().do_GET()
+
+    with serving_triton(Failing) as address, serving_gateway(address) as client:
+        response = client.post("/v2/models/demo/generate_stream", json={})
+    assert (response.status_code, response.text[:6]) == (400, "data: ")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

@@ -101,7 +101,7 @@ async def _pass(request: Request) -> Response:
         return Response(status_code=499)
     if response.content_type == "text/event-stream":
         events = _read_events(triton, response, find_call(request.scope))
-        return EventStream(events, send_timeout_s=config.send_timeout_s)
+        return EventStream(events, config.send_timeout_s, response.status)
     data = await run_while_connected(request.receive, lambda: triton.read(response))
     if data is None:
         return Response(status_code=499)
@@ -259,7 +259,7 @@ async def _read_events(
         async for chunk in triton.read_chunks(response):
             yield chunk
     except ApiError as error:
-        # Status 200 has already been sent, so send the error as an event, in Triton's format. The
+        # The status has already been sent, so send the error as an event, in Triton's format. The
         # empty line ends an event of which only a part has been sent.
         call.late_error = error.status
         yield b"\n\ndata: " + _encode_error(error) + b"\n\n"
