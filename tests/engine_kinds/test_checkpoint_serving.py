@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from trtllm_serve_cli.engine_kinds.checkpoint_serving import front_ends
+from trtllm_serve_cli.engine_kinds.checkpoint_serving import front_ends, values_of
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.runtime.engines.engine_arguments import ArgumentTable
+from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS
+from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
 COUNT, SHARED = "tensorrt_llm_instance_count", "instances_share_engine"
 
@@ -33,3 +39,24 @@ def test_number_of_instances_depends_on_the_number_of_sequences(
 ) -> None:
     values = front_ends({}, sequences)
     assert (values["bls_instance_count"], values[COUNT]) == (str(instances), str(instances))
+
+
+@pytest.mark.parametrize(
+    ("table", "arguments", "why"),
+    [
+        (LLM_ARGUMENTS, {"kv_cache_config": 5}, "kv_cache_config is not a JSON object"),
+        (VLLM_ARGUMENTS, {"structured_outputs_config": []}, "structured_outputs_config is not a"),
+        (VLLM_ARGUMENTS, {"max_num_seqs": "many"}, "max_num_seqs is 'many', which is invalid"),
+        (VLLM_ARGUMENTS, {"max_num_seqs": None}, "max_num_seqs is null"),
+        (LLM_ARGUMENTS, {"max_batch_size": None}, "max_batch_size is null"),
+    ],
+)
+def test_invalid_arguments_are_rejected(
+    table: ArgumentTable, arguments: dict[str, Any], why: str
+) -> None:
+    limits = {argument: 1 for argument, read in table.rows.values() if read is int}
+    top = {name: value for name, value in limits.items() if "." not in name}
+    with pytest.raises(BadInput) as raised:
+        values_of(table, {**top, **arguments})
+    assert why in raised.value.why
+    assert raised.value.next_step == f"correct the value of {table.rest}"

@@ -8,6 +8,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from tests.gateway.fakes import FakeBackend, generates, make_client, read_events
 from tests.gateway.live_server import INFO, serve
 from tests.waiting import wait_until
@@ -98,3 +100,16 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
         connection.sock.close()
         connection.close()
         wait_until(lambda: backend.cancelled == [1])
+
+
+def test_a_client_that_does_not_read_is_disconnected(capfd: pytest.CaptureFixture[str]) -> None:
+    backend = CountingBackend(generates(TEXT), is_endless=True)
+    config = {"send_timeout_s": 0.1}
+    with serve(backend, send_buffer_bytes=4096, config=config, info=INFO) as url:
+        connection = _request(url, BODY)
+        wait_until(lambda: backend.cancelled == [1])
+        # The rest of the stream, which the kernel has buffered, has no end.
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            connection.getresponse().read()
+        connection.close()
+    assert "Exception in ASGI application" not in capfd.readouterr().err

@@ -47,6 +47,12 @@ def test_settings_survive_json(settings: EmbeddingSettings) -> None:
     assert EmbeddingSettings.from_dict({**fields, "later": 1}) == settings
 
 
+@pytest.mark.parametrize("pooling", ["median", None, 5])
+def test_settings_with_an_unknown_pooling_mode_are_rejected(pooling: Any) -> None:
+    with pytest.raises(ValueError, match=r"pooling is .*; it must be one of cls, mean"):
+        EmbeddingSettings.from_dict({"dimension": 8, "pooling": pooling})
+
+
 @given(arrays(np.float32, st.integers(1, 20), elements=_VALUES))
 def test_text_contains_little_endian_floats(vector: Any) -> None:
     text = encode_vector(vector)

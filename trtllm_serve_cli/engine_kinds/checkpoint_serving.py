@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, ArgumentTable
 
 # tllm's default limits for these engines. They differ from the defaults of vLLM and TensorRT-LLM.
@@ -18,6 +19,8 @@ MAX_BATCH_SIZE = 256
 MAX_NUM_TOKENS = 8192
 # Maps an entry in `config.pbtxt` to its template parameter, if the two have different names.
 _RENAMED = {"gpt_model_path": "engine_dir"}
+# The entries in `config.pbtxt` that must have a value.
+_REQUIRED = ("max_num_seqs", "max_seq_len", "max_num_tokens", "max_beam_width")
 # If one of these parameters is set, Triton's queue can reorder requests. The `tensorrt_llm` model
 # must then have a single instance.
 _ORDER = ("priority_levels", "default_timeout_microseconds")
@@ -28,10 +31,34 @@ _STREAMS_PER_INSTANCE = 64
 _MAX_INSTANCES = 4
 
 
+def read_arguments(table: ArgumentTable, parameters: Mapping[str, str]) -> Arguments:
+    """Return the arguments for `config.pbtxt` parameters. Raise `BadInput` if one is invalid."""
+    try:
+        return table.read(parameters)
+    except ValueError as error:
+        raise _invalid_arguments(table, str(error)) from error
+
+
 def values_of(table: ArgumentTable, arguments: Arguments) -> dict[str, str]:
-    """Return the template parameters that correspond to the engine's `arguments`."""
-    values = {_RENAMED.get(entry, entry): value for entry, value in table.write(arguments).items()}
+    """Return the template parameters that correspond to the engine's `arguments`.
+
+    Raise `BadInput` if an argument with its own parameter is invalid, or if a required one is null.
+    """
+    entries = table.write(arguments)
+    read_arguments(table, entries)
+    for entry in _REQUIRED:
+        if entry in table.rows and entry not in entries:
+            raise _invalid_arguments(table, f"{table.rows[entry][0]} is null")
+    values = {_RENAMED.get(entry, entry): value for entry, value in entries.items()}
     return values | {"triton_max_batch_size": values["max_num_seqs"]}
+
+
+def _invalid_arguments(table: ArgumentTable, why: str) -> BadInput:
+    return BadInput(
+        "The engine arguments are not valid.",
+        why=why,
+        next_step=f"correct the value of {table.rest}",
+    )
 
 
 def requested_limits(options: ServingOptions) -> dict[str, int]:

@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
+from trtllm_serve_cli.gateway.response_body import ResponseBody, find_response_body
 from trtllm_serve_cli.gateway.schema.marks import check_rejected
 
 # If a body exceeds the limit, the gateway reads and discards up to this many additional bytes.
@@ -26,8 +27,8 @@ _MISSING_FIELD = re.compile("Object missing required field `(.*)`")
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
     """Return the request's body, and store its size in `request.state.num_body_bytes`.
 
-    Raise `ApiError` with status 413 if the body exceeds `max_bytes`, or 408 if it does not arrive
-    within `timeout_s`. Raise `ClientDisconnect` if the client disconnects.
+    Raise `ApiError` with status 413 if the body exceeds `max_bytes`, 408 if it does not arrive
+    within `timeout_s`, or 499 if the client disconnects.
     """
     try:
         body = await asyncio.wait_for(_read_body(request, max_bytes), timeout_s)
@@ -38,6 +39,8 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
             code="request_timeout",
             headers={"connection": "close"},
         ) from error
+    except ClientDisconnect as error:
+        raise ApiError(499, "The client disconnected before the body had arrived.") from error
     request.state.num_body_bytes = len(body)
     return body
 
@@ -78,8 +81,9 @@ async def read_json(request: Request, kind: type[Body]) -> Body:
     """Read the request's JSON body, and return it as an instance of `kind`.
 
     Raise `ApiError` with status 415 if the content type is not JSON, 413 if the body is too large,
-    408 if it does not arrive in time, or 400 if the JSON is invalid or nested too deeply, or if a
-    field is invalid or not supported. A request without a content type is accepted.
+    408 if it does not arrive in time, 499 if the client disconnects, or 400 if the JSON is invalid
+    or nested too deeply, or if a field is invalid or not supported. A request without a content
+    type is accepted.
     """
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:
@@ -131,13 +135,16 @@ class EventStream(Response):
 
     `events` yields the bytes of the stream in chunks, which need not end with an event. The
     iterator is closed when the stream ends, when the client disconnects, or when the client stops
-    reading; `_SendWatchdog` detects this with the timeout `send_timeout_s`.
+    reading; `_SendWatchdog` detects this with the timeout `send_timeout_s`, and the connection is
+    then aborted.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes, None], send_timeout_s: float) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], send_timeout_s: float, status: int = 200
+    ) -> None:
         self._events = events
         self._send_timeout_s = send_timeout_s
-        self.status_code = 200
+        self.status_code = status
         self.background = None
         self.init_headers(
             {
@@ -148,20 +155,29 @@ class EventStream(Response):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await run_while_connected(receive, lambda: self._send_events(send))
+        body = find_response_body(scope)
+        await run_while_connected(receive, lambda: self._send_events(send, body))
 
-    async def _send_events(self, send: Send) -> None:
+    async def _send_events(self, send: Send, body: ResponseBody | None) -> None:
         task = asyncio.current_task()
         assert task is not None
         watchdog = _SendWatchdog(task, self._send_timeout_s)
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            start = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **start})
             async for event in self._events:
                 watchdog.is_sending = True
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 watchdog.is_sending = False
                 watchdog.num_sent += 1
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except asyncio.CancelledError:
+            if not watchdog.has_cancelled:
+                raise
+            # End like after a disconnect. Closing the connection would first wait until the client
+            # has read the sent data.
+            if body is not None:
+                body.abort()
         finally:
             watchdog.close()
             await self._events.aclose()
@@ -179,6 +195,7 @@ class _SendWatchdog:
     def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:
         self.num_sent = 0
         self.is_sending = False
+        self.has_cancelled = False
         self._task = task
         self._timeout_s = timeout_s
         # The number of the send that was pending at the previous check.
@@ -191,6 +208,7 @@ class _SendWatchdog:
     def _check(self) -> None:
         pending = self.num_sent if self.is_sending else None
         if pending is not None and pending == self._pending:
+            self.has_cancelled = True
             self._task.cancel()
             return
         self._pending = pending

@@ -31,6 +31,10 @@ class ResponseBody:
         """Write `data` as one chunk. Call this method only if `is_writable` is true."""
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
+    def abort(self) -> None:
+        """Close the connection immediately, and discard the data that has not been sent."""
+        self._cycle.transport.abort()
+
 
 def find_response_body(scope: Scope) -> ResponseBody | None:
     """Return the body of the response to a request, or None if the server did not provide one."""

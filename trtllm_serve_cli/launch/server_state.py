@@ -60,7 +60,7 @@ class ServerState:
     requests that must finish before the server stops. `exit_code` is set if the server exited
     without a stop request. If a signal killed the server, the code is the negated signal number.
     `gateway_pid` and `gateway_restarts` describe the process of the OpenAI-compatible gateway.
-    `hangs` counts the parts of the server that hung and were therefore restarted.
+    `hangs` counts the processes that hung and were therefore restarted.
     """
 
     phase: Phase

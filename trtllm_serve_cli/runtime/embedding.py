@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .embedding_settings import POOLING_MODES, EmbeddingSettings
+from .embedding_settings import EmbeddingSettings, unknown_pooling
 
 Vector = NDArray[np.float32]
 # Little-endian, as in the responses of OpenAI's API.
@@ -52,7 +52,7 @@ def pool(hidden: NDArray[Any], mask: NDArray[Any], mode: str) -> Vector:
         weights = weights * np.arange(1, states.shape[1] + 1, dtype=np.float32)[None, :, None]
         pooled = (states * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
     else:
-        raise ValueError(f"pooling is {mode!r}; it must be one of {', '.join(POOLING_MODES)}")
+        raise unknown_pooling(mode)
     return np.asarray(pooled, dtype=np.float32)
 
 

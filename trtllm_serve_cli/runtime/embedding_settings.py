@@ -17,6 +17,11 @@ from .engine import InvalidRequest
 POOLING_MODES = ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
+def unknown_pooling(mode: object) -> ValueError:
+    """Return the error for a pooling mode that is not one of the `POOLING_MODES`."""
+    return ValueError(f"pooling is {mode!r}; it must be one of {', '.join(POOLING_MODES)}")
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
     """The settings that a model uses to compute embeddings.
@@ -44,13 +49,16 @@ class EmbeddingSettings:
     def from_dict(cls, fields: Mapping[str, Any]) -> EmbeddingSettings:
         """Read settings from decoded JSON.
 
-        Raise `TypeError` if `dimension` is missing, or `TypeError` or `ValueError` if
-        `matryoshka_dimensions` cannot be converted to integers. Do not check other values, and
-        ignore unknown fields.
+        Raise `TypeError` if `dimension` is missing, `TypeError` or `ValueError` if
+        `matryoshka_dimensions` cannot be converted to integers, or `ValueError` if `pooling` is not
+        one of the `POOLING_MODES`. Do not check other values, and ignore unknown fields.
         """
         known = {each: fields[each] for each in cls.__slots__ if each in fields}
         sizes = tuple(int(each) for each in fields.get("matryoshka_dimensions", ()))
-        return cls(**{**known, "matryoshka_dimensions": sizes})
+        settings = cls(**{**known, "matryoshka_dimensions": sizes})
+        if settings.pooling not in POOLING_MODES:
+            raise unknown_pooling(settings.pooling)
+        return settings
 
     def check_dimensions(self, dimensions: int) -> None:
         """Raise `InvalidRequest` if the model cannot compute embeddings of this size."""

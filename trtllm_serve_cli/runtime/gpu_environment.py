@@ -25,16 +25,22 @@ def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> No
     """Make only the GPUs in `numbers` visible to this process and its children.
 
     `numbers` contains indices of the currently visible GPUs. If `numbers` is empty, all currently
-    visible GPUs stay visible. If CUDA_VISIBLE_DEVICES lists GPUs, raise `ValueError` if an index is
-    not an integer or is too large for this list.
+    visible GPUs stay visible. Raise `ValueError` if an index is not a whole number, or is too large
+    for the list of GPUs in CUDA_VISIBLE_DEVICES.
     """
     visible = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     numbers = list(numbers)
-    if visible and (invalid := [number for number in numbers if int(number) >= len(visible)]):
-        raise ValueError(
-            f"gpu_device_ids contains the index {invalid[0]}, but CUDA_VISIBLE_DEVICES lists only "
-            f"{','.join(visible)}; use indices from 0 to {len(visible) - 1}"
-        )
+    for number in numbers:
+        if not (number.isascii() and number.isdecimal()):
+            raise ValueError(
+                f"gpu_device_ids contains {number!r}, which is not an index; use whole numbers, "
+                "starting with 0"
+            )
+        if visible and int(number) >= len(visible):
+            raise ValueError(
+                f"gpu_device_ids contains the index {number}, but CUDA_VISIBLE_DEVICES lists only "
+                f"{','.join(visible)}; use indices from 0 to {len(visible) - 1}"
+            )
     if chosen := ",".join(visible[int(number)] if visible else number for number in numbers):
         environ["CUDA_VISIBLE_DEVICES"] = chosen
         # NVIDIA's Triton model for the LLM API sets this variable, too, because TensorRT-LLM passes

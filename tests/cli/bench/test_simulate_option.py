@@ -66,6 +66,7 @@ def test_simulation_of_a_timing_file(timing: Path) -> None:
     value = json.loads(simulate(timing, "--concurrency", "1", "--json").stdout)
     assert value["summary"]["num_completed"] == 40
     assert value["summary"]["itl"]["p50_ms"] == pytest.approx(20.1, abs=0.1)
+    assert value["vocab_size"] == {"used": 1000, "source": "fallback"}
     assert value["targets"][0]["address"] == f"virtual clock, 1 x {timing}"
 
 

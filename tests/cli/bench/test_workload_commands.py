@@ -65,7 +65,7 @@ def test_bench_output_has_the_same_data(server: FakeTriton, tmp_path: Path) -> N
 def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
     server.parameters = {}
     result = _bench("-u", server.endpoint.grpc, *SMALL)
-    assert "does not report its vocabulary size, so random ids are below 1000." in result.stderr
+    assert "The vocabulary size is unknown, so random ids are below 1000." in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,28 @@ def test_unwritable_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"c\.npy cannot be written") as raised:
         write_logits(Completion((), 1.0, logits={"context_logits": LOGITS}), options)
     assert raised.value.why == "No such file or directory"
+
+
+def test_folder_that_is_a_file_is_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = InferOptions(context_logits=tmp_path / "file" / "c.npy")
+    with pytest.raises(BadInput, match="cannot be written") as raised:
+        write_logits(Completion((), 1.0, logits={"context_logits": LOGITS}), options)
+    assert raised.value.why == "Not a directory"
+
+
+def test_incomplete_file_is_explained_and_removed(tmp_path: Path) -> None:
+    """NumPy does not report why it wrote only a part of the array."""
+    logits = np.zeros(10_000, np.float32)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(BadInput, match="cannot be written") as raised:
+            write_logits(
+                Completion((), 1.0, logits={"context_logits": logits}),
+                InferOptions(context_logits=tmp_path / "c.npy"),
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.why.startswith("the disk may be full: 10000 requested and")
+    assert list(tmp_path.iterdir()) == []

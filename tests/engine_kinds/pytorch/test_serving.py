@@ -262,3 +262,17 @@ def test_validation_finds_limits_beyond_the_checkpoint(written: Path) -> None:
     found = [each.what for each in validate_repository(open_repository(written))]
     assert "max_seq_len is 4096, but the engine was built for 2048" in found
     assert "vocab_size is 49152, but the engine has 7 tokens" in found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ('{"kv_cache_config": 5}', "kv_cache_config is not a JSON object"),
+        ('{"max_beam_width": "x"}', "max_beam_width is 'x', which is invalid"),
+    ],
+)
+def test_invalid_argument_is_rejected(arguments: str, why: str) -> None:
+    options = ServingOptions(parameters={"llm_args": arguments, "enable_kv_cache_reuse": "true"})
+    with pytest.raises(BadInput, match="engine arguments are not valid") as raised:
+        plan_repository("mine", engine(), options)
+    assert why in raised.value.why

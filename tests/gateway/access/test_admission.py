@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from starlette.applications import Starlette
 
 from tests.gateway.fakes import FakeBackend, LoadedRegistry, make_model
@@ -59,7 +60,8 @@ async def wait_until(condition: Callable[[], object]) -> None:
 def run(test: Callable[[Starlette, FakeBackend], Awaitable[None]], **config: Any) -> None:
     """Run `test` with a gateway whose engine generates tokens until the request is cancelled."""
     backend = FakeBackend(is_endless=True)
-    settings = GatewayConfig((ServedModel("demo", "demo", Endpoint()),), **config)
+    served = ServedModel("demo", "demo", Endpoint(http="127.0.0.1:1"))
+    settings = GatewayConfig((served,), **config)
     app = build_app(settings, LoadedRegistry(settings, make_model(backend)))
     asyncio.run(test(app, backend))
 
@@ -135,3 +137,24 @@ def test_cancelled_requests_of_a_stopping_server_release_their_place() -> None:
         assert len(backend.cancelled) == len(backend.submitted)
 
     run(test, max_in_flight=1, max_waiting=2)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v2/models/demo/generate"])
+def test_client_that_disconnects_while_it_sends_the_body_is_recorded(path: str) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    async def test(app: Starlette, backend: FakeBackend) -> None:
+        scope = {
+            "type": "http", "method": "POST", "path": path, "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+        }  # fmt: skip
+        await app(scope, receive, send)
+        metrics = app.state.metrics.render().decode()
+        assert 'tllm_gateway_http_responses_total{status="499"} 1.0' in metrics
+        assert backend.submitted == []
+
+    run(test)

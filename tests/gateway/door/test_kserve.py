@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +105,17 @@ def test_stream_is_passed(client: TestClient) -> None:
     response = client.post("/v2/models/ensemble/generate_stream", json={})
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.text.startswith("data: ")
+
+
+def test_status_of_a_stream_is_passed() -> None:
+    class Failing(Triton):
+        def do_POST(self) -> None:
+            self.path = "/missing_stream"
+            super().do_GET()
+
+    with serving_triton(Failing) as address, serving_gateway(address) as client:
+        response = client.post("/v2/models/demo/generate_stream", json={})
+    assert (response.status_code, response.text[:6]) == (400, "data: ")
 
 
 @pytest.mark.parametrize(
@@ -255,3 +268,69 @@ def test_unknown_http_address_is_not_replaced_by_a_default() -> None:
             response = client.request("POST" if path == GENERATE else "GET", path, json={})
             assert response.status_code == 404
             assert "pass its HTTP address to `tllm gateway`" in response.json()["error"]
+
+
+class StallingTriton:
+    """Stands for the client of a Triton that sends the headers of a response, but not the body."""
+
+    def __init__(self) -> None:
+        self.is_reading = asyncio.Event()
+
+    async def send(self, *arguments: Any) -> Any:
+        return SimpleNamespace(content_type="application/json", status=200, headers={})
+
+    async def read(self, response: Any) -> bytes:
+        self.is_reading.set()
+        await asyncio.Event().wait()
+        return b""
+
+
+def test_client_that_disconnects_during_the_response_is_recorded() -> None:
+    async def run() -> str:
+        config = GatewayConfig((ServedModel("demo", "demo", Endpoint(http="127.0.0.1:1")),))
+        app = build_app(config, LoadedRegistry(config, make_model(FakeBackend())))
+        app.state.triton = triton = StallingTriton()
+        body = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+        async def receive() -> Any:
+            if body:
+                return body.pop()
+            await triton.is_reading.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            pass
+
+        scope = {
+            "type": "http", "method": "POST", "path": GENERATE, "query_string": b"", "headers": [],
+        }  # fmt: skip
+        await app(scope, receive, send)
+        return str(app.state.metrics.render().decode())
+
+    assert 'tllm_gateway_http_responses_total{status="499"} 1.0' in asyncio.run(run())
+
+
+def test_response_that_triton_does_not_complete_is_an_error() -> None:
+    class Failing(Triton):
+        def do_GET(self) -> None:
+            is_stream = self.path.endswith("_stream")
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream" if is_stream else "text/plain")
+            self.send_header("Content-Length", "99")
+            self.end_headers()
+            self.wfile.write(b"data: {}\n\n")
+            self.close_connection = True
+
+        do_POST = do_GET
+
+    with serving_triton(Failing) as address, serving_gateway(address) as client:
+        whole = client.post(GENERATE, json={})
+        streamed = client.post("/v2/models/demo/generate_stream", json={})
+        metrics = client.get("/metrics").text
+    error = {
+        "error": "Triton did not respond to the request (ClientPayloadError). Retry the request."
+    }
+    assert (whole.status_code, whole.json()) == (503, error)
+    last = streamed.text.removesuffix("\n\n").split("\n\n")[-1]
+    assert json.loads(last.removeprefix("data: ")) == error
+    assert 'error_type="500"' not in metrics

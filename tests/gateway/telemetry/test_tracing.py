@@ -100,15 +100,59 @@ def test_request_without_a_trace_starts_one(received: ReceivedSpans) -> None:
     assert (first.parent_id, fourth.parent_id) == ("", "")
 
 
-def test_tool_calls_are_the_reason_of_the_response(received: ReceivedSpans) -> None:
+_MESSAGES = [{"role": "user", "content": "Hi"}]
+# Maps each path to a request with a tool, and the reason of a response that calls it.
+TOOL_BODIES: dict[str, tuple[dict[str, Any], str]] = {
+    "/v1/chat/completions": (
+        {"messages": _MESSAGES, "tools": [{"type": "function", "function": {"name": "f"}}]},
+        "tool_calls",
+    ),
+    "/v1/messages": (
+        {
+            "messages": _MESSAGES,
+            "max_tokens": 99,
+            "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        },
+        "tool_use",
+    ),
+    "/v1/responses": (
+        {"input": "Hi", "tools": [{"type": "function", "name": "f", "parameters": {}}]},
+        "tool_calls",
+    ),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", TOOL_BODIES)
+def test_tool_calls_are_the_reason_of_the_response(
+    received: ReceivedSpans, path: str, stream: bool
+) -> None:
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
-    tools = [{"type": "function", "function": {"name": "f"}}]
     template = ChatTemplate("{{ tools }}{{ messages }}<tool_call>")
-    with traced(received, FakeBackend(generates(call)), template=template) as client:
-        assert send(client, tools=tools) == 200
+    backend = FakeBackend(generates(call))
+    with traced(received, backend, template=template) as client:
+        body, reason = TOOL_BODIES[path]
+        assert (
+            client.post(path, json={**body, "model": "demo", "stream": stream}).status_code == 200
+        )
+    assert reasons_of(received) == [reason]
+
+
+@pytest.mark.parametrize("path", TOOL_BODIES)
+def test_token_limit_is_the_reason_of_the_response(received: ReceivedSpans, path: str) -> None:
+    limits = {"/v1/messages": "max_tokens", "/v1/responses": "max_output_tokens"}
+    name = limits.get(path, "max_tokens")
+    body = {**TOOL_BODIES[path][0], "model": "demo", name: 16}
+    body.pop("tools")
+    with traced(received, FakeBackend(generates("x" * 99))) as client:
+        assert client.post(path, json=body).status_code == 200
+    assert reasons_of(received) == ["max_tokens" if path == "/v1/messages" else "length"]
+
+
+def reasons_of(received: ReceivedSpans) -> list[str]:
     values = {each["key"]: each["value"] for each in raw(received)["attributes"]}
     reasons = values["gen_ai.response.finish_reasons"]["arrayValue"]["values"]
-    assert reasons == [{"stringValue": "tool_calls"}]
+    return [each["stringValue"] for each in reasons]
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,19 @@ def test_vllm_worker_engines_use_the_gpus_of_gpu_device_ids(
     assert (model.num_gpus, model.num_ranks) == (number, 1)
 
 
+def test_vllm_worker_engine_uses_the_gpus_of_its_additional_arguments(tmp_path: Path) -> None:
+    arguments = '{"tensor_parallel_size": 2}'
+    model = deployable(tmp_path, engine_of(tmp_path, kind="vllm"), vllm_args=arguments)
+    assert model.num_gpus == 2
+
+
+def test_invalid_number_of_gpus_is_reported(tmp_path: Path) -> None:
+    arguments = '{"tensor_parallel_size": "two"}'
+    with pytest.raises(RepositoryError, match="The number of GPUs cannot be read from") as raised:
+        deployable(tmp_path, engine_of(tmp_path, kind="vllm"), vllm_args=arguments)
+    assert "vllm_args=JSON" in raised.value.next_step
+
+
 def test_targets_of_links_are_included(tmp_path: Path) -> None:
     blobs = tmp_path / "hub" / "blobs"
     blobs.mkdir(parents=True)

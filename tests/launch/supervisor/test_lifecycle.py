@@ -425,6 +425,33 @@ def test_foreground_failure_is_explained(home: Home) -> None:
         run_in_foreground(fake_plan(home.servers, "fail"), on_ready=lambda: None)
 
 
+def test_failure_of_a_foreground_server_that_was_ready_is_explained(home: Home) -> None:
+    plan = fake_plan(home.servers)
+
+    def fail() -> None:
+        ready = read_state(plan.directory)
+        stop_server(read_server(plan.directory))
+        write_state(plan.directory, dataclasses.replace(ready, phase="failed", why=("no memory",)))
+
+    with pytest.raises(LaunchFailed) as raised:
+        run_in_foreground(plan, on_ready=fail)
+    assert raised.value.what == "The server for m failed, and did not become ready again."
+    assert raised.value.why == "no memory"
+
+
+def test_foreground_reports_a_supervisor_that_is_killed(home: Home) -> None:
+    plan = fake_plan(home.servers)
+
+    def kill() -> None:
+        os.kill(read_state(plan.directory).supervisor_pid, signal.SIGKILL)
+
+    with pytest.raises(LaunchFailed) as raised:
+        run_in_foreground(plan, on_ready=kill)
+    assert raised.value.what == "The server's supervisor exited while the server was running."
+    assert raised.value.why == "it ended with signal 9"
+    wait_until(lambda: is_gone(pids_in(plan.log)[0]))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_server_ends_with_the_foreground_process(home: Home, number: signal.Signals) -> None:
     plan = fake_plan(home.servers)

@@ -183,19 +183,21 @@ def test_long_log_is_rotated_or_truncated(
 
     plan = fake_plan(tmp_path)
     rotated = plan.log.with_suffix(".log.1")
+    rotated.parent.mkdir(parents=True, exist_ok=True)
+    rotated.write_text("earlier")
     if is_full:
         monkeypatch.setattr(shutil, "copyfile", copy_some)
     with supervised(plan, dataclasses.replace(QUICK, max_log_bytes=10_000)):
         wait_until(lambda: is_in(plan, "ready"))
         content = plan.log.read_text()
         with plan.log.open("a") as log:
-            log.write("x" * 10_000)
-        wait_until(lambda: plan.log.stat().st_size == 0)
+            log.write("x" * 10_000 + "\nlast\n")
+        kept = "last\n" if is_full else ""
+        wait_until(lambda: plan.log.read_text() == kept)
         plan.log.write_text(content)
-    if is_full:
-        assert not rotated.exists()
-    else:
-        assert rotated.read_text() == content + "x" * 10_000
+    copied = "earlier" if is_full else f"{content}{'x' * 10_000}\nlast\n"
+    assert rotated.read_text() == copied
+    assert not list(plan.directory.glob("*.part"))
 
 
 def test_children_of_a_crashed_server_are_killed(tmp_path: Path) -> None:

@@ -109,11 +109,12 @@ def test_python_model_has_no_backend_instances(tmp_path: Path) -> None:
     assert read_instances(open_repository(tmp_path / "mine"), 1) is None
 
 
-def test_rejects_groups_that_are_not_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", ["first", "-1"])
+def test_rejects_groups_that_are_not_whole_numbers(tmp_path: Path, value: str) -> None:
     copy = filled_copy(tmp_path / "copy", gpu_device_ids="0")
-    text = copy.texts["tensorrt_llm"].replace('string_value: "0"', 'string_value: "first"')
+    text = copy.texts["tensorrt_llm"].replace('string_value: "0"', f'string_value: "{value}"')
     texts = {**copy.texts, "tensorrt_llm": text}
     with pytest.raises(
-        BadInput, match="'first' is not a valid value for the gpu_device_ids parameter in copy"
+        BadInput, match=f"'{value}' is not a valid value for the gpu_device_ids parameter in copy"
     ):
         read_instances(dataclasses.replace(copy, texts=texts), 1)

@@ -112,12 +112,18 @@ def test_draft_parameters_cannot_be_set_without_a_draft_model(tmp_path: Path) ->
     assert raised.value.next_step == "import the model again with --draft NAME"
 
 
-def test_different_modes_are_an_error(tmp_path: Path) -> None:
-    path = _write(tmp_path).path / "tensorrt_llm_draft" / "config.pbtxt"
+@pytest.mark.parametrize(
+    ("changed", "mode"), [("tensorrt_llm_draft", "true"), ("tensorrt_llm", "false")]
+)
+def test_different_modes_are_an_error(tmp_path: Path, changed: str, mode: str) -> None:
+    path = _write(tmp_path).path / changed / "config.pbtxt"
     path.write_text(path.read_text().replace("decoupled: true", "decoupled: false"))
-    assert (
-        "error", "its decoupled_mode value differs from that of tensorrt_llm",
-    ) in _findings(open_repository(path.parents[1]))  # fmt: skip
+    what = "its decoupled_mode value differs from that of tensorrt_llm"
+    repository = open_repository(path.parents[1])
+    (found,) = (each for each in validate_repository(repository) if each.what == what)
+    assert (found.severity, found.next_step) == (
+        "error", f"run `tllm set {repository.target} decoupled_mode={mode}`",
+    )  # fmt: skip
 
 
 def test_kv_cache_reuse_cannot_be_disabled(tmp_path: Path) -> None:

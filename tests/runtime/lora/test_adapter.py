@@ -80,6 +80,25 @@ def test_encode_adapter_rejects_what_the_tensors_cannot_hold(
         encode_adapter(adapter)
 
 
+def test_encode_adapter_rejects_an_adapter_without_modules() -> None:
+    with pytest.raises(BadAdapter, match="changes no modules"):
+        encode_adapter({})
+
+
+@pytest.mark.parametrize("digits", ["9" * 10, "9" * 5000])
+def test_encode_adapter_rejects_an_absurd_layer(digits: str) -> None:
+    module = f"model.layers.{digits}.self_attn.q_proj"
+    with pytest.raises(BadAdapter, match="which has no module id"):
+        encode_adapter({module: LowRank(np.array([[1.0]]), np.array([[1.0]]))})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, np.finfo(np.float32).max])
+def test_encode_adapter_rejects_values_that_bfloat16_cannot_hold(value: float) -> None:
+    adapter = {Q: LowRank(np.array([[value]], np.float32), np.array([[1.0]], np.float32))}
+    with pytest.raises(BadAdapter, match="the adapter contains"):
+        encode_adapter(adapter, "bfloat16")
+
+
 def q_tensors(**changes: Any) -> tuple[Any, Any]:
     """Return one row for q_proj of layer 0 with rank 1, which has 16 values."""
     row = {"weights": [[1.0] * 16], "config": [[1, 0, 1]], **changes}

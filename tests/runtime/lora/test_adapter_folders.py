@@ -182,3 +182,29 @@ def test_sites_are_the_linear_layers_of_the_checkpoint(tmp_path: Path) -> None:
 def test_rejects_a_checkpoint_without_safetensors(tmp_path: Path) -> None:
     with pytest.raises(BadAdapter, match="has no safetensors files"):
         site_finder(tmp_path)()
+
+
+def test_rejects_a_damaged_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(BadAdapter, match=r"because .*model\.safetensors is not a complete"):
+        site_finder(tmp_path)()
+
+
+def test_damaged_checkpoint_fails_the_request(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    known = AdapterFolders(LoraOptions(), site_finder(tmp_path), tmp_path)
+    with pytest.raises(InvalidRequest, match="restore the checkpoint on the server"):
+        known.find(request(lora_task_id=7, lora_file=send(PIRATE, tmp_path / "sent")))
+
+
+@pytest.mark.parametrize("num_bytes", [0, 5, 200])
+def test_incomplete_file_fails_the_request(tmp_path: Path, num_bytes: int) -> None:
+    file = Path(send(PIRATE, tmp_path / "sent"))
+    file.write_bytes(file.read_bytes()[:num_bytes])
+    with pytest.raises(InvalidRequest, match=r"is incomplete .*; send the request again"):
+        folders(tmp_path).find(request(lora_task_id=7, lora_file=str(file)))
+
+
+def test_rejects_an_adapter_without_modules() -> None:
+    with pytest.raises(BadAdapter, match="changes no modules"):
+        as_peft({})

@@ -55,6 +55,7 @@ def test_both_formats_give_the_same_adapter(tmp_path: Path) -> None:
         ({"lora_bias": True}, "lora_bias, but adapters with trained biases"),
         ({"init_lora_weights": "pissa_niter_16"}, "requires changed base weights"),
         ({"lora_alpha": None}, "contains no numeric lora_alpha"),
+        ({"lora_alpha": 10**400}, "contains no numeric lora_alpha"),
         ({"alpha_pattern": {"(": 1}}, "contains no numeric lora_alpha"),
     ],
 )

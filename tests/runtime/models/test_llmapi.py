@@ -235,3 +235,22 @@ def test_invalid_model_yaml_fails_the_load(
 ) -> None:
     with pytest.raises(TritonModelException, match=why), loaded(tmp_path, **changes):
         pass
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("max_queue_size: many", "max_queue_size .* is 'many'; set a whole number"),
+        ("max_queue_size: -1", "max_queue_size .* is -1; set a whole number of at least 0"),
+        ("cancellation_check_period_ms: 0", "cancellation_check_period_ms .* of at least 1"),
+    ],
+)
+def test_invalid_number_in_triton_config_is_named(tmp_path: Path, line: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why), loaded(tmp_path, more_yaml=f"  {line}\n"):
+        pass
+
+
+def test_null_in_triton_config_selects_the_default(tmp_path: Path) -> None:
+    lines = "  max_queue_size: null\n  cancellation_check_period_ms: null\n"
+    with loaded(tmp_path, more_yaml=lines) as model:
+        assert generate(model, COUNT) == [{"text_output": [b"a\x0a\x0b"]}]

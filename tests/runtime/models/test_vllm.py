@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,3 +185,17 @@ def test_sampling_parameters_require_the_features_of_the_engine_kind(model: Any)
         "sampling_parameters contains logit_bias, which the openvino engine kind does not support, "
         "because OpenVINO GenAI does not accept a bias on its logits; omit logit_bias"
     )
+
+
+def test_model_json_that_is_not_an_object_fails_the_load(model: Any, tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.json").write_text("[]")
+    args = {
+        "model_config": "{}",
+        "model_repository": str(tmp_path),
+        "model_name": "mine",
+        "model_version": "1",
+    }
+    why = r"model\.json cannot be read: it is not a JSON object"
+    with pytest.raises(triton_utils.TritonModelException, match=why):
+        type(model)().initialize(args)

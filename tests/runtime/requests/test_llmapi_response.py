@@ -127,6 +127,20 @@ def test_returns_the_text_so_far_when_ended_early() -> None:
     assert builder.is_done
 
 
+@pytest.mark.parametrize(
+    ("text", "pieces"), [("abc", [(b"bc", b"cancelled")]), ("ad", []), ("", [])]
+)
+def test_stream_that_ends_early_contains_the_text_that_was_held_back(
+    text: str, pieces: list[tuple[bytes, bytes]]
+) -> None:
+    builder = new_builder(streaming=True, stops=("bcd",), returns_finish_reason=True)
+    for update in updates(text, None):
+        builder.add(update)
+    left = builder.end_early()
+    assert [(each["text_output"][0], each["finish_reason"][0]) for each in left] == pieces
+    assert builder.is_done and not builder.end_early()
+
+
 @given(
     st.text("abc", min_size=1, max_size=30),
     st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),

@@ -63,6 +63,17 @@ def test_end_early_returns_unsent_text(is_streaming: bool, left: list[str]) -> N
     assert [text.decode() for each in builder.end_early() for text in each["text_output"]] == left
 
 
+@pytest.mark.parametrize(("accumulates", "left"), [(False, ["\ufffd"]), (True, ["o\ufffd"])])
+def test_stream_that_ends_early_contains_an_incomplete_character(
+    accumulates: bool, left: list[str]
+) -> None:
+    builder = _new_builder(is_streaming=True, accumulates=accumulates)
+    for byte in (*b"o", 0xE2):
+        builder.add(SequenceUpdate(1, 0, (byte,)))
+    assert [text.decode() for each in builder.end_early() for text in each["text_output"]] == left
+    assert builder.is_done and not builder.end_early()
+
+
 def test_returns_no_token_ids() -> None:
     responses = _new_builder(is_streaming=True).add(SequenceUpdate(1, 0, (65,)))
     assert responses is not None and set(responses) == {

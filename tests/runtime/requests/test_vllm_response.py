@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,3 +66,28 @@ def test_special_tokens_of_the_prompt_are_in_the_response_as_text() -> None:
     """The response contains the prompt as the client sent it, not as it is decoded."""
     (response,) = respond([], is_streaming=False, prompt="<s>p")
     assert text([response]) == "<s>p" + TEXT
+
+
+@pytest.mark.parametrize(("start", "left"), [("one t", ["t"]), ("one", []), ("", [])])
+def test_stream_that_ends_early_contains_the_text_that_was_held_back(
+    start: str, left: list[str]
+) -> None:
+    outputs = Outputs(finish_reason=True, num_output_tokens=True)
+    request = TextRequest(FIELDS, stops=("three",), outputs=outputs)
+    builder = TextResponseBuilder(request, decode, is_streaming=True)
+    for letter in start:
+        builder.add(SequenceUpdate(0, token_ids=(ord(letter),)))
+    responses = builder.end_early()
+    assert [text([each]) for each in responses] == left
+    assert all(each["finish_reason"][0] == b"abort" for each in responses)
+    assert [int(each["num_output_tokens"][0]) for each in responses] == [1 for _ in left]
+    assert builder.is_done and not builder.end_early()
+
+
+def test_sequences_that_end_early_keep_their_order() -> None:
+    request = TextRequest({**FIELDS, "num_return_sequences": 2}, stops=("three",))
+    builder = TextResponseBuilder(request, decode, is_streaming=True)
+    builder.add(SequenceUpdate(0, 0, token_ids=(ord("t"),), finish_reason="length"))
+    builder.add(SequenceUpdate(0, 1, token_ids=tuple(map(ord, "th"))))
+    (response,) = builder.end_early()
+    assert response["text_output"].tolist() == [b"", b"th"]

@@ -83,6 +83,12 @@ def test_error_names_an_invalid_number() -> None:
         _parameters(it="many").number("it")
 
 
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_error_names_a_number_that_is_too_small(number: str) -> None:
+    with pytest.raises(ValueError, match=rf"is {number}; set a whole number of at least 1$"):
+        _parameters(it=number).number("it", at_least=1)
+
+
 def test_error_names_an_invalid_flag() -> None:
     with pytest.raises(ValueError, match=r"of demo is 'maybe'; set true or false$"):
         _parameters(it="maybe").flag("it", default=False)

@@ -22,6 +22,7 @@ from trtllm_serve_cli.runtime.watch.liveness import (
     HangLimits,
     Sign,
     Silence,
+    count_processes,
     read_pulse_signs,
     sign_of_pulse,
     update_silences,
@@ -183,3 +184,9 @@ def test_parts_are_judged_separately_and_forgotten_when_they_end() -> None:
     first = update_silences({}, [sign("a", 1), sign("b", 1), sign("c", 1)], 1.0)
     second = update_silences(first, [sign("a", 1), sign("b", 2)], 1.0)
     assert {part: each.lasted_s for part, each in second.items()} == {"a": 1.0, "b": 0.0}
+
+
+def test_process_with_several_silent_parts_counts_once() -> None:
+    triton = [Sign(part, 0, "", 1.0, 2.0, "triton", 7) for part in ("http", "grpc")]
+    worker = Sign("worker m 8", 0, "", 1.0, 2.0, "worker", 8)
+    assert count_processes([Silence(each, 3.0) for each in (*triton, worker)]) == 2

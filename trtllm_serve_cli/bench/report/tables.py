@@ -258,8 +258,7 @@ def remarks(result: BenchmarkResult) -> list[str]:
         notes.append(f"The server does not report output token counts, so {counted}.")
     if result.settings.input_kind == "tokens" and not all(m.vocab_size for m in result.models):
         notes.append(
-            "The server does not report its vocabulary size, "
-            f"so random ids are below {result.vocab_size}."
+            f"The vocabulary size is unknown, so random ids are below {result.vocab_size}."
         )
     return notes
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
-from trtllm_serve_cli.bench.generator.worker_plan import FALLBACK_VOCAB_SIZE, Share, plan_workers
+from trtllm_serve_cli.bench.generator.worker_plan import Share, plan_workers
 from trtllm_serve_cli.bench.model.served_model import CORE_MODEL, ServedModel
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, Run, Watch
 from trtllm_serve_cli.bench.simulate.virtual_clock import SendSchedule, run_simulated
@@ -37,7 +37,7 @@ def open_simulated(
         server_version=simulation.origin,
         is_decoupled=True,
         max_batch_size=simulation.limits.max_batch_size,
-        vocab_size=FALLBACK_VOCAB_SIZE,
+        vocab_size=None,
         imported_model=name,
     )
 

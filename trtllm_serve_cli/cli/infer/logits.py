@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,9 +66,11 @@ def _write(path: Path, name: str, completion: Completion) -> None:
     except OSError as error:
         raise BadInput(
             f"{path} cannot be written.",
-            why=f"{error.strerror}",
+            # If only a part of the array can be written, NumPy raises an error without `strerror`.
+            why=error.strerror or f"the disk may be full: {error}",
             next_step="choose a file in a writable folder",
         ) from error
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
     output.notify(f"{name.replace('_', ' ')}: {list(logits.shape)} {logits.dtype} in {path}")

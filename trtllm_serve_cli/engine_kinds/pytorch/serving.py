@@ -17,6 +17,7 @@ from trtllm_serve_cli.engine_kinds.checkpoint_serving import (
     MAX_BATCH_SIZE,
     MAX_NUM_TOKENS,
     front_ends,
+    read_arguments,
     values_of,
 )
 from trtllm_serve_cli.engine_kinds.kind import Serving
@@ -39,18 +40,18 @@ def _plan_values(
 ) -> dict[str, str]:
     """Return the parameter values.
 
-    Raise `BadInput` if the context length is too large, if the `max_beam_width` parameter differs
-    from the `LLM` argument with the same name, or if the version of TensorRT-LLM lacks an argument
-    that the user has set.
+    Raise `BadInput` if the context length is too large, if an argument is invalid, if the
+    `max_beam_width` parameter differs from the `LLM` argument with the same name, or if the version
+    of TensorRT-LLM lacks an argument that the user has set.
     """
     choose_context_length(engine, options, overrides)
-    check_arguments(LLM_ARGUMENTS.read(overrides), _version_of(engine))
+    check_arguments(read_arguments(LLM_ARGUMENTS, overrides), _version_of(engine))
     arguments = _merge(engine, options, overrides)
-    _check_beams(arguments, overrides)
     values = values_of(LLM_ARGUMENTS, arguments)
+    _check_beams(arguments, overrides)
     values |= front_ends(overrides, int(values["triton_max_batch_size"]))
-    lora = arguments.get("lora_config", {})
-    if "max_lora_rank" in lora:
+    lora = arguments.get("lora_config")
+    if isinstance(lora, dict) and "max_lora_rank" in lora:
         values["lora_cache_max_adapter_size"] = str(lora["max_lora_rank"])
     return values
 

@@ -21,7 +21,8 @@ from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import (
     plan_vllm_limits,
 )
 from trtllm_serve_cli.engine_kinds.vllm.serving import SERVING
-from trtllm_serve_cli.errors import MissingPart
+from trtllm_serve_cli.errors import MissingPart, RepositoryError
+from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
 _PACKAGE = "vllm"
 _INSTALL = "python3 -m venv vllm-env && vllm-env/bin/pip install vllm"
@@ -67,8 +68,22 @@ def _plan_arguments(
 
 
 def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
+    """Return the number of GPUs that the arguments in the repository's manifest require.
+
+    Raise `RepositoryError` if the arguments are invalid.
+    """
     manifest = repository.manifest
-    return count_gpus({**(manifest["engine"]["llm_arguments"] or {}), **manifest["parameters"]})
+    parameters = {**manifest["parameters"], **manifest.get("set", {})}
+    try:
+        rest = VLLM_ARGUMENTS.read_rest(parameters)
+        return count_gpus({**(manifest["engine"]["llm_arguments"] or {}), **rest, **parameters})
+    except (ValueError, TypeError) as error:
+        raise RepositoryError(
+            f"The number of GPUs cannot be read from {repository.path}.",
+            why=str(error),
+            next_step=f"correct {VLLM_ARGUMENTS.rest} with `tllm set {repository.target} "
+            f"{VLLM_ARGUMENTS.rest}=JSON`",
+        ) from error
 
 
 def _fit_container(model: ModelView) -> ContainerFit:

@@ -33,7 +33,8 @@ def _plan_values(
 ) -> dict[str, str]:
     """Return the parameter values.
 
-    Raise `BadInput` if vLLM does not support the LoRA rank, or if the context length is too large.
+    Raise `BadInput` if an argument is invalid, if vLLM does not support the LoRA rank, or if the
+    context length is too large.
     """
     choose_context_length(engine, options, overrides)
     defaults = {

@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS, ModelInfo
 from trtllm_serve_cli.gateway.access.admission import admit, check_model, process
-from trtllm_serve_cli.gateway.access.call import find_call
+from trtllm_serve_cli.gateway.access.call import Call, find_call
 from trtllm_serve_cli.gateway.config import ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 from trtllm_serve_cli.gateway.http import (
@@ -66,8 +66,11 @@ async def pass_to_triton(request: Request) -> Response:
     try:
         return await _pass(request)
     except ApiError as error:
-        body = msgspec.json.encode({"error": error.message})
-        return JsonResponse(body, error.status, error.headers())
+        return JsonResponse(_encode_error(error), error.status, error.headers())
+
+
+def _encode_error(error: ApiError) -> bytes:
+    return msgspec.json.encode({"error": error.message})
 
 
 async def _pass(request: Request) -> Response:
@@ -97,14 +100,17 @@ async def _pass(request: Request) -> Response:
     if response is None:
         return Response(status_code=499)
     if response.content_type == "text/event-stream":
-        return EventStream(_read_events(response), send_timeout_s=config.send_timeout_s)
-    data = await run_while_connected(request.receive, response.read)
+        events = _read_events(triton, response, find_call(request.scope))
+        return EventStream(events, config.send_timeout_s, response.status)
+    data = await run_while_connected(request.receive, lambda: triton.read(response))
+    if data is None:
+        return Response(status_code=499)
     passed = {
         name: value
         for name, value in response.headers.items()
         if name.lower() in ("content-type", _BINARY_HEADER)
     }
-    return Response(data or b"", response.status, passed)
+    return Response(data, response.status, passed)
 
 
 async def _open_client(state: State) -> TritonHttp:
@@ -246,10 +252,17 @@ def _too_deep() -> ApiError:
     )
 
 
-async def _read_events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+async def _read_events(
+    triton: TritonHttp, response: aiohttp.ClientResponse, call: Call
+) -> AsyncGenerator[bytes, None]:
     try:
-        async for chunk in response.content.iter_any():
+        async for chunk in triton.read_chunks(response):
             yield chunk
+    except ApiError as error:
+        # The status has already been sent, so send the error as an event, in Triton's format. The
+        # empty line ends an event of which only a part has been sent.
+        call.late_error = error.status
+        yield b"\n\ndata: " + _encode_error(error) + b"\n\n"
     finally:
         # Closing the connection cancels the request in Triton.
         response.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import aiohttp
 
@@ -77,6 +77,24 @@ class TritonHttp:
         if response is None:
             raise _no_response(error) from error
         return response
+
+    async def read(self, response: aiohttp.ClientResponse) -> bytes:
+        """Return the body of a response. Raise `ApiError` (503) if it is incomplete."""
+        try:
+            return await response.read()
+        except aiohttp.ClientError as failure:
+            raise _no_response(failure) from failure
+
+    async def read_chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """Yield the body of a response as it arrives.
+
+        Raise `ApiError` (503) if the server closes the connection before the end of the body.
+        """
+        try:
+            async for chunk in response.content.iter_any():
+                yield chunk
+        except aiohttp.ClientError as failure:
+            raise _no_response(failure) from failure
 
     def order(self, addresses: Sequence[str]) -> list[str]:
         """Return the addresses in the order in which to try them for the next request."""

@@ -135,6 +135,11 @@ class MessageWriter(Writer):
         """Return the event for an error that occurred after the start of the stream."""
         return b"event: error\ndata: " + error.anthropic_body() + b"\n\n"
 
+    def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
+        """Return the stop reason of the message, for example "tool_use"."""
+        reason = self._stop_reason()
+        return () if reason is None else (reason,)
+
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
         """Return the message as one object."""
         async for deltas in batches:

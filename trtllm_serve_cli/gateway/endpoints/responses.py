@@ -89,6 +89,16 @@ class ResponseWriter(Writer):
             "error", code=error.code or code, message=error.message, param=error.param
         ) + self._event("response.failed", response=described)
 
+    def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
+        """Return the finish reason that a chat completion would have, for example "tool_calls".
+
+        This API itself has no finish reasons.
+        """
+        reader = self._reader
+        if reader.finish_reason == "stop" and reader.has_calls:
+            return ("tool_calls",)
+        return () if reader.finish_reason is None else (reader.finish_reason,)
+
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
         """Return the response as one object."""
         async for deltas in batches:

@@ -7,22 +7,45 @@ import os
 import shutil
 from pathlib import Path
 
+# If a log cannot be copied, its last bytes are kept: this fraction of the maximum size.
+_KEPT_FRACTION = 1 / 16
+
 
 def rotate_log(log: Path, max_bytes: int) -> bool:
     """Copy a log longer than `max_bytes` to a file with the suffix `.log.1`, and truncate the log.
 
-    Truncate the log even if it cannot be copied, for example because the disk is full. Return
-    whether the log was truncated.
+    If the log cannot be copied, for example because the disk is full, truncate it anyway. In this
+    case, keep the previous copy, and keep the last lines of the log. Return whether the log was
+    truncated.
     """
     rotated = log.with_suffix(".log.1")
     # A missing log or a full disk must not stop the server.
     with contextlib.suppress(OSError):
         if log.stat().st_size > max_bytes:
-            try:
-                shutil.copyfile(log, rotated)
-            except OSError:  # Remove the incomplete copy to free its disk space.
-                with contextlib.suppress(OSError):
-                    rotated.unlink()
+            tail = b"" if _has_copied(log, rotated) else _read_tail(log, max_bytes)
             os.truncate(log, 0)
+            with contextlib.suppress(OSError), log.open("ab") as file:
+                file.write(tail)
             return True
     return False
+
+
+def _has_copied(log: Path, rotated: Path) -> bool:
+    """Replace `rotated` with a copy of the log. If that fails, return False, and change nothing."""
+    aside = rotated.with_name(f"{rotated.name}.part")
+    try:
+        shutil.copyfile(log, aside)
+        aside.replace(rotated)
+    except OSError:  # Remove the incomplete copy to free its disk space.
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        return False
+    return True
+
+
+def _read_tail(log: Path, max_bytes: int) -> bytes:
+    """Return the last lines of the log."""
+    with log.open("rb") as file:
+        file.seek(-int(max_bytes * _KEPT_FRACTION), os.SEEK_END)
+        tail = file.read()
+    return tail[tail.find(b"\n") + 1 :]

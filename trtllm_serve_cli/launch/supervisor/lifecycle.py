@@ -25,6 +25,7 @@ from trtllm_serve_cli.launch.server_state import (
 from trtllm_serve_cli.launch.servers.running import RunningServer, read_plan, read_server
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 from trtllm_serve_cli.launch.supervisor.ports import check_ports
+from trtllm_serve_cli.launch.supervisor.server_processes import describe_exit
 from trtllm_serve_cli.launch.supervisor.shared_memory import remove_regions
 from trtllm_serve_cli.launch.supervisor.stopping import remove_stale_container
 from trtllm_serve_cli.paths import make_folder, try_lock
@@ -68,7 +69,8 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
     """Run the server until it exits, and stop it if this process exits first.
 
     `on_ready` is called when the server is ready. Raise the same errors as `launch`. Also raise
-    `LaunchFailed` with the cause from the server's log if the server fails after it was ready.
+    `LaunchFailed` if the server fails after it was ready, with the cause from the server's log, or
+    if its supervisor exits unexpectedly.
     """
     with contextlib.ExitStack() as until_ready:
         until_ready.enter_context(_prepared(plan))
@@ -82,6 +84,9 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
     last = read_state(plan.directory)
     if last is not None and last.phase == "failed":
         raise _failure_of(plan, last)
+    # The supervisor exits with code 0 after a stop request, and does not record its own crash.
+    if code := supervisor.returncode:
+        raise _supervisor_exited(plan, "while the server was running", f"it {describe_exit(code)}")
 
 
 @contextlib.contextmanager
@@ -210,7 +215,7 @@ def _write_folder(plan: LaunchPlan) -> None:
 
 
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
-    """Return the error for a server that failed, or that was stopped before it was ready.
+    """Return the error for a server that failed, or that was stopped before it became ready.
 
     If the server failed, the error contains the causes from its log. If another process took one of
     its ports and still uses it, raise the error of `_check_ports` instead.
@@ -233,10 +238,26 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     if known_failure is not None:
         why = (*why, f"this means that {known_failure.why}")
         next_step = known_failure.next_step
+    # A server that was ready is restarted until it does not become ready several times.
+    was_ready = state.ready_at is not None
+    outcome = "failed, and did not become ready again" if was_ready else "did not become ready"
     return LaunchFailed(
-        f"The server for {', '.join(plan.models)} did not become ready.",
+        f"The server for {', '.join(plan.models)} {outcome}.",
         why="\n       ".join(why),
         next_step=f"{next_step}; the full log is {plan.log}",
+    )
+
+
+def _supervisor_exited(plan: LaunchPlan, when: str, default: str = "") -> LaunchFailed:
+    """Return the error for a supervisor that exited unexpectedly.
+
+    The reason is the end of its log, or `default` if the log is empty.
+    """
+    why = "\n       ".join(last_lines(plan.directory / "supervisor.log", 5))
+    return LaunchFailed(
+        f"The server's supervisor exited {when}.",
+        why=why or default,
+        next_step="run the command again, and report a bug if the command fails again",
     )
 
 
@@ -321,10 +342,6 @@ def _wait(
         if state is not None and state.phase in ("ready", "failed", "stopped"):
             return state
         if supervisor.poll() is not None and read_state(plan.directory) == state:
-            raise LaunchFailed(
-                "The server's supervisor exited before the server was ready.",
-                why="\n       ".join(last_lines(plan.directory / "supervisor.log", 5)),
-                next_step="run the command again, and report a bug if the command fails again",
-            )
+            raise _supervisor_exited(plan, "before the server was ready")
         on_progress(find_loading(last_lines(plan.log, 400), plan.loading))
         time.sleep(_POLL_S)

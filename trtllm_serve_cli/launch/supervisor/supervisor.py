@@ -72,7 +72,11 @@ from trtllm_serve_cli.launch.triton.drain import (
 )
 from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.runtime.watch.hung_processes import kill_alone
-from trtllm_serve_cli.runtime.watch.liveness import HangLimits, describe_silence
+from trtllm_serve_cli.runtime.watch.liveness import (
+    HangLimits,
+    count_processes,
+    describe_silence,
+)
 from trtllm_serve_cli.runtime.watch.shared_memory import protect_regions
 
 
@@ -304,7 +308,7 @@ class Supervisor:
             self._write_state("ready")
         if not (hanging := [each for each in silent if each.is_hang]):
             return ()
-        self._write_state("unresponsive", hangs=self._state.hangs + len(hanging))
+        self._write_state("unresponsive", hangs=self._state.hangs + count_processes(hanging))
         report_hang(self._plan, hanging, server.list_processes())
         killed = [each for each in hanging if kill_alone(each)]
         for silence in killed:

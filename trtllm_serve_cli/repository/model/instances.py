@@ -89,7 +89,7 @@ def _groups(
     value = repository.value(model, f"parameters.{parameter}")
     try:
         return tuple(
-            tuple(int(number) for number in group.split(","))
+            tuple(_parse_number(number) for number in group.split(","))
             for group in (value.split(";") if value else ())
         )
     except ValueError as error:
@@ -100,6 +100,12 @@ def _groups(
             next_step=f"set another value, for example with `tllm set {repository.target} "
             f'"{parameter}=0,1;2,3"`',
         ) from error
+
+
+def _parse_number(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise ValueError(f"{number} is negative")
+    return number
 
 
 def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, str]:

@@ -25,10 +25,11 @@ def check_draft_model(checked: Checked) -> Iterator[Finding]:
     repository = checked.repository
     if not repository.has_manifest or not {_TARGET, DRAFT_MODEL} <= repository.texts.keys():
         return
-    if repository.value(DRAFT_MODEL, _DECOUPLED) != repository.value(_TARGET, _DECOUPLED):
+    mode = repository.value(_TARGET, _DECOUPLED) or "false"
+    if (repository.value(DRAFT_MODEL, _DECOUPLED) or "false") != mode:
         yield checked.finding(
             "error", DRAFT_MODEL, f"its decoupled_mode value differs from that of {_TARGET}",
-            f"run `{checked.set_command} decoupled_mode=true`", place=_DECOUPLED,
+            f"run `{checked.set_command} decoupled_mode={mode}`", place=_DECOUPLED,
         )  # fmt: skip
     builds = [_read_build(checked, model) for model in (_TARGET, DRAFT_MODEL)]
     if builds[0] is None or builds[1] is None:

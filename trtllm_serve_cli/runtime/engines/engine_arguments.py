@@ -29,6 +29,12 @@ class ArgumentTable:
         """The names of all parameters, including `rest`."""
         return (*self.rows, self.rest)
 
+    @property
+    def _groups(self) -> set[str]:
+        """The names of the groups that contain arguments with a row."""
+        parents = (argument.rpartition(".")[0] for argument, _ in self.rows.values())
+        return {parent for parent in parents if parent}
+
     def read(self, parameters: Mapping[str, str]) -> Arguments:
         """Return the arguments for `config.pbtxt` parameters, ignoring empty parameters.
 
@@ -53,13 +59,19 @@ class ArgumentTable:
     def read_rest(self, parameters: Mapping[str, str]) -> Arguments:
         """Return the arguments in the `rest` parameter, which may be missing or empty.
 
-        Raise `ValueError` if the parameter is set but is not a JSON object.
+        Ignore groups that are null. Raise `ValueError` if the parameter is set but is not a JSON
+        object, or if the value of a group in it is neither a JSON object nor null.
         """
         text = parameters.get(self.rest) or "{}"
         try:
             arguments = json.loads(text)
             if not isinstance(arguments, dict):
                 raise ValueError("it is not a JSON object")
+            for group in self._groups:
+                if arguments.get(group) is None:
+                    arguments.pop(group, None)
+                elif not isinstance(arguments[group], dict):
+                    raise ValueError(f"{group} is not a JSON object")
         except ValueError as error:
             raise ValueError(f"{self.rest} is {text!r}, which is invalid: {error}") from error
         return arguments
@@ -114,7 +126,12 @@ def explaining_rejections(package: str) -> Iterator[None]:
 
 
 def read_flag(text: str) -> bool:
-    """Return whether the text of a boolean parameter is 1 or true, ignoring case."""
+    """Return whether the text of a boolean parameter is 1 or true, ignoring case.
+
+    Raise `ValueError` unless the text is 0, 1, false or true.
+    """
+    if text.lower() not in ("0", "1", "false", "true"):
+        raise ValueError("it is neither true nor false")
     return text.lower() in ("1", "true")
 
 

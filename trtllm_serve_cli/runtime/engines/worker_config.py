@@ -17,10 +17,10 @@ def scheduler_config(parameters: Parameters) -> dict[str, Any]:
     """
     return {
         "engine_dir": parameters.text("gpt_model_path"),
-        "max_batch_size": parameters.number("max_num_seqs"),
+        "max_batch_size": parameters.number("max_num_seqs", at_least=1),
         "max_queue_size": parameters.max_queue_size,
-        "max_seq_len": parameters.number("max_seq_len"),
-        "max_num_tokens": parameters.number("max_num_tokens"),
+        "max_seq_len": parameters.number("max_seq_len", at_least=1),
+        "max_num_tokens": parameters.number("max_num_tokens", at_least=1),
         "max_tokens_in_paged_kv_cache": parameters.number("max_tokens_in_paged_kv_cache"),
         "enable_kv_cache_reuse": parameters.flag("enable_kv_cache_reuse", True),
         "vocab_size": parameters.number("vocab_size"),
@@ -35,9 +35,9 @@ def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str
     """
     config: dict[str, Any] = {
         "llm": dict(arguments),
-        "max_batch_size": parameters.number("max_num_seqs"),
+        "max_batch_size": parameters.number("max_num_seqs", at_least=1),
         "max_queue_size": parameters.max_queue_size,
-        "max_seq_len": parameters.number("max_seq_len"),
+        "max_seq_len": parameters.number("max_seq_len", at_least=1),
         "vocab_size": parameters.number("vocab_size"),
         "gpu_device_ids": parameters.gpus,
         "lora_prefetch_dir": parameters.text("lora_prefetch_dir", ""),
@@ -57,10 +57,10 @@ def embedding_config(parameters: Parameters) -> dict[str, Any]:
     return {
         "embedding": json.loads(parameters.text("embedding")),
         "engine_dir": parameters.text("gpt_model_path"),
-        "max_batch_size": parameters.number("max_num_seqs"),
+        "max_batch_size": parameters.number("max_num_seqs", at_least=1),
         "max_queue_size": parameters.max_queue_size,
-        "max_seq_len": parameters.number("max_seq_len"),
-        "max_num_tokens": parameters.number("max_num_tokens"),
+        "max_seq_len": parameters.number("max_seq_len", at_least=1),
+        "max_num_tokens": parameters.number("max_num_tokens", at_least=1),
         "vocab_size": parameters.number("vocab_size"),
         "num_threads": parameters.number("num_threads", 0),
         "gpu_device_ids": parameters.gpus,

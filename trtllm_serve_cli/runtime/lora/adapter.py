@@ -45,7 +45,7 @@ _ID_NAMES = (
 # For this module, which combines two projections, TensorRT-LLM stores the two halves of B in
 # reverse order.
 _SWAPPED = "gate_up_proj"
-_MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]+)\.(?:self_attn|mlp)\.([a-z_]+)")
+_MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]{1,9})\.(?:self_attn|mlp)\.([a-z_]+)")
 # The valid numbers of columns in `lora_config`. The fourth column marks DoRA adapters, and older
 # clients omit this column.
 _CONFIG_COLUMNS = (3, 4)
@@ -76,10 +76,11 @@ Adapter = Mapping[str, LowRank]
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
     """Return the `lora_weights` and `lora_config` tensors for `adapter`.
 
-    `adapter` must contain at least one module. `dtype` is the type of `lora_weights`: the name of a
-    NumPy type, or bfloat16. `lora_config` has three columns. Raise `BadAdapter` if TensorRT-LLM has
-    no id for a module, or if a value is not finite in a `dtype` of NumPy.
+    `dtype` is the type of `lora_weights`: the name of a NumPy type, or bfloat16. `lora_config` has
+    three columns. Raise `BadAdapter` if the adapter changes no modules, if TensorRT-LLM has no id
+    for a module, or if a value is not finite in `dtype`.
     """
+    check_not_empty(adapter)
     rows = sorted((*_layer_and_id(module), module) for module in adapter)
     flat = [_flatten(module, adapter[module]) for _, _, module in rows]
     weights = np.zeros((len(rows), max(map(len, flat))), dtype=np.float32)
@@ -87,6 +88,12 @@ def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Arr
         row[: len(values)] = values
     config = [(kind, layer, len(adapter[module].a)) for layer, kind, module in rows]
     return _narrow(weights, dtype), np.array(config, dtype=np.int32)
+
+
+def check_not_empty(adapter: Adapter) -> None:
+    """Raise `BadAdapter` if the adapter changes no modules."""
+    if not adapter:
+        raise BadAdapter("the adapter changes no modules; use an adapter that changes at least one")
 
 
 def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, LowRank]:
@@ -226,11 +233,15 @@ def _swap(module: str, b: Array) -> Array:
 
 
 def _narrow(weights: Array, dtype: str) -> Array:
+    if not np.isfinite(weights).all():
+        raise BadAdapter("the adapter contains NaN or infinity")
     if dtype == "bfloat16":
-        return narrow_to_bfloat16(weights).view(_BFLOAT16)
-    with np.errstate(over="ignore"):
-        narrow = weights.astype(dtype)
-    if not np.isfinite(narrow).all():
+        bits = narrow_to_bfloat16(weights)
+        narrow, values = bits.view(_BFLOAT16), widen_bfloat16(bits)
+    else:
+        with np.errstate(over="ignore"):
+            narrow = values = weights.astype(dtype)
+    if not np.isfinite(values).all():
         raise BadAdapter(f"the adapter contains values that are too large for {dtype}")
     return narrow
 

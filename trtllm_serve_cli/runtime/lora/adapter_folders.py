@@ -20,7 +20,14 @@ import numpy as np
 
 from ..engine import GenerationRequest, InvalidRequest
 from ..scratch import make_temporary_folder
-from .adapter import Adapter, BadAdapter, LowRank, Sites, check_adapter
+from .adapter import (
+    Adapter,
+    BadAdapter,
+    LowRank,
+    Sites,
+    check_adapter,
+    check_not_empty,
+)
 from .adapter_request import (
     LoraOptions,
     explain_missing_file,
@@ -188,8 +195,10 @@ class AdapterReader:
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
     """Convert `adapter` to PEFT's config and the contents of PEFT's weights file.
 
-    All modules are padded to the largest rank, because the config contains a single rank.
+    All modules are padded to the largest rank, because the config contains a single rank. Raise
+    `BadAdapter` if the adapter changes no modules.
     """
+    check_not_empty(adapter)
     rank = max(len(change.a) for change in adapter.values())
     config = {
         "peft_type": "LORA",
@@ -210,8 +219,8 @@ def site_finder(checkpoint: Path) -> Callable[[], Sites]:
     """Return a function that finds the modules with two-dimensional weights in a checkpoint.
 
     The checkpoint is in Hugging Face format. The function reads its safetensors files, and raises
-    `BadAdapter` if they contain no such module, `ValueError` if one is invalid, or `OSError` if one
-    cannot be read.
+    `BadAdapter` if they contain no such module or if one is invalid, or `OSError` if one cannot be
+    read.
     """
     return lambda: _find_sites(checkpoint)
 
@@ -219,7 +228,14 @@ def site_finder(checkpoint: Path) -> Callable[[], Sites]:
 def _find_sites(checkpoint: Path) -> Sites:
     sites: dict[str, tuple[int, int]] = {}
     for file in sorted(checkpoint.glob("*.safetensors")):
-        for name, shape in read_shapes(file).items():
+        try:
+            shapes = read_shapes(file)
+        except ValueError as error:
+            raise BadAdapter(
+                f"the model's LoRA adapters cannot be checked, because {error}; restore the "
+                "checkpoint on the server"
+            ) from error
+        for name, shape in shapes.items():
             if name.endswith(_WEIGHT) and len(shape) == 2:
                 sites[name.removesuffix(_WEIGHT)] = (shape[0], shape[1])
     if not sites:

@@ -178,11 +178,17 @@ def parse_lora(
 def read_sent(file: Path) -> tuple[Array, Array]:
     """Read `lora_weights` and `lora_config` from a file that `parse_lora` wrote, and delete it.
 
-    Raise `OSError` if the file cannot be read or deleted.
+    Raise `BadAdapter` if the file is incomplete, or `OSError` if it cannot be read or deleted.
     """
     with file.open("rb") as opened:
         file.unlink()
-        return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)
+        try:
+            return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise BadAdapter(
+                f"the server's copy of lora_weights and lora_config is incomplete ({error}); send "
+                "the request again"
+            ) from error
 
 
 def read_received(path: Path, sites: Sites) -> Adapter:

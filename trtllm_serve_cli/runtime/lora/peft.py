@@ -91,7 +91,7 @@ def read_peft(folder: Path) -> dict[str, LowRank]:
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadAdapter(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
         raise BadAdapter(f"{path} is not the config of a LoRA adapter; its peft_type must be LORA")
@@ -136,7 +136,7 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return float(alpha)
         return float(config["lora_alpha"])
-    except (LookupError, TypeError, ValueError, AttributeError, re.error) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, re.error) as error:
         raise BadAdapter(f"{PEFT_CONFIG} contains no numeric lora_alpha for {module}") from error
 
 

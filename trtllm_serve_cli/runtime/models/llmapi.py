@@ -177,9 +177,10 @@ def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> N
             "model.yaml and config.pbtxt disagree on whether the model is decoupled; set the same "
             "value in both files"
         )
-    period_ms = arguments.get("triton_config.cancellation_check_period_ms", 100)
-    parameters.add({"cancellation_check_period_ms": str(period_ms)})
-    parameters.max_queue_size = int(arguments.get("triton_config.max_queue_size", 0))
+    for name in ("cancellation_check_period_ms", "max_queue_size"):
+        if (value := arguments.get(f"triton_config.{name}")) is not None:
+            parameters.add({name: str(value)})
+    parameters.max_queue_size = parameters.number("max_queue_size", 0, at_least=0)
 
 
 def _strings(get: GetTensor, name: str) -> list[str]:

@@ -67,8 +67,9 @@ class TritonPythonModel:
         self._engine_kind = parameters.text("engine_kind")
         self._exclude_input = parameters.flag("exclude_input_in_output", False)
         self._is_decoupled = parameters.is_decoupled
-        self._num_slots = parameters.number("max_num_seqs")
+        self._num_slots = parameters.number("max_num_seqs", at_least=1)
         self._has_queue_policy = parameters.has_queue_policy
+        period_ms = parameters.number("cancellation_check_period_ms", 100, at_least=1)
         self._ledger = RequestLedger(
             pb_utils,
             parameters.model_name,
@@ -81,7 +82,6 @@ class TritonPythonModel:
             self._worker = self._start_worker(parameters)
         except WorkerFailed as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        period_ms = parameters.number("cancellation_check_period_ms", 100)
         self._watch = CancelWatch(period_ms / 1000)
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
         self._stop_forwarder = StopForwarder(

@@ -121,7 +121,8 @@ class TritonPythonModel:
             is_text_model=True,
         )
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
-        self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
+        period_ms = parameters.number("cancellation_check_period_ms", 100, at_least=1)
+        self._watch = CancelWatch(period_ms / 1000)
         self._decoder = StepDecoder(self._decode_all, self._tokenizer.unfinished_ids)
         self._worker = SharedWorkerClient(
             shared_socket_name(self._engine), self._decoder.decode_ahead

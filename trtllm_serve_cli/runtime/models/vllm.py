@@ -52,7 +52,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
         parameters.add(_read_model_json(args))
-        parameters.max_queue_size = parameters.number("max_queue_size", 0)
+        parameters.max_queue_size = parameters.number("max_queue_size", 0, at_least=0)
         self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         self._adds_special_tokens = parameters.flag("add_special_tokens", True)
         self._start(parameters, _SUPPORTED_INPUTS)
@@ -154,7 +154,10 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 def _read_model_json(args: dict[str, str]) -> dict[str, str]:
     path = Path(args["model_repository"], args["model_version"], "model.json")
     try:
-        return as_parameters(json.loads(path.read_text(encoding="utf-8")))
+        arguments = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(arguments, dict):
+            raise ValueError("it is not a JSON object")
+        return as_parameters(arguments)
     except (OSError, ValueError) as error:
         raise pb_utils.TritonModelException(f"{path} cannot be read: {error}") from error
 

@@ -77,12 +77,16 @@ class TextResponseBuilder:
     def end_early(self) -> list[dict[str, Array]]:
         """End all sequences, and return the response with the most likely one.
 
-        Return no response to a streaming request, because its pieces have already been sent.
+        A response to a streaming request contains only the text that was held back. If there is no
+        such text, return no response, because all pieces have already been sent.
         """
-        if self._is_streaming or self.is_done:
+        if self.is_done:
             return []
         self._reasons = [each or "cancelled" for each in self._reasons]
-        return [self._build_whole()]
+        if not self._is_streaming:
+            return [self._build_whole()]
+        text = self._unsent + self._decoder.finish()
+        return [self._build(text, 0, None)] if text else []
 
     def _build_piece(self, token_ids: Sequence[int]) -> dict[str, Array] | None:
         self._unsent += self._decoder.push(token_ids)

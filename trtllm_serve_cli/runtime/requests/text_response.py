@@ -41,6 +41,21 @@ class RowTextResponseBuilder(RowResponseBuilder):
             self._streams[sequence] = TextStream(decoder, accumulates=self._accumulates)
         return super().add(update)
 
+    def end_early(self) -> list[dict[str, Array]]:
+        """End the unfinished sequences, and return the responses with their unsent text.
+
+        In a stream, only the start of an incomplete character can be unsent.
+        """
+        if not self.is_streaming:
+            return super().end_early()
+        unfinished, self.unfinished = sorted(self.unfinished), set()
+        left = {each: self._streams[each].finish() for each in unfinished if each in self._streams}
+        return [
+            {**self._build([each]), "text_output": _as_strings([text])}
+            for each, text in left.items()
+            if text
+        ]
+
     def pack(self, sequences: Sequence[int], tokens: Sequence[list[int]]) -> dict[str, Array]:
         """Return the `text_output` tensor with the texts of `tokens`."""
         if self.is_streaming:
@@ -50,4 +65,8 @@ class RowTextResponseBuilder(RowResponseBuilder):
         else:
             texts = [decode_whole(self._decoder.decode, ids) for ids in tokens]
         # Return `text_output` as a vector, as NVIDIA's clients expect.
-        return {"text_output": np.array([text.encode() for text in texts], dtype=object)}
+        return {"text_output": _as_strings(texts)}
+
+
+def _as_strings(texts: Sequence[str]) -> Array:
+    return np.array([text.encode() for text in texts], dtype=object)

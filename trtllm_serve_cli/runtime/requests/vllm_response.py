@@ -105,13 +105,17 @@ class TextResponseBuilder:
     def end_early(self) -> list[dict[str, Array]]:
         """End all sequences, and return the response that contains them.
 
-        Return no response to a streaming request, because its pieces have already been sent.
+        A response to a streaming request contains only the text that was held back. If there is no
+        such text, return no response, because all pieces have already been sent.
         """
-        if self._is_streaming or self.is_done:
+        if self.is_done:
             return []
         for sequence in self._sequences:
             sequence.reason = sequence.reason or "abort"
-        return [self._build([self._whole(each) for each in self._sequences])]
+        if not self._is_streaming:
+            return [self._build([self._whole(each) for each in self._sequences])]
+        texts = [self._piece(each, ()) for each in self._sequences]
+        return [self._build(texts)] if any(texts) else []
 
     def _piece(self, sequence: _Sequence, token_ids: Sequence[int]) -> str:
         """Return the new text of a sequence, except characters at its end that may begin a stop

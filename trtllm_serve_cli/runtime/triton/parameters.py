@@ -104,14 +104,20 @@ class Parameters:
             )
         return default
 
-    def number(self, name: str, default: int | None = None) -> int:
+    def number(self, name: str, default: int | None = None, *, at_least: int | None = None) -> int:
         text = self.text(name, None if default is None else str(default))
         try:
-            return int(text)
+            number = int(text)
         except ValueError as error:
             raise ValueError(
                 f"{name} in the config.pbtxt of {self.model_name} is {text!r}; set a whole number"
             ) from error
+        if at_least is not None and number < at_least:
+            raise ValueError(
+                f"{name} in the config.pbtxt of {self.model_name} is {number}; set a whole number "
+                f"of at least {at_least}"
+            )
+        return number
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name, str(default)).lower()

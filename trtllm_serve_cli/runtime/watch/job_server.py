@@ -28,7 +28,14 @@ from typing import Any
 from .health_probe import HealthProbe, responds_on_http
 from .hidden_argument import hide_in_command_lines
 from .hung_processes import kill_alone, write_stacks
-from .liveness import Observer, Sign, Silence, describe_silence, read_pulse_signs
+from .liveness import (
+    Observer,
+    Sign,
+    Silence,
+    count_processes,
+    describe_silence,
+    read_pulse_signs,
+)
 from .processes import list_descendants
 from .shared_memory import protect_regions
 from .token_probe import TokenProbe, count_steps
@@ -76,7 +83,8 @@ class ServerWatch:
         silent = [each for each in silences if each.is_silent]
         messages = tuple(map(describe_silence, silent))
         hanging = [each for each in silent if each.is_hang]
-        self._write_state("unresponsive" if silent else "ready", messages, len(hanging))
+        num_hangs = count_processes(hanging)
+        self._write_state("unresponsive" if silent else "ready", messages, num_hangs)
         return bool(hanging) and self._end(hanging)
 
     def _begin(self) -> None:

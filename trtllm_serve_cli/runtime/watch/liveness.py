@@ -166,6 +166,11 @@ def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, has_stopped: bool = False
             return Sign(f"{part} end", "ended", f"{process} died", *limits.end, "model", pulse.pid)
 
 
+def count_processes(silences: Iterable[Silence]) -> int:
+    """Return the number of distinct processes in `silences`. A process may have several parts."""
+    return len({each.sign.pid for each in silences})
+
+
 def update_silences(
     before: Mapping[str, Silence], signs: Iterable[Sign], elapsed_s: float
 ) -> dict[str, Silence]:

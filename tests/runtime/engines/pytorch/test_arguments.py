@@ -64,9 +64,25 @@ def test_rejects_arguments_that_are_not_an_object(text: str, why: str) -> None:
         arguments_of({"llm_args": text})
 
 
+def test_rejects_a_group_that_is_not_an_object() -> None:
+    entries = {"llm_args": '{"kv_cache_config": 5}', "enable_kv_cache_reuse": "true"}
+    with pytest.raises(ValueError, match=r"llm_args is .* invalid: kv_cache_config is not a JSON"):
+        arguments_of(entries)
+
+
+def test_group_that_is_null_is_ignored() -> None:
+    entries = {"llm_args": '{"kv_cache_config": null}', "enable_kv_cache_reuse": "true"}
+    assert arguments_of(entries) == {"kv_cache_config": {"enable_block_reuse": True}}
+
+
 def test_rejects_an_entry_that_is_not_a_number() -> None:
     with pytest.raises(ValueError, match="max_num_seqs is 'many'"):
         arguments_of({"max_num_seqs": "many"})
+
+
+def test_rejects_an_entry_that_is_neither_true_nor_false() -> None:
+    with pytest.raises(ValueError, match=r"enable_chunked_context is 'yes', .* neither true nor"):
+        arguments_of({"enable_chunked_context": "yes"})
 
 
 _NUMBERS = st.integers(1, 10**6)
