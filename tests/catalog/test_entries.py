@@ -41,45 +41,50 @@ def test_alias_lookup_ignores_case():
 def test_unknown_alias_lists_near_matches():
     with pytest.raises(UnknownModel) as caught:
         resolve_alias("lama-2-7b")
-    assert caught.value.what == "No model is known as 'lama-2-7b'."
+    assert caught.value.what == "The model 'lama-2-7b' is unknown."
     assert caught.value.why.startswith(
-        "the catalog does not contain this alias; similar aliases: llama-2-7b, "
+        "the name is neither an imported model nor an alias in the catalog; similar aliases are "
+        "llama-2-7b, "
     )
     assert caught.value.next_step == (
-        "run `tllm import -m llama-2-7b`, or import any model from the hub with `-m NAME "
-        "-s hf:ORG/NAME`"
+        "run `tllm import -m llama-2-7b`, or import any model from the hub with `tllm import -m "
+        "NAME -s hf:ORG/NAME`"
     )
 
 
 def test_lists_aliases_that_contain_the_name():
-    with pytest.raises(UnknownModel, match="similar aliases: mixtral-8x22b, "):
+    with pytest.raises(UnknownModel, match="similar aliases are mixtral-8x22b, "):
         resolve_alias("8x22b")
 
 
 def test_unknown_alias_without_near_matches():
-    with pytest.raises(UnknownModel, match="neither this alias nor a similar one") as caught:
+    with pytest.raises(UnknownModel, match="neither an imported model nor an alias") as caught:
         resolve_alias("@@")
-    assert caught.value.next_step.startswith("run `tllm list --catalog`, or ")
+    assert caught.value.next_step.startswith("run `tllm list --catalog` to list the aliases, or ")
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("- a", "the catalog is not a mapping of aliases"),
-        (f"Big: {ENTRY}", "an alias must be lowercase"),
-        ("a: 1", "the only valid fields of an entry are family, gated, parameters, source"),
+        ("- a", "the file is not a mapping of aliases"),
+        (f"Big: {ENTRY}", "aliases must be lowercase"),
+        (
+            "a: 1",
+            "an entry must be a mapping that contains only the fields family, gated, "
+            "parameters, source",
+        ),
         (
             "a: {source: 'ftp:a', family: f, parameters: 7B}",
-            "its source must have the form hf:ORG/NAME",
+            "`source` must have the form hf:ORG/NAME",
         ),
         (
             "a: {source: 'hf:a/b', family: 1, parameters: 7B}",
-            "its family must be a non-empty string",
+            "`family` must be a non-empty string",
         ),
-        ("a: {source: 'hf:a/b', family: f, parameters: 7}", "its parameters must be a count"),
+        ("a: {source: 'hf:a/b', family: f, parameters: 7}", "`parameters` must be a count"),
         (
             "a: {source: 'hf:a/b', family: f, parameters: 7B, gated: 1}",
-            "gated must be true or false",
+            "`gated` must be true or false",
         ),
         (f"a/b: {ENTRY}", "is not a valid model name"),
         ("a: {", "while parsing"),

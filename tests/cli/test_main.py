@@ -82,11 +82,11 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
         (("import", "-m", "x", "--max-batch-size", "0"), "is not in the range 1<=x<="),
         (("import", "-m", "x", "--engine", "warp"), "'warp' is not one of"),
         (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),
-        (("remove",), "Pass a model name, --all or --engines."),
-        (("infer", "What", "is"), "The prompt has several words. Put it in quotes, and select"),
+        (("remove",), "Pass NAME, --all or --engines."),
+        (("infer", "What", "is"), "The prompt must be a single argument. Put the prompt in quotes"),
         (
             ("bench", "--concurrency", "4"),
-            "Options follow the name of a command, for example `tllm bench token-norm-dist "
+            "Options must follow the name of the command, for example `tllm bench token-norm-dist "
             "--concurrency 4`.",
         ),
         (
@@ -95,11 +95,11 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
         ),
         (
             ("bench", "--speed=2", "x.jsonl"),
-            "Options follow the name of a command, for example `tllm bench trace --speed=2 x.jsonl",
+            "for example `tllm bench trace --speed=2 x.jsonl`.",
         ),
         (("keys", "--nonsense"), "--nonsense"),
         (("metrics", "--nonsense"), "--nonsense"),
-        (("remove", "a", "--all"), "A model name and --all cannot be used together."),
+        (("remove", "a", "--all"), "NAME and --all cannot be used together."),
     ],
 )
 def test_wrong_usage_exits_with_2(tllm: Tllm, arguments: tuple[str, ...], message: str) -> None:
@@ -133,25 +133,35 @@ def test_user_errors_exit_with_3(tllm: Tllm) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS]
+    ("number", "next_step"),
+    [
+        (errno.ENOSPC, "free disk space, or set TLLM_HOME to a folder on another disk"),
+        (errno.EDQUOT, "free disk space, or set TLLM_HOME to a folder on another disk"),
+        (errno.EIO, "check the disk or network file system, or set TLLM_HOME to "),
+        (errno.EACCES, "correct the permissions, or set TLLM_HOME to a folder that you can "),
+        (errno.EPERM, "correct the permissions, or set TLLM_HOME to a folder that you can "),
+        (errno.EROFS, "set TLLM_HOME to a folder that you can write to"),
+    ],
 )
-def test_disk_errors_exit_with_3(tllm: Tllm, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_disk_errors_exit_with_3(
+    tllm: Tllm, monkeypatch: pytest.MonkeyPatch, number: int, next_step: str
+) -> None:
     def refuse(home: object, **options: object) -> None:
         raise OSError(number, os.strerror(number), "/some/file")
 
     monkeypatch.setattr(store, "list_models", refuse)
-    assert tllm("list") == (
-        3,
-        "",
-        "Error: A file could not be read or written (/some/file).\n"
+    code, out, err = tllm("list")
+    assert (code, out) == (3, "")
+    assert err.startswith(
+        "Error: /some/file could not be read or written.\n"
         f"  Why: {os.strerror(number)}\n"
-        " Next: free disk space, fix the permissions, or set TLLM_HOME to another folder\n",
+        f" Next: {next_step}"
     )
 
 
 def test_path_that_is_too_long_exits_with_3(tllm: Tllm) -> None:
     code, _, err = tllm("import", "-m", "mine", "-s", f"local:/{'a' * 3000}")
-    assert (code, err.partition("\n")[0]) == (3, "Error: A path is too long.")
+    assert (code, err.partition("\n")[0]) == (3, "Error: The path is too long.")
 
 
 def test_home_that_is_a_file_exits_with_3(
@@ -184,7 +194,7 @@ def test_interrupt_exits_with_130(home_folder: Path) -> None:
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
     ):
         assert process.stderr is not None
-        assert "waiting for it" in process.stderr.readline()
+        assert "Waiting for another tllm process" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
     assert (process.returncode, "Traceback" in rest) == (130, False)
@@ -250,7 +260,7 @@ def test_deleted_working_folder_exits_with_3(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     code, _, err = tllm("import", "-m", "demo", "-s", "gguf:model.gguf")
-    assert (code, err.splitlines()[0]) == (3, "Error: The current folder does not exist.")
+    assert (code, err.splitlines()[0]) == (3, "Error: The current folder no longer exists.")
 
 
 @pytest.mark.parametrize("arguments", [("statr",), ("bench", "sweeep")])
@@ -261,4 +271,4 @@ def test_a_misspelt_command_gets_one_suggestion(tllm: Tllm, arguments: tuple[str
 
 def test_help_explains_arguments(tllm: Tllm) -> None:
     _, out, _ = tllm("validate", "--help")
-    assert "[NAME]  The same as --model NAME." in out
+    assert "[NAME]  Name of the model. Equivalent to --model NAME." in out

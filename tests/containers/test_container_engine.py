@@ -144,7 +144,7 @@ def test_pull_runs_in_a_terminal(programs: Path) -> None:
             NGC,
             "manifest unknown: manifest unknown",
             "the registry does not contain this image: ",
-            "check the image's name and tag, and pass them with --image",
+            "pass the name and tag of an existing image with --image",
         ),
         (
             "localhost:5000/mine",
@@ -155,10 +155,10 @@ def test_pull_runs_in_a_terminal(programs: Path) -> None:
         (
             "mine",
             "write /var/lib/docker/tmp: no space left on device",
-            "the disk for images is full: ",
+            "the disk that stores container images is full: ",
             "run `docker system df` to show the disk usage, and `docker image prune` to free space",
         ),
-        ("mine", "boom", "", "run `docker pull mine` to show the whole output"),
+        ("mine", "boom", "", "run `docker pull mine` to show the full output"),
     ],
     ids=["ngc", "private", "unknown", "offline", "disk", "other"],
 )

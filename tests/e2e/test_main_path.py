@@ -37,7 +37,7 @@ def test_run_imports_starts_and_answers(imported: Tllm, served: Tllm, tmp_path: 
         answered = new("run", "demo", *question, "--http-port", str(free_ports(3)[0]))
         assert answered.returncode == 0, answered.stderr
         assert answered.stdout == served.done("infer", *question)
-        assert "Stop it with `tllm stop demo`." in answered.stderr
+        assert "To stop the server, run `tllm stop demo`." in answered.stderr
         again = new("run", "demo")
         assert (again.returncode, again.stdout) == (0, "")
         assert "/v1" in again.stderr and "tllm infer" in again.stderr

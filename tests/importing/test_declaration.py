@@ -172,8 +172,8 @@ def test_models_that_differ_in_a_parameter_cannot_be_declared(
         declare_model(model, open_repository(model.path))
     assert str(raised.value) == (
         f"{name} has different values in the models of mine.\n"
-        "Why: a tllm.yaml file can set only one value for all models of the repository, "
-        f"but the values are {why}\n"
+        "Why: a tllm.yaml file sets one value for all models of a repository, but the values are "
+        f"{why}\n"
         f"Next: set the same value in all models with `tllm set mine {name}=VALUE`"
     )
     change(model, **{name: "64"})

@@ -45,8 +45,9 @@ def test_other_engine_kind_is_refused(home: Home, tmp_path: Path) -> None:
         with_draft_model(_declaration("vllm"), "small", home)
     assert str(raised.value) == (
         "small cannot be the draft model of large.\n"
-        "Why: its engine kind is tensorrt, not vllm\n"
-        "Next: import small with --engine vllm, or choose --engine tensorrt"
+        "Why: the engine kind of small is tensorrt, not vllm\n"
+        "Next: import small again with `tllm import -m small --engine vllm`, or pass --engine "
+        "tensorrt for large"
     )
 
 
@@ -56,8 +57,8 @@ def test_model_without_a_tensorrt_engine_is_refused(home: Home) -> None:
         with_draft_model(_declaration(), "small", home)
     assert str(raised.value) == (
         "small cannot be a draft model.\n"
-        "Why: its engine kind is openvino, and draft models are supported only by tensorrt\n"
-        "Next: import small again with --engine tensorrt"
+        "Why: the engine kind of small is openvino, but only tensorrt engines can be draft models\n"
+        "Next: import small again with `tllm import -m small --engine tensorrt`"
     )
 
 

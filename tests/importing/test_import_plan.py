@@ -30,7 +30,7 @@ def test_source_option_overrides_the_alias(home: Home, gguf: str) -> None:
 def test_unknown_name_lists_near_aliases(home: Home) -> None:
     with pytest.raises(UnknownModel) as raised:
         plan_import(Declaration(ModelSection("smollm2-135n")), home)
-    assert raised.value.what == "No model is known as 'smollm2-135n'."
+    assert raised.value.what == "The model 'smollm2-135n' is unknown."
     assert "smollm2-135m" in raised.value.why
 
 
@@ -165,7 +165,7 @@ def test_catalog_contains_the_shape_of_its_models(home: Home, kind: str) -> None
         "models--meta-llama--Llama-2-7b-hf",
         "snapshots",
     )
-    assert "shape is from tllm's catalog" in plan.describe().splitlines()[1]
+    assert "dimensions are from tllm's catalog" in plan.describe().splitlines()[1]
 
 
 @pytest.mark.usefixtures("no_hub")

@@ -288,7 +288,7 @@ def test_plan_reports_an_existing_engine(home: Home, builder: Builder, gguf: str
     assert (plan.is_built, plan.as_dict()["is_built"]) == (True, True)
     assert plan.describe().splitlines()[2:4] == [
         f"Using the existing engine: {load_model(home, 'mine').engine_path}",
-        "With --force, it is built again:",
+        "With --force, the engine is rebuilt:",
     ]
 
 
@@ -343,7 +343,7 @@ def test_folder_with_other_files_is_never_replaced(
     home: Home, builder: Builder, gguf: str, tmp_path: Path, force: bool
 ) -> None:
     photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
-    with pytest.raises(BadInput, match="photos is not empty, and is not a model repository"):
+    with pytest.raises(BadInput, match="photos is neither an empty folder nor a model repository"):
         run(home, builder, "mine", gguf, repository=RepositorySection(dir=photos), force=force)
     assert ([path.name for path in photos.iterdir()], builder.num_built) == (["cat.png"], 0)
 
@@ -407,7 +407,9 @@ def test_concurrent_import_waits_and_reuses_the_engine(
     builder.is_free.set()
     for thread in threads:
         thread.join()
-    assert messages[1][0] == "Another tllm process is importing or building mine; waiting for it …"
+    assert messages[1][0] == (
+        "Waiting for another tllm process that is importing or building mine …"
+    )
     assert (len(messages[0]), len(messages[1]), builder.num_built) == (1, 2, 1)
 
 
@@ -430,7 +432,7 @@ def test_concurrent_import_under_another_name_waits_for_the_engine(
     builder.is_free.set()
     for thread in threads:
         thread.join()
-    assert messages["two"][1] == "Another tllm process is building this engine; waiting for it …"
+    assert messages["two"][1] == "Waiting for another tllm process that is building this engine …"
     assert builder.num_built == 1
 
 
@@ -482,7 +484,7 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
     assert plan.describe().splitlines() == [
         f"engine:{tmp_path / 'engine'}: use it in place",
         "Engine kind tensorrt: engine:DIR is a TensorRT engine.",
-        "Nothing to build: the source is an engine.",
+        "The source is an engine, so nothing is built.",
     ]
 
 

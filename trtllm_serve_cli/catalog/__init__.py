@@ -1,4 +1,4 @@
-"""The model catalog, which maps model aliases (short names) to model sources.
+"""Map model aliases (short names) to model sources.
 
 The catalog is the file `models.yaml` in this package. Aliases are case-insensitive. The
 `parameters` and `gated` fields are used only by `tllm list --catalog`. Elsewhere, tllm reads these

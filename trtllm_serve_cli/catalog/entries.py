@@ -57,7 +57,7 @@ def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
             next_step="reinstall trtllm-serve-cli, or correct catalog/models.yaml in the package",
         ) from error
     if not isinstance(table, dict):
-        raise _wrong("top-level", "the catalog is not a mapping of aliases")
+        raise _invalid("The model catalog is not valid.", "the file is not a mapping of aliases")
     return MappingProxyType({str(name): _parse_entry(str(name), table[name]) for name in table})
 
 
@@ -75,20 +75,27 @@ def resolve_alias(name: str) -> CatalogEntry:
         return entry
     near = find_near_aliases(name)
     raise UnknownModel(
-        f"No model is known as {name!r}.",
-        why=f"the catalog does not contain this alias; similar aliases: {', '.join(near)}"
+        f"The model {name!r} is unknown.",
+        why=(
+            "the name is neither an imported model nor an alias in the catalog; similar aliases "
+            f"are {', '.join(near)}"
+        )
         if near
-        else "the catalog contains neither this alias nor a similar one",
-        next_step=(f"run `tllm import -m {near[0]}`" if near else "run `tllm list --catalog`")
-        + ", or import any model from the hub with `-m NAME -s hf:ORG/NAME`",
+        else "the name is neither an imported model nor an alias in the catalog",
+        next_step=(
+            f"run `tllm import -m {near[0]}`"
+            if near
+            else "run `tllm list --catalog` to list the aliases"
+        )
+        + ", or import any model from the hub with `tllm import -m NAME -s hf:ORG/NAME`",
     )
 
 
 def find_near_aliases(name: str, limit: int = 5) -> list[str]:
     """Return up to `limit` aliases that are similar to `name`, most similar first.
 
-    Aliases that only contain `name` follow the similar ones, if `name` has at least three
-    characters. Any text up to the last slash in `name` is ignored.
+    If `name` has at least three characters, aliases that contain `name` follow the similar aliases.
+    Any text up to the last slash in `name` is ignored.
     """
     query = name.lower().rpartition("/")[2]
     near = difflib.get_close_matches(query, load_catalog(), n=limit)
@@ -99,30 +106,38 @@ def find_near_aliases(name: str, limit: int = 5) -> list[str]:
 def _parse_entry(name: str, fields: Any) -> CatalogEntry:
     check_model_name(name)
     if name != name.lower():
-        raise _wrong(name, "an alias must be lowercase")
+        raise _wrong(name, "aliases must be lowercase")
     if not isinstance(fields, dict) or not set(fields) <= _FIELDS:
-        raise _wrong(name, f"the only valid fields of an entry are {', '.join(sorted(_FIELDS))}")
+        raise _wrong(
+            name,
+            "an entry must be a mapping that contains only the fields "
+            f"{', '.join(sorted(_FIELDS))}",
+        )
     source, family = fields.get("source"), fields.get("family")
     if not isinstance(source, str) or not _SOURCE.fullmatch(source):
-        raise _wrong(name, "its source must have the form hf:ORG/NAME or pypi:PKG==VER#FILE")
+        raise _wrong(name, "`source` must have the form hf:ORG/NAME or pypi:PKG==VERSION#FILE")
     if not isinstance(family, str) or not family:
-        raise _wrong(name, "its family must be a non-empty string")
+        raise _wrong(name, "`family` must be a non-empty string")
     gated = fields.get("gated", False)
     if not isinstance(gated, bool):
-        raise _wrong(name, "gated must be true or false")
+        raise _wrong(name, "`gated` must be true or false")
     return CatalogEntry(name, source, family, _parse_count(name, fields.get("parameters")), gated)
 
 
 def _parse_count(name: str, text: Any) -> int:
     count = _COUNT.fullmatch(text) if isinstance(text, str) else None
     if count is None:
-        raise _wrong(name, "its parameters must be a count, for example 135M or 6.7B")
+        raise _wrong(name, "`parameters` must be a count, for example 135M or 6.7B")
     return round(float(count[1]) * _UNITS[count[2]])
 
 
 def _wrong(name: str, why: str) -> BadInput:
+    return _invalid(f"The entry {name} in the model catalog is not valid.", why)
+
+
+def _invalid(what: str, why: str) -> BadInput:
     return BadInput(
-        f"The model catalog contains an error in the {name} entry.",
+        what,
         why=why,
         next_step="reinstall trtllm-serve-cli, or correct catalog/models.yaml in the package",
     )

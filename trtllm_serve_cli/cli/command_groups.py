@@ -102,7 +102,9 @@ class LazyGroup(SuggestingGroup):
         match args:
             case ["--install-completion" | "--show-completion" as flag, shell]:
                 if shell not in _SHELLS:
-                    what = f"'{shell}' is not one of {', '.join(_SHELLS)}."
+                    what = (
+                        f"The shell '{shell}' is not supported. Pass one of {', '.join(_SHELLS)}."
+                    )
                     raise UsageError(what, ctx)
                 call = install_callback if flag.startswith("--install") else show_callback
                 call(ctx, None, shell)  # type: ignore[arg-type]  # Typer ignores this argument
@@ -149,13 +151,13 @@ class FullSummaryGroup(SuggestingGroup):
             if reordered is None:
                 raise
             example = f"{ctx.command_path} {shlex.join(reordered)}"
-            what = f"Options follow the name of a command, for example `{example}`."
+            what = f"Options must follow the name of the command, for example `{example}`."
             raise UsageError(what, ctx) from error
 
     def _reorder(self, words: list[str]) -> list[str] | None:
-        """Return `words` after the name of a command that has the option `words[0]`, or None.
+        """Return `words` with the name of a command that has the option `words[0]` at the front.
 
-        If `words` contains the name of such a command, use this command.
+        Prefer a command that `words` contains. Return None if no command has the option.
         """
         option = words[0].partition("=")[0] if words else ""
         named = [word for word in words if word in self.commands]

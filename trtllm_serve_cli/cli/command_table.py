@@ -28,7 +28,7 @@ COMMAND_GROUPS = {
         Command(
             "build",
             "models.import_command:build_model",
-            "Fetch a model and build its engine only.",
+            "Fetch a model and build its engine, without a repository.",
         ),
         Command(
             "plan",
@@ -53,10 +53,10 @@ COMMAND_GROUPS = {
     ),
     "Serving": (
         Command("start", "server.start:start", "Start a server for imported models."),
-        Command("stop", "server.stop:stop", "Finish the requests in flight, then stop a server."),
         Command(
-            "restart", "server.restart:restart", "Stop a server and start it with the same options."
+            "stop", "server.stop:stop", "Stop a server after its requests in flight have finished."
         ),
+        Command("restart", "server.restart:restart", "Restart a server with the same options."),
         Command(
             "status",
             "server.status:status",
@@ -66,11 +66,9 @@ COMMAND_GROUPS = {
         Command(
             "gateway",
             "server.gateway:gateway",
-            "Serve an OpenAI-compatible API for servers elsewhere.",
+            "Serve an OpenAI-compatible API for existing Triton servers.",
         ),
-        Command(
-            "keys", "server.keys:keys_app", "Manage the API keys of the OpenAI-compatible API."
-        ),
+        Command("keys", "server.keys:keys_app", "Manage API keys for the OpenAI-compatible API."),
         Command("load", "server.load:load", "Load a model into a running server."),
         Command("unload", "server.load:unload", "Unload a model from a running server."),
     ),

@@ -19,18 +19,22 @@ from trtllm_serve_cli.cli.shared import output, streams
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED, PIPE_CLOSED, USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
-# Error codes of disk errors that the user can fix. `_describe_os_error` also handles paths that are
-# too long and a current folder that does not exist. Any other `OSError` is treated as a bug.
-_DISK_ERRORS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EIO,
-    errno.ESTALE,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-)
+_FREE_SPACE = "free disk space, or set TLLM_HOME to a folder on another disk"
+_CHECK_DISK = "check the disk or network file system, or set TLLM_HOME to a folder on another disk"
+_GET_ACCESS = "correct the permissions, or set TLLM_HOME to a folder that you can write to"
+# Maps the error codes of disk errors that the user can fix to the next step. `_describe_os_error`
+# also handles paths that are too long and a current folder that does not exist. Any other `OSError`
+# is treated as a bug.
+_DISK_ERRORS = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EIO: _CHECK_DISK,
+    errno.ESTALE: _CHECK_DISK,
+    errno.EACCES: _GET_ACCESS,
+    errno.EPERM: _GET_ACCESS,
+    errno.EROFS: "set TLLM_HOME to a folder that you can write to",
+    errno.ENOTDIR: "correct the path, in which a parent is a file instead of a folder",
+}
 
 app = typer.Typer(
     name="tllm",
@@ -67,24 +71,24 @@ def _describe_os_error(error: OSError) -> TllmError | None:
     """Return the error for the user, or None if the cause is a bug."""
     if error.errno == errno.ENOENT and not _has_working_folder():
         return TllmError(
-            "The current folder does not exist.",
-            why="it was deleted or moved after the shell changed to it",
-            next_step="change to an existing folder with cd, and run the command again",
+            "The current folder no longer exists.",
+            why="the folder was deleted or moved after the shell entered it",
+            next_step="change to an existing folder, for example with `cd ~`, then run the "
+            "command again",
         )
     if error.errno == errno.ENAMETOOLONG:
         path = str(error.filename)
         return TllmError(
-            "A path is too long.",
+            "The path is too long.",
             why=f"{path[:80]}… has {len(path)} characters",
-            next_step="shorten the path or the names in the path",
+            next_step="use a shorter path with shorter file names",
         )
     if error.errno not in _DISK_ERRORS:
         return None
-    where = f" ({error.filename})" if error.filename else ""
     return TllmError(
-        f"A file could not be read or written{where}.",
+        f"{error.filename or 'A file'} could not be read or written.",
         why=error.strerror or str(error),
-        next_step="free disk space, fix the permissions, or set TLLM_HOME to another folder",
+        next_step=_DISK_ERRORS[error.errno],
     )
 
 

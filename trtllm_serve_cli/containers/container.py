@@ -1,8 +1,8 @@
 """Build the docker or podman command that runs another command in a container.
 
 The docker or podman command is based on the one in the README.md of
-triton-inference-server/tensorrtllm_backend for Triton's TensorRT-LLM image. Both use the host's
-network, 2 GiB of shared memory and the same ulimits. Comments in this module explain the
+triton-inference-server/tensorrtllm_backend for Triton's TensorRT-LLM image. Both commands use the
+host's network, 2 GiB of shared memory and the same ulimits. Comments in this module explain the
 differences.
 """
 
@@ -203,9 +203,10 @@ def check_mounts(folders: Iterable[Path]) -> None:
         if ":" in str(folder):
             raise BadInput(
                 f"{folder} cannot be mounted into a container.",
-                why="docker and podman use colons to separate the parts of a mount",
-                next_step="move the folder to a path without a colon, and set TLLM_HOME (models) "
-                "or ENGINE_DEST_PATH (engines) to the new path",
+                why="the path contains a colon, which docker and podman use to separate the "
+                "parts of a mount",
+                next_step="move the folder to a path without a colon, then set TLLM_HOME "
+                "(models) or ENGINE_DEST_PATH (engines) to the new path",
             )
 
 
@@ -213,13 +214,13 @@ def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
     """Return the error to raise if the container engine's containers cannot use GPUs."""
     if engine == "podman":
         return MissingPart(
-            f"podman cannot provide a GPU for {subject}.",
+            f"podman cannot provide GPUs for {subject}.",
             why="/etc/cdi and /var/run/cdi contain no CDI specification for NVIDIA GPUs",
-            next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT}), then run "
-            "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
+            next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT}), then run `sudo "
+            "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
         )
     return MissingPart(
-        f"docker cannot provide a GPU for {subject}.",
+        f"docker cannot provide GPUs for {subject}.",
         why="the NVIDIA Container Toolkit is not installed",
         next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT})",
     )

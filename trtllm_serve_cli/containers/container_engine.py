@@ -39,11 +39,11 @@ _PULL_FAILURES = (
     (
         r"manifest unknown|not found|\b404\b|does not exist",
         "the registry does not contain this image",
-        "check the image's name and tag, and pass them with --image",
+        "pass the name and tag of an existing image with --image",
     ),
     (
         r"no space left on device",
-        "the disk for images is full",
+        "the disk that stores container images is full",
         "run `{engine} system df` to show the disk usage, and `{engine} image prune` to free space",
     ),
     (
@@ -53,8 +53,8 @@ _PULL_FAILURES = (
     ),
     (
         r"short-name",
-        "podman requires the registry in the image's name",
-        "add the registry to the name, for example --image docker.io/{image}",
+        "the image name does not contain a registry, which podman requires",
+        "add the registry to the image name, for example --image docker.io/{image}",
     ),
 )
 
@@ -62,9 +62,10 @@ _PULL_FAILURES = (
 def find_container_host(
     preferred: ContainerEngine | None, environ: Mapping[str, str] = os.environ
 ) -> ContainerHost:
-    """Return the `preferred` engine or, by default, the first working one of docker and podman.
+    """Return the host with the `preferred` engine or, by default, with docker or podman.
 
-    Raise `MissingPart` if the preferred engine does not work, or if no engine works.
+    Docker takes precedence over podman if both work. Raise `MissingPart` if the preferred engine
+    does not work, or if no engine works.
     """
     reasons: dict[str, str] = {}
     for engine in (preferred,) if preferred else ENGINES:
@@ -156,14 +157,14 @@ def explain_pull(container: Container, output: str) -> MissingPart:
         "account": account,
         "image": container.image,
     }
-    why, next_step = "", "run `{engine} pull {image}` to show the whole output"
+    why, next_step = "", "run `{engine} pull {image}` to show the full output"
     for pattern, meaning, fix in _PULL_FAILURES:
         if re.search(pattern, output, re.IGNORECASE):
             why, next_step = f"{meaning.format(**names)}: ", fix
             break
     return MissingPart(
         f"The image {container.image} could not be pulled.",
-        why=f"{why}{_last_line(output) or 'the engine did not report a reason'}",
+        why=f"{why}{_last_line(output) or f'{container.engine} did not report a reason'}",
         next_step=next_step.format(**names),
     )
 
@@ -183,9 +184,8 @@ def find_first_process(container: Container) -> int | None:
 
 
 def _may_raise_limits() -> bool:
-    if (
-        sys.platform != "linux"
-    ):  # Outside Linux, podman runs in a virtual machine with its own limits.
+    # Outside Linux, podman runs in a virtual machine with its own limits.
+    if sys.platform != "linux":
         return True
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)

@@ -51,7 +51,7 @@ def read_declaration(path: Path) -> Declaration:
         raise BadInput(
             f"{path} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="pass the path of a tllm.yaml file with -f FILE",
+            next_step="pass the path of a readable tllm.yaml file with -f FILE",
         ) from error
     return parse_declaration(text, where=str(path), folder=path.absolute().parent)
 
@@ -178,8 +178,8 @@ def _inconsistent_setting(repository: OpenRepository, setting: Setting) -> BadIn
     return BadInput(
         f"{name} has different values in the models of {repository.name}.",
         why=(
-            "a tllm.yaml file can set only one value for all models of the repository, but the "
-            f"values are {values}"
+            "a tllm.yaml file sets one value for all models of a repository, but the values are "
+            f"{values}"
         ),
         next_step=(
             f"set the same value in all models with `tllm set {repository.target} {name}=VALUE`"

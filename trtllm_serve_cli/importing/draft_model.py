@@ -24,9 +24,9 @@ def with_draft_model(declaration: Declaration, name: str, home: Home) -> Declara
         kinds = [kind for kind in kind_names() if find_kind(kind).serving.draft_parameter]
         raise BadInput(
             f"{name} cannot be a draft model.",
-            why=f"its engine kind is {draft.engine_kind}, and draft models are supported only by "
-            f"{' and '.join(kinds)}",
-            next_step=f"import {name} again with --engine {' or --engine '.join(kinds)}",
+            why=f"the engine kind of {name} is {draft.engine_kind}, but only "
+            f"{' and '.join(kinds)} engines can be draft models",
+            next_step=f"import {name} again with `tllm import -m {name} --engine {kinds[0]}`",
         )
     declaration = override(
         declaration, {"repository": {"parameters": {parameter: str(draft.engine_path)}}}
@@ -38,8 +38,8 @@ def with_draft_model(declaration: Declaration, name: str, home: Home) -> Declara
     if requested != draft.engine_kind:
         raise BadInput(
             f"{name} cannot be the draft model of {declaration.model.name}.",
-            why=f"its engine kind is {draft.engine_kind}, not {requested}",
-            next_step=f"import {name} with --engine {requested}, or choose --engine "
-            f"{draft.engine_kind}",
+            why=f"the engine kind of {name} is {draft.engine_kind}, not {requested}",
+            next_step=f"import {name} again with `tllm import -m {name} --engine {requested}`, or "
+            f"pass --engine {draft.engine_kind} for {declaration.model.name}",
         )
     return declaration

@@ -54,21 +54,22 @@ def check_mode(declaration: Declaration, kind: str) -> None:
             raise BadInput(
                 f"tllm does not build {kind} engines in a container.",
                 why=f"--mode container applies only to {UPSTREAM} engines",
-                next_step=f"omit --mode, or add --engine {UPSTREAM}",
+                next_step=f"omit --mode container, or pass --engine {UPSTREAM}",
             )
         return
     for name in ("image", "container_engine", "gpus", "examples"):
         if getattr(engine, name) is not None:
+            option = f"--{name.replace('_', '-')}"
             raise BadInput(
-                f"--{name.replace('_', '-')} applies only to builds in a container.",
-                next_step="omit the option, or add --mode container",
+                f"{option} applies only to builds in a container.",
+                next_step=f"omit {option}, or add --mode container",
             )
 
 
 def find_path_problem(declaration: Declaration, home: Home) -> BadInput | None:
-    """Return the error with which `tllm start` refuses the folders of the import, or `None`.
+    """Return the error that `tllm start` would raise for the import's folders, or `None`.
 
-    A container or `tllm infer --no-server` may still be able to use the model.
+    Servers in a container and `tllm infer --no-server` may still be able to use the model.
     """
     repository = declaration.repository.dir or home.models
     try:

@@ -131,8 +131,8 @@ class ImportPlan:
         lines = [self.fetch.description]
         if self.is_from_catalog:
             lines.append(
-                "The model's shape is from tllm's catalog, because config.json cannot be "
-                "downloaded. COMMIT stands for the commit to download."
+                "The model's dimensions are from tllm's catalog, because config.json could not "
+                "be downloaded. COMMIT is a placeholder for the commit to download."
             )
         lines.append(self.choice.reason)
         if missing := self.missing:
@@ -140,15 +140,15 @@ class ImportPlan:
         if self.path_problem:
             lines.append(describe_path_problem(self.path_problem))
         if isinstance(self.source, EngineSource):
-            lines.append("Nothing to build: the source is an engine.")
+            lines.append("The source is an engine, so nothing is built.")
         elif sentence := find_kind(self.choice.kind).building.no_build_reason:
             lines.append(sentence)
             lines += self.build.describe().splitlines() if self.build else ()
         elif self.build is None:
-            lines.append("The build is planned after the checkpoint has been downloaded.")
+            lines.append("The build is planned after the checkpoint is downloaded.")
         elif self.is_built:
             lines.append(f"Using the existing engine: {self.build.engine_dir}")
-            lines.append("With --force, it is built again:")
+            lines.append("With --force, the engine is rebuilt:")
             lines.append(self.build.describe())
         else:
             lines.append(self.build.describe())
@@ -363,7 +363,10 @@ def _choose_kind(
             isinstance(source, CheckpointSource) and source.format in native.building.formats
         )
         if is_readable:
-            why = f"Engine kind {native.name}: the {layout} layout is for its Triton backend."
+            why = (
+                f"Engine kind {native.name}: the {layout} layout uses the Triton backend of "
+                "this kind."
+            )
             return EngineChoice(native.name, why)
     try:
         choice = choose_engine_kind(
@@ -387,7 +390,7 @@ def _choose_for_engine_source(source: EngineSource, requested: str) -> EngineCho
     if requested not in (AUTO, name):
         raise BadInput(
             f"{source} cannot be used with --engine {requested}.",
-            why="a source of the form engine:DIR is a TensorRT engine",
+            why="engine:DIR is the source of an existing TensorRT engine",
             next_step="omit --engine, or pass a checkpoint with -s hf:ORG/NAME",
         )
     return EngineChoice(name, f"Engine kind {name}: engine:DIR is a TensorRT engine.")

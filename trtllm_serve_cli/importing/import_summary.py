@@ -32,8 +32,8 @@ def describe_serving(
         yield f"Limits{origin}: {limits}"
     if _can_convert_to_fp8(repository, quantization, card):
         yield (
-            "This GPU supports FP8. To use it, import the model with --quantization fp8. "
-            f"`tllm plan -m {shlex.quote(repository.name)}` estimates the effect."
+            "This GPU supports FP8. To use FP8, import the model again with --quantization fp8. "
+            f"To estimate the effect, run `tllm plan -m {shlex.quote(repository.name)}`."
         )
 
 

@@ -206,7 +206,7 @@ def _obtain_engine(
     planned = plan_engine(request, declaration, home)
     with hold_lock(
         lock_of(home, planned.engine_dir, planned.fingerprint),
-        lambda: display.notify("Another tllm process is building this engine; waiting for it …"),
+        lambda: display.notify("Waiting for another tllm process that is building this engine …"),
     ):
         # Choose the folder again, because another process may have built the same engine under
         # another model name.
@@ -222,9 +222,9 @@ def _check_replaceable(repository: Path) -> None:
         return
     if not repository.is_dir() or any(repository.iterdir()):
         raise BadInput(
-            f"{repository} is not empty, and is not a model repository created by tllm.",
-            why="the import would delete all files in this folder",
-            next_step="move the files elsewhere, or choose another folder with --repo DIR",
+            f"{repository} is neither an empty folder nor a model repository created by tllm.",
+            why="the import would delete everything at this path",
+            next_step="move the existing files elsewhere, or choose another folder with --repo DIR",
         )
 
 
@@ -258,5 +258,5 @@ def hold_import_lock(home: Home, name: str, notify: Notify) -> AbstractContextMa
     """
     return hold_lock(
         home.locks / f"{name}.lock",
-        lambda: notify(f"Another tllm process is importing or building {name}; waiting for it …"),
+        lambda: notify(f"Waiting for another tllm process that is importing or building {name} …"),
     )

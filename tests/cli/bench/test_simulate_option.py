@@ -113,7 +113,8 @@ def test_conversations_and_prefixes_are_simulated(timing: Path) -> None:
 def test_server_options_are_wrong_usage(timing: Path, words: tuple[str, ...]) -> None:
     result = simulate(timing, *words)
     assert result.exit_code == 2
-    assert f"--simulate does not use a server. Omit {words[0]}." in " ".join(result.stderr.split())
+    lines = " ".join(result.stderr.replace("│", " ").split())
+    assert f"Omit the options that require a server: {words[0]}." in lines
 
 
 def test_more_replicas_have_a_shorter_ttft(timing: Path) -> None:
@@ -280,8 +281,8 @@ def test_disk_that_fills_during_the_benchmark_keeps_the_figures(
     assert str(result.exception) == (
         "The result files could not be written.\n"
         "Why: No space left on device (/data/result)\n"
-        "Next: copy the result above; before the next benchmark, free disk space, or choose "
-        "another folder"
+        "Next: copy the result above, then free disk space or choose another folder before the "
+        "next benchmark"
     )
 
 

@@ -71,7 +71,7 @@ def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--num-requests", "2", "--duration", "2"), "cannot be combined"),
+        (("--num-requests", "2", "--duration", "2"), "cannot be used together"),
         (("--duration", "2"), "--duration requires --request-rate or --concurrency"),
         (("--ramp", "2"), "--ramp requires --request-rate or --concurrency"),
         (("--duration", "0"), "not a finite number above 0"),
@@ -87,7 +87,7 @@ def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
         (("--arrival", "constant"), "--arrival requires --request-rate"),
         (("--request-rate", "2", "--burstiness", "2"), "--burstiness requires --arrival gamma"),
         (("--num-requests", "0"), "Invalid value"),
-        (("--workers", "100000"), "100000 is above"),
+        (("--workers", "100000"), "100000 exceeds the number of CPU cores"),
         (("--input-mean", "0"), "Invalid value"),
         (("--seed", "-1"), "Invalid value"),
     ],
@@ -157,7 +157,7 @@ def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
         result = _bench("-u", address, "--concurrency", "1", "--warmup", "0", *SMALL)
     assert result.exit_code == 130
     assert "Interrupted requests" in result.stdout
-    assert "The results are partial" in result.stderr
+    assert "so the results are partial" in result.stderr
 
 
 def test_bench_describes_the_load(server: FakeTriton) -> None:
@@ -484,8 +484,8 @@ def test_sweep_with_some_failed_requests_succeeds() -> None:
     [
         ((), "A sweep requires several loads"),
         (("--concurrency", "4"), "A sweep requires several loads"),
-        (("--concurrency", "4,x"), "The value '4,x' for --concurrency is not"),
-        (("--concurrency", "1.5,2"), "The value '1.5,2' for --concurrency is not"),
+        (("--concurrency", "4,x"), "The value '4,x' of --concurrency is not"),
+        (("--concurrency", "1.5,2"), "The value '1.5,2' of --concurrency is not"),
         (("--request-rate", "1,0"), "--request-rate contains an invalid number: 0 is not"),
         (("--request-rate", "1,inf"), "--request-rate contains an invalid number: inf is not"),
     ],
@@ -510,10 +510,10 @@ def test_search_finds_a_rate_and_writes_its_probes(server: FakeTriton, tmp_path:
 
 def test_search_reports_that_the_lowest_rate_fails() -> None:
     measured = Measured("ttft:p95<500ms", 500, None, (None, None), False, True)
-    with pytest.raises(CheckFailed, match="misses an objective at the lowest rate, 2/s") as failed:
+    with pytest.raises(CheckFailed, match="missed an objective at the lowest rate") as failed:
         check_rate_found(conclude([Probe(2.0, 1, (measured,))], None))
     assert failed.value.why == (
-        "ttft:p95<500ms was missed, because too many requests failed or none has this metric"
+        "ttft:p95<500ms was missed, because the metric is missing or too many requests failed"
     )
     assert "--min-rate 0.2" in failed.value.next_step
 

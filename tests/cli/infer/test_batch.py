@@ -43,7 +43,7 @@ def _write(folder: Path, *lines: str) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "requires --batch FILE"),
+        ({}, "requires --batch\\. Add --batch FILE"),
         ({"batch": Path("p.txt"), "interface": "http"}, "requires gRPC"),
         ({"batch": Path("p.txt"), "no_server": True}, "requires a server"),
     ],

@@ -208,10 +208,10 @@ def test_unstreamed_response_over_http_uses_a_stream(triton: FakeTriton, run: Ru
 @pytest.mark.parametrize(
     ("interface", "is_streamed", "message"),
     [
-        ("grpc", True, "Cancelled on the server now."),
-        ("grpc", False, "Cancelled on the server now."),
-        ("http", True, "Cancelled on the server now."),
-        ("http", False, "Disconnected now. The server still finishes the request."),
+        ("grpc", True, "Cancelled now."),
+        ("grpc", False, "Cancelled now."),
+        ("http", True, "Cancelled now."),
+        ("http", False, "Disconnected now. The server still completes the request"),
     ],
 )
 def test_description_of_a_cancellation(
@@ -363,7 +363,7 @@ def test_several_models_require_a_name(
     monkeypatch.setattr(running_servers, "find_running", lambda home, model: running)
     code, _, err = run("go")
     assert code == 3
-    assert "the server's models are demo, llama" in err and "tllm infer -m demo" in err
+    assert "the server's models are demo, llama" in err and "for example -m demo" in err
 
 
 def test_batch_prints_responses_in_the_order_of_the_file(
@@ -400,7 +400,7 @@ def test_batch_continues_after_a_failed_line_and_exits_with_3(triton: FakeTriton
     prompts = b"echo:a\nrefuse\necho:c\n"
     code, out, err = run("--batch", "-", "-u", triton.endpoint.grpc, stdin=prompts)
     answers = [json.loads(line) for line in out.splitlines()]
-    assert (code, err) == (3, '1 of 3 lines failed: see "error" in the output.\n')
+    assert (code, err) == (3, '1 of 3 lines failed. See the field "error" in the output.\n')
     assert [a.get("text_output") for a in answers] == ["a", None, "c"]
     assert "max_tokens must be at least 1" in answers[1]["error"]
 

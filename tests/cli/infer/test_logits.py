@@ -27,9 +27,9 @@ def test_only_logits_with_a_file_are_requested(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "has_prompt", "message"),
     [
-        ({"interface": "http"}, True, "Logits require gRPC"),
-        ({"batch": Path("prompts.txt")}, False, "Logits require a single PROMPT"),
-        ({}, False, "Logits require a single PROMPT"),
+        ({"interface": "http"}, True, "requires gRPC"),
+        ({"batch": Path("prompts.txt")}, False, "requires a single prompt"),
+        ({}, False, "requires a single prompt"),
     ],
 )
 def test_logits_need_one_prompt_over_grpc(

@@ -41,7 +41,7 @@ def test_unknown_model_is_refused_before_any_step(tllm: Tllm) -> None:
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [((), "No model was specified."), (("demo", "What", "is"), "Put it in quotes.")],
+    [((), "No model was specified."), (("demo", "What", "is"), "Put the prompt in quotes.")],
 )
 def test_wrong_usage(tllm: Tllm, words: tuple[str, ...], message: str) -> None:
     code, out, err = tllm("run", *words)

@@ -76,7 +76,7 @@ def test_run_waits_for_commands_that_import_and_start_the_model(
 
         def notify(text: str) -> None:
             notices.append(text)
-            if "waiting for it" in text:
+            if text.startswith("Waiting for"):
                 held.pop(0).release()
                 add_model_without_gateway(home)
 
@@ -84,7 +84,7 @@ def test_run_waits_for_commands_that_import_and_start_the_model(
         code, out, _ = tllm("run", "m", "go", "-s", "hf:o/m", *port_option())
     assert (code, bool(out)) == (0, True)
     assert notices[:3] == [
-        "Another tllm process is starting m; waiting for it …",
-        "Another tllm process is importing or building m; waiting for it …",
-        "Another tllm process is starting m; waiting for it …",
+        "Waiting for another tllm process that is starting m …",
+        "Waiting for another tllm process that is importing or building m …",
+        "Waiting for another tllm process that is starting m …",
     ]

@@ -31,13 +31,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("options", "request_values", "has_prompt", "message"),
     [
-        ({"interface": "http"}, {}, True, "require gRPC"),
-        ({"batch": Path("prompts.txt")}, {}, False, "require a single PROMPT"),
-        ({}, {}, False, "require a single PROMPT"),
-        ({"context_logits": Path("c.npy")}, {}, True, "cannot be requested together"),
-        ({}, {"lora_name": "a"}, True, "shown for a request with --lora"),
-        ({}, {"stop_after_ms": 5}, True, "shown for a request with --stop-after-ms"),
-        ({}, {"num_draft_tokens": 5}, True, "shown for a request with --num-draft-tokens"),
+        ({"interface": "http"}, {}, True, "requires gRPC"),
+        ({"batch": Path("prompts.txt")}, {}, False, "requires a single prompt"),
+        ({}, {}, False, "requires a single prompt"),
+        ({"context_logits": Path("c.npy")}, {}, True, "cannot be used with --context-logits"),
+        ({}, {"lora_name": "a"}, True, "--show-tokens cannot be used with --lora"),
+        ({}, {"stop_after_ms": 5}, True, "--show-tokens cannot be used with --stop-after-ms"),
+        ({}, {"num_draft_tokens": 5}, True, "--show-tokens cannot be used with --num-draft-tokens"),
     ],
 )
 def test_unsupported_options_are_usage_errors(

@@ -130,7 +130,7 @@ def test_wrong_usage_exits_with_2(
 
 def test_options_of_export_must_follow_it(run: Run) -> None:
     err = run("-u", "a:1", "export", "prometheus", "-o", "x")[2]
-    assert "Put the options of `export` after the word `export`." in err
+    assert "Put the options after `tllm metrics export`." in err
 
 
 def test_since_a_saved_page_shows_rates(triton: FakeTriton, run: Run, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def model(tmp_path: Path) -> str:
     [
         (
             ("import", "-m", "demo-135n"),
-            ["Error: No model is known as 'demo-135n'."],
+            ["Error: The model 'demo-135n' is unknown."],
         ),
         (
             ("import", "-m", "a/b"),
@@ -171,7 +171,7 @@ def test_launch_number_out_of_range_is_refused_from_every_source(
 
 def test_unknown_alias_lists_near_matches(tllm: Tllm) -> None:
     code, _, err = tllm("import", "-m", "smollm2-135n")
-    assert (code, "similar aliases: smollm2-135m" in err) == (3, True)
+    assert (code, "similar aliases are smollm2-135m" in err) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,10 @@ def test_taken_name_is_refused(tllm: Tllm, model: str) -> None:
 
 @pytest.mark.parametrize(
     ("option", "what"),
-    [("--repo", "is not empty, and is not a model repository"), ("--engine-dir", "contains ")],
+    [
+        ("--repo", "is neither an empty folder nor a model repository"),
+        ("--engine-dir", "contains "),
+    ],
 )
 def test_folder_of_the_user_is_not_replaced(
     tllm: Tllm, model: str, tmp_path: Path, option: str, what: str
@@ -223,7 +226,7 @@ def test_folder_of_the_user_is_not_replaced(
     assert f"Error: {photos} {what}" in err
 
 
-@pytest.mark.parametrize(("command", "last"), [("import", "Render the"), ("build", "Do not rend")])
+@pytest.mark.parametrize(("command", "last"), [("import", "Render the"), ("build", "No model rep")])
 def test_dry_run_prints_the_plan_and_writes_nothing(
     tllm: Tllm, home_folder: Path, model: str, command: str, last: str
 ) -> None:

@@ -131,7 +131,8 @@ def test_remove_names_what_it_deletes_and_asks(
     code, _, err = tllm("remove", "a", stdin=f"{answer}\n", is_terminal=True)
     assert (code, names(home)) == (0, left)
     question = re.match(
-        r"These will be deleted:\n  (\S+)  \(.+\)\n  (\S+)  \(.+\)\nContinue\? \[y/N\]:", err
+        r"The following will be deleted:\n  (\S+)  \(.+\)\n  (\S+)  \(.+\)\nContinue\? \[y/N\]:",
+        err,
     )
     assert question and question.groups() == (str(model.path), str(model.engine_path))
     assert last in err
@@ -148,7 +149,7 @@ def test_engine_in_use_is_kept_and_reported(tllm: Tllm, home: Home, tmp_path: Pa
     model = add_model(home, "a")
     add_model(home, "b", model.engine_path)
     _, _, err = tllm("remove", "a", "--yes")
-    assert "\nKept the engine a, used by b.\n" in err
+    assert "\nKept the engine a, which is used by b.\n" in err
     assert model.engine_path.exists()
 
 
@@ -167,8 +168,8 @@ def test_remove_engines_frees_what_nothing_uses(tllm: Tllm, home: Home) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ((), "Pass a model name, --all or --engines."),
-        (("a", "--all"), "A model name and --all cannot be used together."),
+        ((), "Pass NAME, --all or --engines."),
+        (("a", "--all"), "NAME and --all cannot be used together."),
     ],
 )
 def test_remove_requires_a_model(tllm: Tllm, words: tuple[str, ...], error: str) -> None:
@@ -207,7 +208,7 @@ def test_engines_are_listed_with_what_uses_them(tllm: Tllm, home: Home) -> None:
     code, out, err = tllm("list", "--engines")
     assert (code, err) == (
         0,
-        "Next: tllm remove --engines deletes unused engines and partial builds\n",
+        "Next: run `tllm remove --engines` to delete unused engines and partial builds\n",
     )
     assert [
         word for word in ("mine-f2", "as in the GGUF", "tp=2", "(unused)") if word not in out
@@ -234,8 +235,8 @@ def test_remove_without_a_terminal_requires_yes(tllm: Tllm, home: Home) -> None:
     assert (code, out, names(home)) == (3, "", ["a"])
     assert err.endswith(
         "Error: Nothing was deleted.\n"
-        "  Why: stdin is not a terminal, so you cannot confirm the deletion\n"
-        " Next: confirm the deletion with --yes\n"
+        "  Why: stdin is not a terminal, so the deletion cannot be confirmed\n"
+        " Next: pass --yes to delete without confirmation\n"
     )
 
 
@@ -255,5 +256,5 @@ def test_served_model_is_not_removed(tllm: Tllm, home: Home) -> None:
     write_state(plan.directory, describe_supervisor("ready"))
     assert tllm("remove", "m", "--yes") == (
         3, "", "Error: m was not removed.\n  Why: a running server uses the model repository\n"
-        " Next: stop the server with `tllm stop -m m`\n",
+        " Next: stop the server with `tllm stop -m m`, then remove the model\n",
     )  # fmt: skip

@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Path:
 def test_convert_writes_both_files(tllm: Tllm, tmp_path: Path, source: Path) -> None:
     code, out, err = tllm("lora", "convert", str(source), str(tmp_path / "out"))
     assert (code, out) == (0, "")
-    assert err.endswith("out: q_proj of 2 layers; adapter size 2; 0.0 MB of float16.\n")
+    assert err.endswith("out: q_proj in 2 layers; adapter size 2; 0.0 MB of float16 weights.\n")
     names = sorted(each.name for each in (tmp_path / "out").iterdir())
     assert names == ["model.lora_config.npy", "model.lora_weights.npy"]
 
@@ -50,7 +50,7 @@ def test_adapter_is_fetched_from_the_hub(
     with serve(FakeHub(files, repository="acme/adapter")) as fake:
         monkeypatch.setenv("HF_ENDPOINT", fake.url)
         code, _, err = tllm("lora", "convert", "hf:acme/adapter", str(tmp_path / "out"))
-    assert (code, "q_proj of 2 layers" in err) == (0, True)
+    assert (code, "q_proj in 2 layers" in err) == (0, True)
 
 
 def test_repository_without_an_adapter_is_refused(

@@ -151,7 +151,7 @@ def test_set_names_the_server_to_restart(tllm: Tllm, home: Home) -> None:
         ),
         (("set", "a"), "Error: No parameter was specified."),
         (("set", "b", "max_beam_width=2"), "Error: No model named 'b' has been imported."),
-        (("show", "a", "--repo", "x"), "Error: a and --repo x cannot be used together."),
+        (("show", "a", "--repo", "x"), "Error: The name a and --repo x cannot be used together."),
         (("validate", "--repo", "/nowhere"), "Error: /nowhere is not a model repository."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -206,7 +206,7 @@ def test_copy_of_upstreams_repository_is_shown_and_changed(
         0, [["max_beam_width", "tensorrt_llm", "not", "filled", "2"]],
     )  # fmt: skip
     assert (
-        "max_beam_width = 2  (from the file)\n"
+        "max_beam_width = 2  (edited in the repository)\n"
         "    Maximum beam width of a request. Since TensorRT-LLM 0.6.\n"
     ) in tllm("show", "--repo", copy)[1]
 

@@ -62,7 +62,7 @@ def test_output_fits_80_columns(tllm: Tllm) -> None:
         "local:m (LlamaForCausalLM)",
         "  8.03 billion parameters; bfloat16",
         "  131,072 bytes of KV cache per token (bfloat16)",
-        "h200: 140.4 GiB, 4.8 TB/s, 989 TFLOP/s; sequences of 1024 tokens in, 256 out",
+        "h200: 140.4 GiB, 4.8 TB/s, 989 TFLOP/s; 1024 prompt tokens, 256 response tokens",
     ]
     assert [line.split() for line in out.splitlines() if line.startswith(("1 ", "2 "))] == [
         ["1", "1", "1", "15.0", "109.7", "702", "284", "7,998"],
@@ -95,7 +95,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
     code, out, _ = tllm("plan", "-s", "local:m", "--gpu", "h100", "--tp", "8")
     assert code == 0
     assert "too large" in out
-    assert "The model requires 16 GPUs (--tp 8 --pp 2), but the plan has 8." in out
+    assert "The model requires 16 GPUs (--tp 8 --pp 2), but the maximum is 8." in out
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
         ("-s local:m --gpu h2000", "'h2000' is not a supported GPU."),
         ("-s local:m", "No NVIDIA GPU was found on this machine."),
         ("--gpu h200", "No model was specified."),
-        ("-m no-such --gpu h200", "No model is known as 'no-such'."),
+        ("-m no-such --gpu h200", "The model 'no-such' is unknown."),
         (f"-m {'x' * 300} --gpu h200", "is not a valid model name."),
         ("-s engine:e --gpu h200", "is an engine, but `tllm plan` supports only checkpoints."),
         ("-s local:m --gpu h200 --revision main", "local:m does not support revisions."),

@@ -57,7 +57,7 @@ def test_submitted_job_is_followed(tllm: Tllm, home: Home) -> None:
     assert tllm("deploy", "slurm", "--submit") == (
         0,
         "",
-        f"Submitted Slurm job 42; its files are in {directory}\nNext: tllm status\n",
+        f"Submitted Slurm job 42. The files of the job are in {directory}\nNext: tllm status\n",
     )
     assert tllm("status") == (
         0,
@@ -104,7 +104,7 @@ def test_job_is_unknown_while_slurm_is_unreachable(tllm: Tllm, home: Home, tmp_p
 def test_stop_removes_an_ended_job_from_the_list(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     tllm("deploy", "slurm", "--submit")
     set_output(tmp_path, squeue="FAILED|NonZeroExitCode", scancel="error: must not run")
-    assert "  Next: tllm stop removes it from this list\n" in tllm("status")[1]
+    assert "  Next: run `tllm stop` to remove the job from this list\n" in tllm("status")[1]
     code, _, err = tllm("infer", "Hello")
     assert (code, "then run `tllm deploy slurm -m m --submit`" in err) == (3, True)
     assert tllm("stop") == (0, "", "Slurm job 42 had already ended.\n")
@@ -139,12 +139,12 @@ def test_pods_serve_the_openai_api_with_an_image(tllm: Tllm) -> None:
     command = ("deploy", "k8s", "--image", "mine:1")
     code, out, err = tllm(*command)
     assert (code, "gateway" in out) == (0, False)
-    assert err.endswith("To serve it, pass an image with --openai-image.\n")
+    assert err.endswith("To serve the API, pass an image that contains tllm with --openai-image.\n")
     options = ("--openai-image", "tllm:1", "--openai-port", "9100", "--openai-keys-secret", "keys")
     code, out, err = tllm(*command, "-n", "llm", *options, "--openai-auth", "on")
     assert (code, err) == (
         0,
-        "OpenAI-compatible API: kubectl -n llm port-forward service/tllm-m 9100; then "
+        "OpenAI-compatible API: run `kubectl -n llm port-forward service/tllm-m 9100`, then use "
         "http://127.0.0.1:9100/v1\n",
     )
     config_map, *_ = yaml.safe_load_all(out)
@@ -208,7 +208,7 @@ def test_output_file_and_submit_exclude_each_other(tllm: Tllm, home: Home, tmp_p
     code, out, err = tllm("deploy", "slurm", "--submit", "-o", str(file))
     assert (code, out, "cannot be used with --submit" in err, file.exists()) == (2, "", True, False)
     code, out, err = tllm("deploy", "slurm", "--json")
-    assert (code, out, "Only --submit supports JSON" in err) == (2, "", True)
+    assert (code, out, "--json requires --submit" in err) == (2, "", True)
     assert not home.servers.exists()
 
 

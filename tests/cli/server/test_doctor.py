@@ -31,7 +31,7 @@ def tllm(
 
 def test_problem_is_shown_with_its_fix_and_exits_with_3(tllm: Tllm, tmp_path: Path) -> None:
     code, out, err = tllm("doctor")
-    assert (code, "Problems to fix before a server can run here: " in err) == (3, True)
+    assert (code, "problems to fix before a server can run on this machine: " in err) == (3, True)
     assert out.splitlines()[:2] == [
         f"PROBLEM  Triton           {tmp_path}/tritonserver does not start: no libb64",
         "                          → reinstall this Triton, or remove it and run pip install "

@@ -69,7 +69,7 @@ def test_tls_files_that_cannot_be_used_are_rejected(tllm: Tllm, tmp_path: Path) 
         (("--openai-cert", str(ca)), "requires a certificate and a private key"),
         (("--openai-cert", str(ca), "--openai-key", str(ca)), "cannot be used for TLS"),
         (("-u", "grpcs://gpu1:8001", "--tls-ca", str(key)), "cannot be used as a CA certificate"),
-        (("-u", "gpu1:8001", "--tls-ca", str(ca)), "--tls-ca requires a gRPC address with TLS"),
+        (("-u", "gpu1:8001", "--tls-ca", str(ca)), "--tls-ca requires a server address"),
     ):
         code, _, err = tllm("gateway", "--dry-run", *words)
         assert (code, message in err) == (3, True), err
@@ -95,9 +95,9 @@ def test_port_of_the_wrong_interface_is_rejected(tllm: Tllm) -> None:
     with FakeTriton() as triton:
         grpc, http = triton.endpoint.grpc, triton.endpoint.http
         code, _, err = tllm("gateway", port, "-u", http)
-        assert (code, f"{http} does not serve gRPC, but HTTP." in err) == (3, True)
+        assert (code, f"{http} serves HTTP, not gRPC." in err) == (3, True)
         code, _, err = tllm("gateway", port, "-u", grpc, "-u", f"http://{grpc}")
-        assert (code, f"{grpc} does not serve HTTP, but gRPC." in err) == (3, True)
+        assert (code, f"{grpc} serves gRPC, not HTTP." in err) == (3, True)
 
 
 def test_used_port_error_names_the_option(tllm: Tllm) -> None:

@@ -174,7 +174,10 @@ def test_second_server_of_a_model_names_the_first(tllm: Tllm, home: Home, ports:
     names = ("http", "grpc", "metrics")
     other = [f"--{name}-port={n}" for name, n in zip(names, numbers, strict=True)]
     code, _, err = tllm("start", *other, "--no-openai")
-    assert (code, f"m is already served on 127.0.0.1:{ports[1]}.\n" in err) == (0, True)
+    assert (code, f"A running server already serves m on 127.0.0.1:{ports[1]}.\n" in err) == (
+        0,
+        True,
+    )
     assert f'Next: tllm infer -u 127.0.0.1:{numbers[1]} -m m "What is ML?"' in err
     assert tllm("stop", "--all")[0] == 0
 
@@ -288,9 +291,12 @@ def test_several_models_in_one_server(tllm: Tllm, home: Home, ports: list[str]) 
     assert {"m", "m_tensorrt_llm", "n", "n_ensemble"} <= {path.name for path in served.iterdir()}
     assert tllm("status")[1].startswith("m, n: ready, up ")
     code, _, err = tllm("infer", "hello")
-    assert (code, "The server has several models." in err) == (3, True)
+    assert (code, "The server has several models, but none of them was specified." in err) == (
+        3,
+        True,
+    )
     code, _, err = tllm("bench", "token-norm-dist")
-    assert (code, "Next: select a model: `tllm bench token-norm-dist -m m …`" in err) == (3, True)
+    assert (code, "Next: specify a model, for example -m m\n" in err) == (3, True)
     assert tllm("remove", "n", "--yes")[0] == 3
     _, _, err = tllm("set", "n", "max_num_tokens=128")
     assert err.endswith("Next: tllm restart -m n\n")
@@ -355,8 +361,8 @@ def test_interrupted_stop_tells_how_to_continue(
         [
             f"Interrupted. 127.0.0.1:{ports[1]} rejects new requests, and stops as soon as its "
             "requests in flight have finished.",
-            f"Next: tllm stop -u 127.0.0.1:{ports[1]} waits for it, and --timeout 0 cancels the "
-            "requests",
+            f"Next: run `tllm stop -u 127.0.0.1:{ports[1]}` to wait, or add --timeout 0 to cancel "
+            "the requests",
         ],
     )
 
@@ -454,7 +460,7 @@ def test_restart_fetches_an_image_before_it_stops_anything(
     write_engine(tmp_path / "bin", "podman", pull="echo unauthorized >&2; exit 125")
     code, _, err = tllm("restart")
     assert (code, "Stopping" in err) == (3, False)
-    assert "anyone who can connect to 0.0.0.0 can use it" in err
+    assert "every client that can reach 0.0.0.0 can use the server" in err
     assert "Error: The image img could not be pulled." in err
     after = json.loads(tllm("status", "--json")[1])["servers"][0]
     assert (after["state"], after["supervisor_pid"]) == ("ready", before["supervisor_pid"])
@@ -549,8 +555,8 @@ def test_status_explains_a_missing_record_of_a_start(
     (home.servers / ports[1] / STARTUP_FILE).unlink()
     restart = f"tllm restart -u 127.0.0.1:{ports[1]}"
     assert tllm("status", "--startup")[1].splitlines()[2] == (
-        f"  no start is recorded: the server was started by an earlier version; `{restart}` "
-        "records a start"
+        "  no start is recorded: the server was started by an earlier version of tllm; run "
+        f"`{restart}` to record a start"
     )
 
 

@@ -36,7 +36,7 @@ def test_only_running_gateway_is_the_default(home: Home) -> None:
 def test_without_a_gateway_a_server_can_be_started(home: Home) -> None:
     with pytest.raises(BadInput, match="requires the URL of a server") as refused:
         find_openai_endpoint(None, None)
-    assert refused.value.next_step.endswith("or run `tllm start`")
+    assert refused.value.next_step.startswith("run `tllm start`, or ")
 
 
 def test_several_gateways_require_a_url(home: Home) -> None:
@@ -45,5 +45,5 @@ def test_several_gateways_require_a_url(home: Home) -> None:
         find_openai_endpoint(None, None)
     assert "several servers with an OpenAI-compatible API are running" in refused.value.why
     assert refused.value.next_step == (
-        "pass the URL of one of them: -u http://127.0.0.1:9000 or -u http://127.0.0.1:9001"
+        "pass the URL of one of these servers: -u http://127.0.0.1:9000 or -u http://127.0.0.1:9001"
     )

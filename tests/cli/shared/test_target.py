@@ -124,4 +124,4 @@ def test_benchmark_is_refused_at_the_port_of_the_other_interface(home: Home) -> 
             find_bench_target(f"http://{address}", "grpc", None)
         thread.join()
     assert raised.value.what == f"{address} serves HTTP, not gRPC."
-    assert raised.value.next_step == "add -i http, or pass the server's gRPC port"
+    assert raised.value.next_step == "pass -i http, or pass the server's gRPC port with -u"

@@ -239,8 +239,8 @@ def test_findings_of_a_good_machine() -> None:
                     "5.2.0; /etc/cdi and /var/run/cdi contain no CDI specification for NVIDIA "
                     "GPUs",
                     "install the NVIDIA Container Toolkit "
-                    "(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit), then run "
-                    "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`"),
+                    "(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit), then "
+                    "run `sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`"),
         ),
         (
             {"hub_error": "timed out"},

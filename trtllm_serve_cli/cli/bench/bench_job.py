@@ -45,8 +45,8 @@ class Job:
     def find_targets(self) -> list[BenchTarget]:
         """Return one target for each combination of server and model in the options.
 
-        By default, the server is the one that `tllm start` keeps running, and the model is the only
-        model on that server.
+        By default, the server is the one that `tllm start` started, and the model is the only model
+        on that server.
         """
         common = self.common
         found = [
@@ -59,8 +59,8 @@ class Job:
             return found
         if len(pages) != len(common.url or ()):
             raise typer.BadParameter(
-                "--metrics-url and -u must be passed the same number of times. Pass one "
-                "--metrics-url for each -u."
+                "The number of --metrics-url options differs from the number of -u options. Pass "
+                "one --metrics-url for each -u."
             )
         from dataclasses import replace
 
@@ -164,7 +164,7 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
     load = _plan_load(common, workload)
     if common.duration is not None and common.num_requests is not None:
         raise typer.BadParameter(
-            "--duration and --num-requests cannot be combined. Omit one of the options."
+            "--duration and --num-requests cannot be used together. Omit one of them."
         )
     if common.duration is not None and isinstance(load, AllAtOnce):
         raise typer.BadParameter(
@@ -200,12 +200,13 @@ def _check_openai_usage(job: Job, common: CommonOptions) -> None:
         return
     if common.server_times:
         raise typer.BadParameter(
-            "An OpenAI API does not report the server's timings. Omit --server-times or -i openai."
+            "--server-times cannot be used with -i openai, because OpenAI-compatible APIs do not "
+            "report server timings. Omit one of them."
         )
     if common.api == "chat" and job.text_model is None:
         raise typer.BadParameter(
-            "Chat completions do not accept token ids. Omit --api chat, or send text with "
-            "`tllm bench end-to-end`."
+            "The chat completions API does not accept token ids. Omit --api chat, or send text "
+            "with `tllm bench end-to-end`."
         )
 
 

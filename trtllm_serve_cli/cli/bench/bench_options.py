@@ -38,8 +38,8 @@ def check_workers(value: int) -> None:
 
     if value > count_cores():
         raise ValueError(
-            f"{value} is above {count_cores()}, the number of CPU cores that tllm may use. More "
-            "processes than cores would slow each other down and distort the measurement."
+            f"{value} exceeds the number of CPU cores that tllm may use ({count_cores()}). "
+            "Additional processes would compete for the cores and distort the measurement."
         )
 
 
@@ -65,9 +65,8 @@ class SharedOptions:
         int | None,
         Within(1),
         Option(
-            "Number of requests to measure, or number of conversations for multi-turn. Default: "
-            "the number of entries in the data set, trace or histograms, or 100 for other "
-            "workloads.",
+            "Number of requests to measure, or of conversations for multi-turn. Default: the "
+            "number of entries in the data set, trace or histograms, or 100 for other workloads.",
             panel=_AMOUNT,
         ),
     ] = None
@@ -75,9 +74,9 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Time during which requests are sent. Cannot be combined with --num-requests. "
+                "Time during which requests are sent. Cannot be used with --num-requests. "
                 "Default: no time limit, or 30 seconds per measurement in a search without "
-                "--num-requests (with --simulate, less if the rate exceeds 1000)."
+                "--num-requests (less with --simulate and rates above 1000)."
             ),
             metavar="SECONDS",
             panel=_AMOUNT,
@@ -98,8 +97,8 @@ class SharedOptions:
         ArrivalProcess | None,
         Option(
             (
-                "Arrival process of the requests with --request-rate, which determines the "
-                "intervals between them. Default: poisson."
+                "Arrival process for --request-rate, which determines the intervals between "
+                "requests. Default: poisson."
             ),
             panel=_LOAD,
         ),
@@ -108,9 +107,8 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Shape parameter of the gamma distribution for --arrival gamma. The value 1 is "
-                "equivalent to poisson. With lower values, the requests arrive in larger "
-                "bursts. Default: 1."
+                "Shape parameter of the gamma distribution for --arrival gamma. 1 is equivalent "
+                "to poisson, and lower values produce larger bursts. Default: 1."
             ),
             panel=_LOAD,
             check=check_positive,
@@ -120,8 +118,8 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Time before the measurement during which the load increases from zero to its "
-                "full value. Default: no ramp."
+                "Time to increase the load from zero to its full value before the measurement. "
+                "Default: no ramp."
             ),
             metavar="SECONDS",
             panel=_LOAD,
@@ -132,8 +130,7 @@ class SharedOptions:
         int,
         Within(1),
         Option(
-            "Number of processes on this machine that send requests, at most one for each CPU "
-            "core.",
+            "Number of processes on this machine that send requests, at most one per CPU core.",
             panel=_LOAD,
             check=check_workers,
         ),
@@ -163,9 +160,9 @@ class SharedOptions:
         tuple[str, ...],
         Option(
             (
-                "Service-level objective (SLO), such as 'ttft:p95<500ms'. Repeatable. With this "
-                "option, the result contains the goodput: the rate of requests that meet all "
-                "objectives."
+                "Service-level objective (SLO), for example 'ttft:p95<500ms'. Repeatable. The "
+                "result then contains the goodput, which is the rate of requests that meet all "
+                "objectives. Default: no objectives."
             ),
             flags=("--slo",),
             metavar="OBJECTIVE",
@@ -175,8 +172,8 @@ class SharedOptions:
     server_times: Annotated[
         bool,
         Option(
-            "Also collect timings from the server, such as the time that each request waits in the "
-            "queue.",
+            "Also collect timings from the server, for example the time that each request spends "
+            "in the queue.",
             flags=("--server-times",),
             panel=_MEASURED,
         ),
@@ -207,11 +204,11 @@ class SharedOptions:
     url: Annotated[
         tuple[str, ...],
         Option(
-            "gRPC address of the server. Use grpcs://HOST:PORT for TLS. With -i http, the HTTP "
-            "address. With -i openai, the base URL, such as http://127.0.0.1:8000/v1. Repeatable. "
-            "If tllm did not start the server, -m must be the name of a Triton model. Default: the "
-            "running server or, with -i openai, the environment variable OPENAI_BASE_URL if it is "
-            "set.",
+            "Address of the server: HOST:PORT of its gRPC port (or its HTTP port with -i http), "
+            "grpcs://HOST:PORT for gRPC with TLS, or the base URL for -i openai, for example "
+            "http://127.0.0.1:8000/v1. Repeatable. If tllm did not start the server, -m must be "
+            "the name of a Triton model. Default: the only running server. With -i openai, the "
+            "environment variable OPENAI_BASE_URL takes precedence if it is set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
             panel=_WHERE,
@@ -232,8 +229,9 @@ class SharedOptions:
         tuple[str, ...],
         Option(
             (
-                "URL of the metrics of a server that tllm did not start. With several -u, pass "
-                "one --metrics-url for each -u, in the same order."
+                "Metrics address of a server that tllm did not start. With several -u, pass one "
+                "--metrics-url for each -u, in the same order. Default: metrics are collected "
+                "only from servers that tllm started."
             ),
             flags=("--metrics-url",),
             metavar="HOST:PORT",
@@ -243,8 +241,9 @@ class SharedOptions:
     simulate: Annotated[
         str | None,
         Option(
-            "Run the benchmark on a simulated engine, without a server. NAME is an imported model "
-            "of the sim engine kind, and FILE is a timing file (see docs/concepts/simulation.md).",
+            "Run the benchmark on a simulated engine, without a server. NAME is an imported "
+            "model with the engine kind sim, and FILE is a timing file (see "
+            "docs/concepts/simulation.md). Default: send requests to a server.",
             flags=("--simulate",),
             metavar="NAME|FILE",
             panel=_WHERE,
@@ -255,8 +254,8 @@ class SharedOptions:
         Within(1),
         Option(
             (
-                "Number of engines to simulate. Each request is sent to the engine with the fewest "
-                "requests in flight."
+                "Number of engines to simulate with --simulate. Each request is sent to the "
+                "engine with the fewest requests in flight."
             ),
             flags=("--replicas",),
             panel=_WHERE,
@@ -266,8 +265,8 @@ class SharedOptions:
         Path | None,
         Option(
             "New or empty folder for the result files: summary.json, requests.jsonl, "
-            "server_samples.jsonl, report.html and trace.json. A sweep or a search writes the "
-            "results of each load to a subfolder.",
+            "server_samples.jsonl, report.html and trace.json. A sweep or search writes the "
+            "results of each load to a subfolder. Default: no files are written.",
             flags=("--output",),
             metavar="DIR",
             panel=_RESULT,
@@ -288,7 +287,9 @@ class CommonOptions(SharedOptions):
     request_rate: Annotated[
         float | None,
         Option(
-            "Mean rate at which requests are sent, independently of responses (open loop).",
+            "Mean rate at which requests are sent, independently of responses (open loop). "
+            "Default: all requests are sent at the same time, unless --concurrency or a trace "
+            "determines the load.",
             metavar="PER_SECOND",
             panel=_LOAD,
             check=check_positive,
@@ -299,14 +300,14 @@ class CommonOptions(SharedOptions):
         Within(1),
         Option(
             "Number of requests to keep in flight (closed loop). With --request-rate or a trace, "
-            "the maximum number of requests in flight.",
+            "this is the maximum number of requests in flight. Default: no limit.",
             panel=_LOAD,
         ),
     ] = None
     op_stats_csv: Annotated[
         Path | None,
         Option(
-            "CSV file to which a line with the results is appended.",
+            "CSV file to append a line with the results to. Default: no file.",
             flags=("--op-stats-csv",),
             metavar="FILE",
             panel=_RESULT,
@@ -316,7 +317,8 @@ class CommonOptions(SharedOptions):
         Path | None,
         Option(
             "File with reference results, in the format of NVIDIA's benchmark_core_model.py. The "
-            "exit code is 3 if a result differs from the reference by more than the tolerances.",
+            "exit code is 3 if a result differs from its reference by more than the tolerances. "
+            "Default: no check.",
             flags=("--check-perf-json",),
             metavar="FILE",
             panel=_RESULT,
@@ -325,7 +327,8 @@ class CommonOptions(SharedOptions):
     check_perf_key: Annotated[
         str | None,
         Option(
-            "Key of the reference results in the --check-perf-json file.",
+            "Key of the reference results in the --check-perf-json file. Required with "
+            "--check-perf-json.",
             flags=("--check-perf-key",),
             panel=_RESULT,
         ),
@@ -353,8 +356,8 @@ class SweepOptions(SharedOptions):
     request_rates: Annotated[
         str | None,
         Option(
-            "Comma-separated mean rates at which requests are sent, independently of responses "
-            "(open loop). Each rate is one point of the sweep.",
+            "Comma-separated list of the mean rates at which requests are sent, independently of "
+            "responses (open loop). Each rate is one point of the sweep.",
             flags=("--request-rate",),
             metavar="R,R,…",
             panel=_LOAD,
@@ -363,9 +366,9 @@ class SweepOptions(SharedOptions):
     concurrencies: Annotated[
         str | None,
         Option(
-            "Comma-separated numbers of requests to keep in flight (closed loop). Each number is "
-            "one point of the sweep. With --request-rate or a trace, each number is a maximum "
-            "number of requests in flight, and each rate is measured with each maximum.",
+            "Comma-separated list of the numbers of requests to keep in flight (closed loop). "
+            "Each number is one point of the sweep. With --request-rate or a trace, the numbers "
+            "are maximums, and each rate is measured with each maximum.",
             flags=("--concurrency",),
             metavar="C,C,…",
             panel=_LOAD,
@@ -412,7 +415,7 @@ class SearchOptions(SharedOptions):
         Within(1),
         Option(
             (
-                "Maximum number of measurements at one rate. A measurement is repeated if noise "
+                "Maximum number of measurements per rate. A measurement is repeated if noise "
                 "could change whether the rate meets the objectives."
             ),
             panel=_SEARCH,

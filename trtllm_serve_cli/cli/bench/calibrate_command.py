@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.simulate.calibrate import Calibration
     from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits
 
-_COLUMNS = ("Run", "Figure", "Measured", "Simulated", "Off by")
+_COLUMNS = ("Run", "Metric", "Measured", "Simulated", "Deviation")
 
 
 def calibrate(
@@ -24,7 +24,7 @@ def calibrate(
         list[Path],
         typer.Argument(
             metavar="RESULT_DIR...",
-            help="Folders that `tllm bench` wrote with --stream and --output.",
+            help="Result folders that `tllm bench` wrote with --stream and --output.",
         ),
     ],
     target: Annotated[
@@ -33,7 +33,7 @@ def calibrate(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write the timing data to. Default: only print the timing data.",
+            help="File to write the timing to. Default: the timing is only printed.",
         ),
     ] = None,
     model: Annotated[
@@ -43,15 +43,15 @@ def calibrate(
             "--model",
             metavar="NAME",
             help=(
-                "Name of the measured model. The simulation uses this model's scheduler limits. "
-                "Default: limits of 256 sequences, 8192 tokens per step, and 1 million tokens "
-                "in the KV cache."
+                "Name of the measured model. The simulation uses the scheduler limits of this "
+                "model. Default: 256 sequences, 8192 tokens per step, and 1 million tokens in "
+                "the KV cache."
             ),
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a simulated engine's timing to measured runs, and print the errors of the fit.
+    """Fit a simulated engine's timing to measured runs, and print the deviations.
 
     The runs must contain prompts of different lengths and measurements with different numbers of
     requests in flight. Use two runs with different loads, or one run with --request-rate.
@@ -67,7 +67,7 @@ def calibrate(
     if target is not None:
         write_timing(found.simulation, target)
         path = shlex.quote(str(target))
-        output.notify(f"Timing: {path}")
+        output.notify(f"Timing file: {path}")
         output.notify(f"Next: tllm bench token-norm-dist --simulate {path} --request-rate 10")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.report.compare import Comparison
     from trtllm_serve_cli.bench.report.result_reader import StoredResult
 
-_FOLDER = "Folder that `tllm bench` wrote with --output"
+_WRITTEN = "that `tllm bench` wrote with --output"
 
 
 def report(
@@ -24,7 +24,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="DIR...",
-            help=f"{_FOLDER}. Repeatable. All results are rendered on one page.",
+            help=f"Result folders {_WRITTEN}. All results are rendered on one page.",
         ),
     ],
     file: Annotated[
@@ -43,8 +43,8 @@ def report(
             metavar="FILE",
             dir_okay=False,
             help=(
-                "File to write a trace of the requests to. View the trace at ui.perfetto.dev. "
-                "Requires a single result. Default: no trace."
+                "File to write a trace of the requests to, which you can open at "
+                "ui.perfetto.dev. Requires a single result. Default: no trace."
             ),
         ),
     ] = None,
@@ -55,7 +55,7 @@ def report(
     """
     if file is None and len(folders) > 1:
         raise typer.BadParameter(
-            "A report on several folders requires an output file. Pass it with -o FILE."
+            "A report on several folders requires an output file. Pass -o FILE."
         )
     from trtllm_serve_cli.bench.report.page import render_page
     from trtllm_serve_cli.bench.report.perfetto import render_trace
@@ -81,7 +81,7 @@ def _write(path: Path, text: str) -> None:
         write_text(path, text)
     except OSError as error:
         raise BadInput(
-            f"The file {path} cannot be written.",
+            f"{path} cannot be written.",
             why=error.strerror or str(error),
             next_step="choose a file in a writable folder with -o FILE or --trace FILE",
         ) from error
@@ -89,15 +89,19 @@ def _write(path: Path, text: str) -> None:
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="A", help=f"{_FOLDER} before the change.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help=f"{_FOLDER} after the change.")],
+    before: Annotated[
+        Path, typer.Argument(metavar="A", help=f"Result folder {_WRITTEN} before the change.")
+    ],
+    after: Annotated[
+        Path, typer.Argument(metavar="B", help=f"Result folder {_WRITTEN} after the change.")
+    ],
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CHANGE",
             help=(
-                "Exit with code 3 if a metric changes by more than this, for example "
-                "'ttft:p95>+5%' or 'requests_per_s<-5%'. Repeatable."
+                "Change of a metric that makes the command exit with code 3, for example "
+                "'ttft:p95>+5%' or 'requests_per_s<-5%'. Repeatable. Default: no limit."
             ),
         ),
     ] = None,
@@ -105,17 +109,17 @@ def compare(
         bool,
         typer.Option(
             "--allow-different",
-            help="Compare the results even if their workloads, loads, streaming or objectives "
-            "differ.",
+            help="Compare the results even if their workloads, loads, objectives or use of "
+            "streaming differ.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two results, and report which differences exceed the noise.
 
-    The noise between runs can be estimated only if each result contains several runs (--repeat). A
-    sweep gives the best estimate, because it alternates between its loads. If a result contains a
-    single run, only the noise between requests is known.
+    The noise between runs can be estimated only if each result contains several runs (--repeat).
+    Sweeps give the best estimate, because they alternate between their loads. If a result contains
+    a single run, only the noise between requests is known.
 
     Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
     """

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _DURATION_S = 30.0
-# The default duration of a simulated run is reduced to that of about this many requests, because
-# the records of a request of 128 tokens need about 20 KiB.
+# Approximate maximum number of requests in a simulated run of the default duration. The records of
+# a request with 128 tokens require about 20 KiB.
 _MAX_SIMULATED = 30_000
 # The default of --max-rate, as a multiple of --min-rate. Without a limit, a search whose objective
 # is met at every rate would not end.
@@ -50,7 +50,8 @@ def run_search_job(
     """
     if not options.slo:
         raise typer.BadParameter(
-            "A search requires at least one objective. Pass, for example, --slo 'ttft:p95<500ms'."
+            "A search requires at least one objective. Add --slo, for example --slo "
+            "'ttft:p95<500ms'."
         )
     if options.max_rate is not None and options.max_rate < options.min_rate:
         raise typer.BadParameter(
@@ -150,15 +151,15 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
         rates = ", ".join(f"{rate:g}/s" for rate in result.client_bottlenecks)
         output.console(stderr=True).print(
             f"The client was the bottleneck at {rates}, where an objective was missed. The server "
-            "may support a higher rate. Next: increase --workers, or run the client on another "
-            "machine.",
+            "may therefore support a higher rate. Next: increase --workers, or run the client on "
+            "another machine.",
             style="bold red",
         )
 
 
 def _describe_measured(measured_ms: float | None) -> str:
     if measured_ms is None:
-        return "missed, because too many requests failed or none has this metric"
+        return "missed, because the metric is missing or too many requests failed"
     return f"{measured_ms:.1f} ms"
 
 
@@ -174,7 +175,8 @@ def check_rate_found(result: SearchResult) -> None:
             if not each.is_met
         )
         raise CheckFailed(
-            f"The server misses an objective at the lowest rate, {lowest.rate:g}/s.",
+            f"The server missed an objective at the lowest rate ({lowest.rate:g}/s).",
             why=broken,
-            next_step=f"set a lower rate with --min-rate {lowest.rate / 10:g}, or relax --slo",
+            next_step=f"lower the rate with --min-rate {lowest.rate / 10:g}, or relax the "
+            "objectives in --slo",
         )

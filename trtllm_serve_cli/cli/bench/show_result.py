@@ -28,7 +28,7 @@ def show_result(result: BenchmarkResult, *, as_json: bool) -> None:
         _show_tables(result)
     notify_remarks(result)
     if result.ending == "interrupted":
-        output.notify("The benchmark was interrupted. The results are partial.")
+        output.notify("The benchmark was interrupted, so the results are partial.")
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def writing_files() -> Iterator[None]:
         raise TllmError(
             "The result files could not be written.",
             why=f"{error.strerror or error}{where}",
-            next_step="copy the result above; before the next benchmark, free disk space, or "
-            "choose another folder",
+            next_step="copy the result above, then free disk space or choose another folder "
+            "before the next benchmark",
         ) from error
 
 

@@ -55,7 +55,10 @@ def _refuse_server_options(options: SharedOptions) -> None:
         flag for name, flag in _SERVER_OPTIONS.items() if getattr(options, name) != defaults[name]
     ]
     if used:
-        raise typer.BadParameter(f"--simulate does not use a server. Omit {', '.join(used)}.")
+        raise typer.BadParameter(
+            "--simulate runs without a server. Omit the options that "
+            f"require a server: {', '.join(used)}."
+        )
 
 
 def find_simulation(name_or_file: str) -> Simulation:
@@ -76,7 +79,7 @@ def find_simulation(name_or_file: str) -> Simulation:
         return read_imported_simulation(model)
     raise UnknownModel(
         f"{name_or_file!r} cannot be simulated.",
-        why="it is neither the name of an imported model nor the path of a timing file",
-        next_step="import a simulated model: tllm import -m NAME -s SOURCE --engine sim --gpu h200 "
-        "(docs/concepts/simulation.md)",
+        why="the value is neither the name of an imported model nor the path of a timing file",
+        next_step="import a simulated model with `tllm import -m NAME -s SOURCE --engine sim "
+        "--gpu h200` (see docs/concepts/simulation.md)",
     )

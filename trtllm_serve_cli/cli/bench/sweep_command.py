@@ -111,8 +111,8 @@ def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
     ]
     if len(points) < 2:
         raise typer.BadParameter(
-            "A sweep requires several loads or models. Pass, for example, --concurrency 1,2,4,8, "
-            "--request-rate 1,2,4, or several -m."
+            "A sweep requires several loads or models. Pass several values, for example "
+            "--concurrency 1,2,4,8 or --request-rate 1,2,4, or pass -m several times."
         )
     return points
 
@@ -143,8 +143,8 @@ def _parse_list(text: str | None, option: str, kind: type[float] | type[int]) ->
         numbers = [kind(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(
-            f"The value {text!r} for {option} is not a comma-separated list of "
-            f"{'integers' if kind is int else 'numbers'}. Pass, for example, {option} 1,2,4."
+            f"The value {text!r} of {option} is not a comma-separated list of "
+            f"{'integers' if kind is int else 'numbers'}. Pass a list such as {option} 1,2,4."
         ) from None
     try:
         for number in numbers:

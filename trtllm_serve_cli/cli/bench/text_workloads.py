@@ -15,9 +15,9 @@ from trtllm_serve_cli.cli.bench.run_job import run_job
 from trtllm_serve_cli.cli.shared.target import BenchTarget
 
 _DATASET_FORMATS = (
-    "Data set with prompts: a JSON file with the fields input, instruction and output, a ShareGPT "
-    "JSON file, a JSONL file with prompts and lengths, or hf:NAME[:SPLIT] for a data set on the "
-    "Hugging Face hub."
+    "Data set with prompts: a JSON file (with the fields input, instruction and output), a "
+    "ShareGPT JSON file, a JSONL file (with prompts and lengths), or hf:NAME[:SPLIT] for a data "
+    "set on the Hugging Face hub."
 )
 _INPUT_WORDS = 100
 OutputTokens = Annotated[
@@ -36,9 +36,8 @@ TokensPerWord = Annotated[
         min=0.01,
         help=(
             "Number of tokens per word. The requested length of a response is this number times "
-            "the number of words in the expected output from the data set. Default: `dataset` "
-            "counts the tokens with the tokenizer, and `end-to-end` assumes 1.3 tokens per "
-            "word."
+            "the number of words in the data set's expected output. Default: `dataset` counts "
+            "tokens with the tokenizer, and `end-to-end` assumes 1.3 tokens per word."
         ),
     ),
 ]
@@ -140,8 +139,8 @@ def end_to_end(
         TextModel,
         typer.Option(
             help=(
-                "Text model to send requests to. `own` selects the text model that has the "
-                "same name as the imported model. The option has no effect with -i openai."
+                "Text model to send requests to. `own` selects the text model that has the same "
+                "name as the imported model. This option has no effect with -i openai."
             )
         ),
     ] = TextModel.ENSEMBLE,
@@ -159,11 +158,9 @@ def end_to_end(
         typer.Option(
             "--check-answers/--no-check-answers",
             help=(
-                "Before the measurement, check that the text models give the same answer. One "
-                "prompt is sent with greedy sampling, twice to the selected text model and "
-                "once to each other model among `ensemble` and `tensorrt_llm_bls` that the "
-                "server has. The exit code is 3 if the answers differ. The option has no effect "
-                "with -i openai."
+                "Before the measurement, send one prompt with greedy sampling to each text model "
+                "(twice to the selected text model), and check that the responses are identical. "
+                "The exit code is 3 if they differ. This option has no effect with -i openai."
             ),
         ),
     ] = True,

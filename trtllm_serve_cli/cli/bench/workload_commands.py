@@ -57,9 +57,9 @@ def _length(help_text: str, least: int = 1) -> object:
 
 
 InputMean = Annotated[int, _length("Mean length of a prompt, in tokens.")]
-InputStdev = Annotated[int, _length("Standard deviation of the prompt length.", 0)]
+InputStdev = Annotated[int, _length("Standard deviation of the prompt length, in tokens.", 0)]
 OutputMean = Annotated[int, _length("Mean length of a response, in tokens.")]
-OutputStdev = Annotated[int, _length("Standard deviation of the response length.", 0)]
+OutputStdev = Annotated[int, _length("Standard deviation of the response length, in tokens.", 0)]
 
 
 def token_norm_dist(
@@ -139,7 +139,7 @@ def shared_prefix(
 
 def multi_turn(
     common: SharedOptions,
-    turns: Annotated[int, typer.Option(min=2, help="Number of requests in a conversation.")] = 4,
+    turns: Annotated[int, typer.Option(min=2, help="Number of requests in each conversation.")] = 4,
     think_time: Annotated[
         float,
         typer.Option(
@@ -195,9 +195,9 @@ def identity(
             f"A request over {common.interface} cannot contain {batch_size} prompts.",
             why=(
                 "tllm sends only one prompt per request to Triton's generate endpoints and to "
-                "OpenAI APIs"
+                "OpenAI-compatible APIs"
             ),
-            next_step="add -i grpc, or set --batch-size 1",
+            next_step=f"omit -i {common.interface}, or pass --batch-size 1",
         )
     run_job(Job("identity", common), Identity(batch_size, start_len, output_len))
 

@@ -27,11 +27,11 @@ def check_usage(options: InferOptions) -> None:
     """Raise `BadParameter` if `--batch-inputs` cannot be combined with the other options."""
     problem = None
     if options.batch is None:
-        problem = "Sending prompts in one request requires --batch FILE."
+        problem = "--batch-inputs requires --batch. Add --batch FILE, or omit --batch-inputs."
     elif options.interface != "grpc":
-        problem = f"Sending prompts in one request requires gRPC. Omit -i {options.interface}."
+        problem = f"--batch-inputs requires gRPC. Omit -i {options.interface}."
     elif options.no_server:
-        problem = "Sending prompts in one request requires a server. Omit --no-server."
+        problem = "--batch-inputs requires a server. Omit --no-server."
     if problem is not None:
         raise typer.BadParameter(problem, param_hint="--batch-inputs")
 
@@ -70,7 +70,9 @@ def infer_batch(
             )
             raise typer.Exit(INTERRUPTED) from None
     if num_failed:
-        output.notify(f'{num_failed} of {index + 1} lines failed: see "error" in the output.')
+        output.notify(
+            f'{num_failed} of {index + 1} lines failed. See the field "error" in the output.'
+        )
         raise typer.Exit(USER_CAN_FIX)
 
 

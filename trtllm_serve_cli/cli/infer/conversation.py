@@ -39,7 +39,7 @@ def converse(
     check_template(info)
     conversation = Conversation(info, system)
     _prepare_editing()
-    output.notify(f"{target.model}: /help lists the commands, Ctrl-D exits.")
+    output.notify(f"{target.model}: enter /help to list the commands, or press Ctrl-D to exit.")
     while True:
         try:
             line = input(_PROMPT)

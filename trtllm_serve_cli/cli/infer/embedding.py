@@ -56,8 +56,8 @@ def check_usage(prompt: str | None, options: InferOptions, request: OptionValues
     """Raise `BadParameter` if there is no prompt or if an option applies only to generated text."""
     if prompt is None:
         raise typer.BadParameter(
-            "Pass a PROMPT. The model computes embeddings, so it does not support conversations or "
-            "--batch.",
+            "A prompt is required, because embedding models do not support conversations or "
+            "--batch. Pass PROMPT.",
             param_hint="PROMPT",
         )
     defaults = InferOptions()
@@ -74,7 +74,7 @@ def check_usage(prompt: str | None, options: InferOptions, request: OptionValues
     }
     for name in names:
         if name not in _SUPPORTED:
+            flag = fields[name].shown_as
             raise typer.BadParameter(
-                "The option applies only to models that generate text. Omit it.",
-                param_hint=fields[name].shown_as,
+                f"{flag} applies only to models that generate text. Omit {flag}.", param_hint=flag
             )

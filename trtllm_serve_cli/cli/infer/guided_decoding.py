@@ -36,7 +36,7 @@ def plan_guide(options: InferOptions) -> Guide:
     names = [name for name, value in guides.items() if value is not None]
     if len(names) > 1:
         raise typer.BadParameter(
-            f"{' and '.join(names)} cannot be used together. Pass only one of them."
+            f"{' and '.join(names)} cannot be used together. Pass only one of these options."
         )
     if options.json_schema is not None:
         return Guide("json_schema", _read_json(options.json_schema, "--json-schema"))
@@ -58,7 +58,7 @@ def _read_json(value: str, option: str) -> str:
         raise BadInput(
             f"The value of {option} is not valid JSON.",
             why=str(error),
-            next_step=f"""pass JSON such as {option} '{{"type": "object"}}', or a JSON file""",
+            next_step=f"pass a JSON object, or the path of a JSON file, with {option}",
         ) from error
     return text
 
@@ -73,6 +73,6 @@ def _read(value: str, option: str, is_text: Callable[[str], bool]) -> str:
             f"{value} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
             next_step=(
-                f"set {option} to the text itself, or to the path of an existing UTF-8 file"
+                f"pass the text itself, or the path of an existing UTF-8 file, with {option}"
             ),
         ) from error

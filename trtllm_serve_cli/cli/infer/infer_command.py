@@ -55,16 +55,18 @@ def infer(
 ) -> None:
     """Send a prompt to a running model and print the response as it arrives.
 
-    By default, the request is sent to the server that `tllm start` keeps running. Without PROMPT,
-    the prompt is read from stdin, or a conversation starts if stdin is a terminal. Ctrl-C cancels
-    the request on the server. With --batch, the responses are printed as JSONL, in the order of the
-    file. For an embedding model, print the first values of the embedding, or all with --json.
+    By default, the request is sent to the server that `tllm start` started. Without PROMPT, the
+    prompt is read from stdin, or a conversation starts if stdin is a terminal. Ctrl-C cancels the
+    request on the server. With --batch, the responses are printed as JSONL, in the order of the
+    file. For an embedding model, the first values of the embedding are printed, or all values with
+    --json.
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
     if prompt and len(prompt) > 1:
         raise typer.BadParameter(
-            "The prompt has several words. Put it in quotes, and select a model with -m NAME.",
+            "The prompt must be a single argument. Put the prompt in quotes, and specify the "
+            "model with -m NAME.",
             param_hint="PROMPT",
         )
     send_prompt(prompt[0] if prompt else None, model, options, request, as_json=as_json)
@@ -223,7 +225,7 @@ def _check_usage(prompt: str | None, options: InferOptions, request: OptionValue
         )
     if options.system is not None and options.chat is False:
         raise typer.BadParameter(
-            "A system prompt requires the chat template, which --raw disables. Omit --raw.",
+            "--system requires the chat template, which --raw disables. Omit --system or --raw.",
             param_hint="--system",
         )
     openai_options.check_usage(options.interface, options.api, options.api_key, options.tls_ca)
@@ -240,8 +242,8 @@ def _check_usage(prompt: str | None, options: InferOptions, request: OptionValue
 def _check_conversation(*, is_possible: bool) -> None:
     if not is_possible or not _is_terminal(sys.stdout):
         raise typer.BadParameter(
-            "Pass a PROMPT or --batch FILE. A conversation requires a terminal, and does not "
-            "support --raw, --json, --beam-width or --num-return-sequences.",
+            "A prompt is required, because conversations require a terminal and do not support "
+            "--raw, --json, --beam-width or --num-return-sequences. Pass PROMPT or --batch FILE.",
             param_hint="PROMPT",
         )
 
@@ -271,11 +273,11 @@ def _load_adapter(
         return None, None
     if task_id is None:
         raise typer.BadParameter(
-            "A LoRA adapter requires a task id. Add --lora-task-id N.", param_hint="--lora-dir"
+            "--lora-dir requires a task id. Add --lora-task-id N.", param_hint="--lora-dir"
         )
     if options.interface != "grpc":
         raise typer.BadParameter(
-            f"LoRA adapters can be sent only over gRPC. Omit -i {options.interface}.",
+            f"--lora-dir requires gRPC. Omit -i {options.interface}.",
             param_hint="--lora-dir",
         )
     from trtllm_serve_cli.client.lora import load_adapter

@@ -17,7 +17,11 @@ _FILE_OR_TEXT = "FILE|TEXT"
 
 PromptArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PROMPT]", help="Prompt to send. `-` reads the prompt from stdin."),
+    typer.Argument(
+        metavar="[PROMPT]",
+        help="Prompt to send. `-` reads the prompt from stdin. Without PROMPT, the prompt is "
+        "read from stdin, or a conversation starts if stdin is a terminal.",
+    ),
 ]
 ModelOption = Annotated[
     str | None,
@@ -46,9 +50,10 @@ class InferOptions:
     url: Annotated[
         str | None,
         Option(
-            "Address of the server's gRPC or HTTP port, or grpcs://HOST:PORT for gRPC with TLS. "
-            "With -i openai, the base URL, such as http://127.0.0.1:8000/v1. Default: the running "
-            "server or, with -i openai, the environment variable OPENAI_BASE_URL if it is set.",
+            "Address of the server: HOST:PORT of its gRPC or HTTP port, grpcs://HOST:PORT for "
+            "gRPC with TLS, or the base URL for -i openai, for example http://127.0.0.1:8000/v1. "
+            "Default: the only running server. With -i openai, the environment variable "
+            "OPENAI_BASE_URL takes precedence if it is set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
         ),
@@ -59,10 +64,7 @@ class InferOptions:
     no_server: Annotated[
         bool,
         Option(
-            (
-                "Run the request without a server. The engine is loaded each time that you run the "
-                "command."
-            ),
+            ("Run the request without a server. Every run of the command loads the engine again."),
             flags=("--no-server",),
         ),
     ] = False
@@ -86,7 +88,8 @@ class InferOptions:
         ),
     ] = None
     system: Annotated[
-        str | None, Option("System prompt for the chat template.", metavar="TEXT")
+        str | None,
+        Option("System prompt for the chat template. Default: no system prompt.", metavar="TEXT"),
     ] = None
     batch: Annotated[
         Path | None,
@@ -101,7 +104,7 @@ class InferOptions:
     batch_inputs: Annotated[
         bool,
         Option(
-            "Send the prompts of --batch as the rows of a single request (gRPC only). All lines "
+            "Send all prompts of the --batch file in a single request (gRPC only). All lines "
             "must have the same options.",
             flags=("--batch-inputs",),
         ),
@@ -110,30 +113,47 @@ class InferOptions:
         bool, Option("Print the response as it is generated.", flags=("--stream/--no-stream",))
     ] = True
     json_schema: Annotated[
-        str | None, Option("Generate JSON that matches this schema.", metavar=_FILE_OR_TEXT)
+        str | None,
+        Option(
+            "JSON schema that the response must match, as a file or as text.", metavar=_FILE_OR_TEXT
+        ),
     ] = None
     regex: Annotated[
-        str | None, Option("Generate text that matches this regular expression.", metavar="TEXT")
+        str | None, Option("Regular expression that the response must match.", metavar="TEXT")
     ] = None
     grammar: Annotated[
-        str | None, Option("Generate text that matches this EBNF grammar.", metavar=_FILE_OR_TEXT)
+        str | None,
+        Option(
+            "EBNF grammar that the response must match, as a file or as text.",
+            metavar=_FILE_OR_TEXT,
+        ),
     ] = None
     structural_tag: Annotated[
         str | None,
         Option(
-            "Generate text that matches this structural tag, which is a JSON object.",
+            "Structural tag that the response must match: a JSON object, as a file or as text.",
             metavar=_FILE_OR_TEXT,
         ),
     ] = None
-    guide: Annotated[Literal["json"] | None, Option("Generate valid JSON.", metavar="json")] = None
+    guide: Annotated[
+        Literal["json"] | None,
+        Option(
+            "Require the response to be valid JSON. The only value is json.",
+            metavar="json",
+        ),
+    ] = None
     lora_dir: Annotated[
         Path | None,
-        Option("Folder of a LoRA adapter to send with the request (gRPC only).", metavar="DIR"),
+        Option(
+            "Folder of a LoRA adapter to send with the request (gRPC only). Requires "
+            "--lora-task-id.",
+            metavar="DIR",
+        ),
     ] = None
     context_logits: Annotated[
         Path | None,
         Option(
-            "Write the logits of the prompt to this NumPy file, with the shape [tokens, "
+            "NumPy file to write the logits of the prompt to, with the shape [tokens, "
             "vocabulary] (gRPC only).",
             metavar="FILE",
         ),
@@ -141,7 +161,7 @@ class InferOptions:
     generation_logits: Annotated[
         Path | None,
         Option(
-            "Write the logits of the response to this NumPy file, with the shape [sequences, "
+            "NumPy file to write the logits of the response to, with the shape [sequences, "
             "tokens, vocabulary] (gRPC only).",
             metavar="FILE",
         ),
@@ -157,7 +177,7 @@ class InferOptions:
     request_id: Annotated[
         str | None,
         Option(
-            "Id of the request in the server's log and traces. Default: a random id.",
+            "Request id for the server's log and traces. Default: a random id.",
             metavar="ID",
         ),
     ] = None

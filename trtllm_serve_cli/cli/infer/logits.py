@@ -28,11 +28,11 @@ def check_usage(options: InferOptions, *, has_prompt: bool) -> None:
     hint = "--" + name.replace("_", "-")
     if options.interface != "grpc":
         raise typer.BadParameter(
-            f"Logits require gRPC. Omit -i {options.interface}.", param_hint=hint
+            f"{hint} requires gRPC. Omit -i {options.interface}.", param_hint=hint
         )
     if not has_prompt or options.batch is not None:
         raise typer.BadParameter(
-            ("Logits require a single PROMPT. Pass PROMPT, and omit --batch."), param_hint=hint
+            (f"{hint} requires a single prompt. Pass PROMPT, and omit --batch."), param_hint=hint
         )
 
 
@@ -55,8 +55,8 @@ def _write(path: Path, name: str, completion: Completion) -> None:
     if logits is None:
         raise RequestFailed(
             f"The response has no {name.replace('_', ' ')}.",
-            why="the engine was built without them",
-            next_step=f"build the engine with `--build-option gather_{name}=true`",
+            why="the engine was built without logits",
+            next_step=f"import the model again with `--build-option gather_{name}=true`",
         )
     aside = path.with_name(f".{path.name}.aside")
     try:
@@ -68,7 +68,7 @@ def _write(path: Path, name: str, completion: Completion) -> None:
             f"{path} cannot be written.",
             # If only a part of the array can be written, NumPy raises an error without `strerror`.
             why=error.strerror or f"the disk may be full: {error}",
-            next_step="choose a file in a writable folder",
+            next_step=f"choose a file in a writable folder with --{name.replace('_', '-')}",
         ) from error
     finally:
         with contextlib.suppress(OSError):

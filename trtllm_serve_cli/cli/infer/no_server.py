@@ -46,10 +46,7 @@ def check_usage(options: InferOptions) -> None:
     for flag, is_set in needs_server.items():
         if is_set:
             raise typer.BadParameter(
-                (
-                    "The option requires a server, but --no-server is set. Omit this option or "
-                    "--no-server."
-                ),
+                (f"{flag} requires a server, but --no-server is set. Omit {flag} or --no-server."),
                 param_hint=flag,
             )
 
@@ -98,6 +95,7 @@ def run_script(
         raise MissingPart(
             f"{missing} is not installed.",
             why="--no-server runs the engine with TensorRT-LLM's run.py script",
-            next_step="run the command in NVIDIA's container, or start a server with `tllm start`",
+            next_step="run the command in NVIDIA's Triton container, or run `tllm start` and omit "
+            "--no-server",
         )
     raise typer.Exit(subprocess.run(command, check=False).returncode)

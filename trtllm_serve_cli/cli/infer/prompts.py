@@ -42,7 +42,8 @@ def read_lines(file: Path) -> Iterable[str]:
         raise BadInput(
             f"{file} cannot be read.",
             why=error.strerror or str(error),
-            next_step="set --batch to a text file with one prompt per line, or to a JSONL file",
+            next_step="pass a text file with one prompt per line, or a JSONL file, with --batch "
+            "FILE",
         ) from error
     return _decode(content, str(file)).split("\n")
 
@@ -69,7 +70,7 @@ def check_template(info: ModelInfo) -> None:
         raise BadInput(
             f"{info.name} has no chat template.",
             why="conversations, --chat and --system require a chat template",
-            next_step="send a complete prompt with `tllm infer --raw PROMPT`",
+            next_step="send the prompt unchanged with `tllm infer --raw PROMPT`",
         )
 
 
@@ -80,5 +81,5 @@ def _decode(content: bytes, origin: str) -> str:
         raise BadInput(
             f"{origin} is not UTF-8 text.",
             why=f"the byte at offset {error.start} is invalid",
-            next_step="convert this input to UTF-8, for example with `iconv -t utf-8`",
+            next_step="convert the input to UTF-8, for example with `iconv -t utf-8`",
         ) from error

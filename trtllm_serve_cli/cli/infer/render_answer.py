@@ -97,10 +97,13 @@ def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
     `what` is the time of the interrupt, such as "after 3 pieces of the response".
     """
     if target.interface == "http" and not request.stream:
-        return f"Disconnected {what}. The server still finishes the request. Only gRPC cancels it."
+        return (
+            f"Disconnected {what}. The server still completes the request, because only gRPC "
+            "can cancel requests."
+        )
     if target.interface == "openai":
-        return f"Disconnected {what}. Most servers then cancel the request."
-    return f"Cancelled on the server {what}."
+        return f"Disconnected {what}. Most servers cancel a request when the client disconnects."
+    return f"Cancelled {what}."
 
 
 def show_texts(completion: Completion) -> None:

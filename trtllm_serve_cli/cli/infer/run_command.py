@@ -13,7 +13,7 @@ from trtllm_serve_cli.cli.infer.run_plan import RunPlan, list_words
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import completes, known_models
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
-from trtllm_serve_cli.cli.shared.options import DryRunOption, ModelOption
+from trtllm_serve_cli.cli.shared.options import DryRunOption
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
@@ -38,10 +38,19 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[NAME] [PROMPT]",
-            help="Alias in the catalog or name of an imported model, and the prompt to send.",
+            help="Name of the model (an alias in the catalog or the name of an imported model), "
+            "and the prompt to send. Without PROMPT, no prompt is sent.",
         ),
     ] = None,
-    name: ModelOption = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="NAME",
+            help="Name of the model. The only argument is then PROMPT.",
+        ),
+    ] = None,
     model: OptionValues,
     engine: OptionValues,
     launch: OptionValues,
@@ -51,9 +60,10 @@ def run(
 ) -> None:
     """Import a model if necessary, start its server if necessary, and send a prompt.
 
-    The server keeps running until `tllm stop`. Without PROMPT, print the addresses of the server.
-    The options -s and --engine apply only if the model is not imported yet, and --http-port applies
-    only if its server is not running. --dry-run prints the equivalent commands.
+    The server keeps running until `tllm stop`. Without PROMPT, the addresses of the server are
+    printed. The options -s and --engine apply only if the model is not imported yet, and
+    --http-port applies only if no server is running for the model. --dry-run prints the equivalent
+    commands.
 
     Example:  tllm run demo "What is ML?"
     """
@@ -91,7 +101,7 @@ def run(
         notify_addresses(running)
         notify_next_prompt(running)
     if prompt is None or starts:
-        output.notify(f"The server keeps running. Stop it with `tllm stop {name}`.")
+        output.notify(f"The server keeps running. To stop the server, run `tllm stop {name}`.")
 
 
 def _split(words: list[str], name: str | None) -> tuple[str, str | None]:
@@ -102,7 +112,7 @@ def _split(words: list[str], name: str | None) -> tuple[str, str | None]:
         raise typer.BadParameter("No model was specified. Pass NAME.", param_hint="NAME")
     if len(words) > 2:
         raise typer.BadParameter(
-            "The prompt has several words. Put it in quotes.", param_hint="PROMPT"
+            "The prompt must be a single argument. Put the prompt in quotes.", param_hint="PROMPT"
         )
     return words[0], words[1] if len(words) == 2 else None
 
@@ -128,7 +138,7 @@ def _wait_for_other_commands(home: Home, name: str) -> Iterator[None]:
     from trtllm_serve_cli.paths import check_model_name, hold_lock
 
     def notify() -> None:
-        output.notify(f"Another tllm process is starting {name}; waiting for it …")
+        output.notify(f"Waiting for another tllm process that is starting {name} …")
 
     # Keep a second `tllm run` from starting the server between this command's import and start.
     lock = home.locks / f"{check_model_name(name)}.run.lock"

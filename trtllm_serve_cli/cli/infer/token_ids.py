@@ -24,17 +24,18 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
     """Raise `BadParameter` if --show-tokens cannot be combined with the other options."""
     if not has_prompt or options.batch is not None:
         raise typer.BadParameter(
-            ("Token ids require a single PROMPT. Pass PROMPT, and omit --batch."), param_hint=_FLAG
+            ("--show-tokens requires a single prompt. Pass PROMPT, and omit --batch."),
+            param_hint=_FLAG,
         )
     if options.interface != "grpc":
         raise typer.BadParameter(
-            f"Token ids require gRPC. Omit -i {options.interface}.", param_hint=_FLAG
+            f"--show-tokens requires gRPC. Omit -i {options.interface}.", param_hint=_FLAG
         )
     if logits.list_requested(options):
         raise typer.BadParameter(
             (
-                "Token ids and logits cannot be requested together. Omit --show-tokens or the "
-                "options for logits."
+                "--show-tokens cannot be used with --context-logits or --generation-logits. Omit "
+                "--show-tokens, or omit the options for logits."
             ),
             param_hint=_FLAG,
         )
@@ -48,7 +49,7 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
     for flag, name in unsupported.items():
         if not options.no_server and request.get(name) is not None:
             raise typer.BadParameter(
-                (f"Token ids cannot be shown for a request with {flag}. Omit {flag}."),
+                (f"--show-tokens cannot be used with {flag}. Omit one of them."),
                 param_hint=_FLAG,
             )
 

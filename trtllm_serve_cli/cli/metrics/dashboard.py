@@ -206,7 +206,7 @@ def _render_server(feed: Feed, summary: Summary, width: int) -> list[RenderableT
     for engine in summary.engines:
         facts = [f"worker {describe_worker(engine)}"] if engine.is_worker_up is not None else []
         if engine.prefix_hit_fraction is not None:
-            facts.append(f"{percent(engine.prefix_hit_fraction)} of prompts reused")
+            facts.append(f"{percent(engine.prefix_hit_fraction)} of prompt blocks reused")
         if count := engine.num_preemptions:
             facts.append(f"{count} preemption{'s' * (count != 1)}")
         parts.append(_line(f"{engine.model}: {', '.join(facts)}", engine.is_worker_up is False))

@@ -16,7 +16,7 @@ from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import addresses
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
-from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
+from trtllm_serve_cli.cli.shared.options import ForceOption, JsonOption, ServedModelOption
 from trtllm_serve_cli.cli.shared.target import find_metrics
 from trtllm_serve_cli.errors import TllmError
 
@@ -31,7 +31,8 @@ UrlsOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="URL of a server's metrics. Repeatable. Default: the running server.",
+        help="Metrics address of a server, as shown by `tllm status`. Repeatable. Default: the "
+        "only running server.",
         autocompletion=addresses("metrics"),
     ),
 ]
@@ -50,19 +51,23 @@ metrics_app = typer.Typer(
 @metrics_app.callback()
 def metrics(
     context: typer.Context,
-    model: ModelOption = None,
+    model: ServedModelOption = None,
     url: UrlsOption = None,
     as_json: JsonOption = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Print the server's metrics page unchanged.")
+        bool,
+        typer.Option(
+            "--raw", help="Print the server's metrics unchanged, in the Prometheus text format."
+        ),
     ] = False,
     since: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help=(
-                "Show the rates and latencies since FILE was saved. FILE contains the output "
-                "of an earlier `tllm metrics --raw`."
+                "Show the rates and latencies since FILE was saved. FILE contains the output of "
+                "an earlier `tllm metrics --raw`. Default: since the server started, without "
+                "rates."
             ),
         ),
     ] = None,
@@ -72,7 +77,7 @@ def metrics(
     ] = False,
     interval: Annotated[
         float,
-        typer.Option(min=0.1, metavar="SECONDS", help="Interval between two updates with --watch."),
+        typer.Option(min=0.1, metavar="SECONDS", help="Time between updates with --watch."),
     ] = _INTERVAL_S,
 ) -> None:
     """Show the request, engine and host metrics of running servers.
@@ -85,23 +90,23 @@ def metrics(
     if context.invoked_subcommand is not None:
         if any((model, url, as_json, raw, since, watch, interval != _INTERVAL_S)):
             raise typer.BadParameter(
-                "Options before the word `export` do not apply to it. Put "
-                "the options of `export` after the word `export`."
+                "The options of `export` must follow its name. Put the options after `tllm "
+                "metrics export`."
             )
         return
     if raw and (as_json or watch or since or len(url or ()) > 1):
         raise typer.BadParameter(
             (
-                "The option requires a single server, and cannot be used with --json, --watch or "
-                "--since. Pass at most one -u, and omit these options."
+                "--raw requires a single server, and cannot be used with --json, --watch or "
+                "--since. Pass at most one -u, and omit the other options."
             ),
             param_hint="--raw",
         )
     if since is not None and (watch or len(url or ()) > 1):
         raise typer.BadParameter(
             (
-                "The option requires a single server, and cannot be used with --watch. Pass at "
-                "most one -u, and omit --watch."
+                "--since requires a single server, and cannot be used with --watch. Pass at most "
+                "one -u, and omit --watch."
             ),
             param_hint="--since",
         )
@@ -123,23 +128,24 @@ def export(
     what: Annotated[
         MetricsExport,
         typer.Argument(
-            metavar="{prometheus|grafana}", help="Program for which to write the configuration."
+            metavar="{prometheus|grafana}", help="Program to write the configuration for."
         ),
     ],
     output_dir: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write the files to.")
     ],
-    model: ModelOption = None,
+    model: ServedModelOption = None,
     url: UrlsOption = None,
     hold: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="TIME",
-            help=f"Time for which a condition must hold before an alert fires. Default: {_HOLD}.",
+            help="Time that a condition must hold before an alert fires, for example 10m. "
+            f"Default: {_HOLD}.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    force: ForceOption = False,
 ) -> None:
     """Write a configuration for Prometheus or Grafana that monitors servers.
 
@@ -163,7 +169,7 @@ def export(
 def _find_addresses(urls: list[str] | None, model: str | None) -> tuple[str, ...]:
     if urls and model is not None:
         raise typer.BadParameter(
-            "-m and -u cannot be used together. Omit one of these options.", param_hint="-m"
+            "-m and -u cannot be used together. Omit one of them.", param_hint="-m"
         )
     return find_metrics(urls or (), model)
 

@@ -57,7 +57,7 @@ def _render_models(rows: tuple[ModelRow, ...]) -> FittedTable:
 def _render_answers(rows: list[ModelRow]) -> FittedTable:
     """Return a table with the token counts and latencies of the models' responses."""
     has_rates = any(row.tokens_per_s is not None for row in rows)
-    columns = ("responses of", "tokens in", "out", "TTFT p50 ms", "p90", "ITL p50 ms", "p90")
+    columns = ("model", "tokens in", "out", "TTFT p50 ms", "p90", "ITL p50 ms", "p90")
     lines = [
         (
             row.model,

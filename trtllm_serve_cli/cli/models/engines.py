@@ -51,7 +51,9 @@ def list_engines(*, as_json: bool) -> None:
         is_first_column_whole=True,
     )
     if any(row["state"] != "in use" for row in rows):
-        output.notify("Next: tllm remove --engines deletes unused engines and partial builds")
+        output.notify(
+            "Next: run `tllm remove --engines` to delete unused engines and partial builds"
+        )
 
 
 def show_user(home: Home, repository: Path) -> str:

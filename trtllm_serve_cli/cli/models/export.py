@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from trtllm_serve_cli.cli.models.parameters import NameOption, open_named
+from trtllm_serve_cli.cli.models.parameters import open_named
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
-from trtllm_serve_cli.cli.shared.options import JsonOption
+from trtllm_serve_cli.cli.shared.options import ImportedModelOption, JsonOption
 
 
 @accepts_name("name")
 def export(
-    name: NameOption = None,
+    name: ImportedModelOption = None,
     repo: Annotated[
         Path | None,
         typer.Option(

@@ -31,8 +31,8 @@ FileOption = Annotated[
         "-f",
         "--file",
         metavar="TLLM.YAML",
-        help="tllm.yaml file that sets these options (see docs/reference/tllm-yaml.md). Options on "
-        "the command line override the file.",
+        help="tllm.yaml file with values for these options (see docs/reference/tllm-yaml.md). "
+        "Options on the command line override the file. Default: no file.",
     ),
 ]
 BuildOptionsOption = Annotated[
@@ -41,19 +41,19 @@ BuildOptionsOption = Annotated[
         "--build-option",
         metavar="KEY=VALUE",
         help=(
-            "Set one build option, which is either an option of tllm.yaml, or a flag of a "
-            "TensorRT-LLM program under its original name. Repeatable. "
-            "docs/reference/tllm-yaml.md lists the options."
+            "Build option to set: a field in the build section of tllm.yaml (see "
+            "docs/reference/tllm-yaml.md), or a flag of a TensorRT-LLM program under its "
+            "original name. Repeatable."
         ),
     ),
 ]
-_REBUILD = "Build the engine again even if it already exists"
+_REBUILD = "Rebuild the engine even if it already exists"
 RebuildOption = Annotated[bool, typer.Option("--force", help=f"{_REBUILD}.")]
 ReplaceOption = Annotated[
     bool,
     typer.Option(
         "--force",
-        help=f"{_REBUILD}, and replace a model of the same name that has a different source.",
+        help=f"{_REBUILD}, and replace a model that has the same name but a different source.",
     ),
 ]
 DraftOption = Annotated[
@@ -61,8 +61,8 @@ DraftOption = Annotated[
     typer.Option(
         "--draft",
         metavar="NAME",
-        help="Imported model that generates draft tokens for this model (speculative decoding). "
-        "Its engine kind must be tensorrt, and both models must have the same tokenizer. Default: "
+        help="Imported model to use as the draft model for speculative decoding. The engine kind "
+        "of both models must be tensorrt, and both must have the same tokenizer. Default: "
         "no draft model.",
     ),
 ]
@@ -184,7 +184,7 @@ def build_model(
     if dry_run:
         _show_plan(
             plan_import(declaration, home, is_dry_run=True),
-            "Do not render a model repository",
+            "No model repository is rendered",
             as_json=as_json,
         )
         return
@@ -194,7 +194,7 @@ def build_model(
         output.show_json({"model": declaration.model.name, "engine": str(built.path)})
     else:
         output.notify(f"Engine: {built.path}")
-        output.notify("Next: tllm import with the same options")
+        output.notify("Next: run `tllm import` with the same options")
 
 
 def declare(
@@ -222,10 +222,9 @@ def declare(
         declared = Declaration(ModelSection(sections["model"]["name"]))
     else:
         raise typer.BadParameter(
-            "No model was specified. Pass NAME, or pass -f with a tllm.yaml that contains "
-            "the model's name."
+            "No model was specified. Pass NAME, or pass a tllm.yaml file with -f FILE."
         )
-    words = parse_pairs(build_options, option="--build-option ")
+    words = parse_pairs(build_options, option="--build-option ", example="gemm_plugin=auto")
     flags = _take_flags(words)
     named = parse_text_fields(EngineOptions, words, where="--build-option")
     if flags:
@@ -261,6 +260,6 @@ def notify_unused(names: Iterable[str], engine_kind: str) -> None:
 
     for each in list_unused(names, engine_kind):
         output.notify(
-            f"{each.name} has no effect on the {engine_kind} engine kind: it applies only to "
-            f"{' and '.join(each.engines)}."
+            f"The parameter {each.name} has no effect on {engine_kind} engines, because it "
+            f"applies only to {' and '.join(each.engines)}."
         )

@@ -12,7 +12,7 @@ from trtllm_serve_cli.cli.models.engines import list_engines, show_user
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
-from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption, YesOption
+from trtllm_serve_cli.cli.shared.options import JsonOption, YesOption
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ def list_models(
         bool,
         typer.Option(
             "--engines",
-            help=("List the stored engines, with the repositories that use each engine."),
+            help=(
+                "List the stored engines, and the repositories that use them, instead of the "
+                "imported models."
+            ),
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -75,13 +78,19 @@ def list_models(
 
 @accepts_name("name")
 def remove(
-    name: ModelOption = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="NAME",
+            help="Name of the model to remove, as shown by `tllm list`.",
+        ),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all imported models.")] = False,
     engines: Annotated[
         bool,
-        typer.Option(
-            "--engines", help="Remove partial builds, and remove engines that no repository uses."
-        ),
+        typer.Option("--engines", help="Remove partial builds and unused engines."),
     ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -95,13 +104,9 @@ def remove(
     Example:  tllm remove --engines
     """
     if name is not None and everything:
-        raise typer.BadParameter(
-            "A model name and --all cannot be used together. Omit one of them."
-        )
+        raise typer.BadParameter("NAME and --all cannot be used together. Omit one of them.")
     if name is None and not everything and not engines:
-        raise typer.BadParameter(
-            "No model or engine to remove was specified. Pass a model name, --all or --engines."
-        )
+        raise typer.BadParameter("Nothing to remove was specified. Pass NAME, --all or --engines.")
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model import store
     from trtllm_serve_cli.repository.settings import engine_references
@@ -126,9 +131,9 @@ def remove(
     kept = sorted(used & set(users))
     for path in kept:
         user_names = ", ".join(show_user(home, user) for user in users[path])
-        output.notify(f"Kept the engine {path.name}, used by {user_names}.")
+        output.notify(f"Kept the engine {path.name}, which is used by {user_names}.")
     for path in needed:
-        output.notify(f"Kept {path}, in use by another tllm process.")
+        output.notify(f"Kept {path}, which is in use by another tllm process.")
     removed = {path: size for path, size in sizes.items() if path not in needed}
     if sizes:
         output.notify(f"Freed {show_size(sum(removed.values()))}.")
@@ -152,7 +157,7 @@ def _check_not_served(home: Home, names: list[str]) -> None:
             raise RepositoryError(
                 f"{name} was not removed.",
                 why="a running server uses the model repository",
-                next_step=f"stop the server with `tllm stop -m {name}`",
+                next_step=f"stop the server with `tllm stop -m {name}`, then remove the model",
             )
 
 
@@ -162,12 +167,12 @@ def _confirm(paths: list[str], *, yes: bool) -> None:
         return
     if yes:
         return
-    output.notify("These will be deleted:\n  " + "\n  ".join(paths))
+    output.notify("The following will be deleted:\n  " + "\n  ".join(paths))
     if not sys.stdin.isatty():
         raise BadInput(
             "Nothing was deleted.",
-            why="stdin is not a terminal, so you cannot confirm the deletion",
-            next_step="confirm the deletion with --yes",
+            why="stdin is not a terminal, so the deletion cannot be confirmed",
+            next_step="pass --yes to delete without confirmation",
         )
     try:
         is_confirmed = typer.confirm("Continue?", err=True)

@@ -29,20 +29,24 @@ def convert(
         str,
         typer.Argument(
             metavar="IN",
-            help="PEFT adapter in the safetensors format: a folder, or hf:ORG/NAME for a "
-            "repository on the Hugging Face hub.",
+            help="PEFT adapter in the safetensors format: the path of a folder, or hf:ORG/NAME "
+            "for a repository on the Hugging Face hub.",
         ),
     ],
     destination: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Folder to write the two files to.")
+        Path,
+        typer.Argument(
+            metavar="OUT",
+            help="Folder to write model.lora_weights.npy and model.lora_config.npy to.",
+        ),
     ],
     dtype: Annotated[
         Dtype,
         typer.Option(
             "--dtype",
             help=(
-                "Data type of the weights in model.lora_weights.npy. To send the adapter in "
-                "requests, use float16."
+                "Data type of the weights in model.lora_weights.npy. Adapters that are sent in "
+                "requests require float16."
             ),
         ),
     ] = Dtype.float16,
@@ -66,11 +70,11 @@ def convert(
     if as_json:
         output.show_json(files.as_dict())
         return
-    modules = ", ".join(f"{name} of {layers} layers" for name, layers in files.modules.items())
+    modules = ", ".join(f"{name} in {layers} layers" for name, layers in files.modules.items())
     sizes = ", ".join(map(str, files.ranks))
     output.notify(
         f"{'Would write' if dry_run else 'Wrote'} {destination}: {modules}; adapter size {sizes}; "
-        f"{files.weights.nbytes / 1e6:.1f} MB of {dtype.value}."
+        f"{files.weights.nbytes / 1e6:.1f} MB of {dtype.value} weights."
     )
 
 

@@ -15,7 +15,7 @@ from trtllm_serve_cli.cli.shared.completion import completes, imported_models, s
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name, choose_name
 from trtllm_serve_cli.cli.shared.option_signature import parse_pairs
-from trtllm_serve_cli.cli.shared.options import JsonOption
+from trtllm_serve_cli.cli.shared.options import ImportedModelOption, JsonOption
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.repository.model.model_repository import OpenRepository
     from trtllm_serve_cli.repository.settings.settings import Change, Setting
 
-NameOption = Annotated[
-    str | None,
-    typer.Option(
-        "-m",
-        "--model",
-        metavar="NAME",
-        help="Name of the model. Default: the only imported model.",
-    ),
-]
 RepoOption = Annotated[
     Path | None,
     typer.Option(
@@ -48,13 +39,15 @@ _ORIGINS = {
     "import": "set at import",
     "engine": "from the engine",
     "default": "default",
-    "file": "from the file",
+    "file": "edited in the repository",
     "unset": "not set",
 }
 
 
 @accepts_name("name")
-def show(name: NameOption = None, repo: RepoOption = None, as_json: JsonOption = False) -> None:
+def show(
+    name: ImportedModelOption = None, repo: RepoOption = None, as_json: JsonOption = False
+) -> None:
     """Show and explain a model's parameters.
 
     The output contains each parameter's value, the origin of the value, and an explanation.
@@ -89,18 +82,19 @@ def set_(
         list[str],
         typer.Argument(
             metavar="[NAME] KEY=VALUE...",
-            help="Name of the model (required if several are imported), and parameters to change.",
+            help="Name of the model (required if several models are imported), and the "
+            "parameters to change.",
         ),
     ],
-    model: NameOption = None,
+    model: ImportedModelOption = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change a model's parameters.
 
-    The name of a parameter is the name of the variable in NVIDIA's templates. Parameters that are
-    not specified keep their values. Restart a running server to apply the changes. With --repo, the
-    tokenizer's folder may be on another machine.
+    Parameters have the same names as the variables in NVIDIA's templates. Parameters that are not
+    specified keep their values. Restart a running server to apply the changes. With --repo,
+    tokenizer_dir can be a folder on another machine.
 
     Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 
@@ -119,7 +113,8 @@ def set_(
     if not requested:
         raise BadInput(
             "No parameter was specified.",
-            next_step=f"add a parameter: `tllm set {words[0]} enable_kv_cache_reuse=false`",
+            next_step=f"specify a parameter, for example `tllm set {words[0]} "
+            "enable_kv_cache_reuse=false`",
         )
     if repo is None:
         check_tokenizer_folder(requested)
@@ -150,7 +145,9 @@ def set_(
 
 
 @accepts_name("name")
-def validate(name: NameOption = None, repo: RepoOption = None, as_json: JsonOption = False) -> None:
+def validate(
+    name: ImportedModelOption = None, repo: RepoOption = None, as_json: JsonOption = False
+) -> None:
     """Check a model repository for errors.
 
     The exit code is 3 if the repository has an error, and 0 if it has only warnings.
@@ -188,8 +185,8 @@ def open_named(name: str | None, repo: Path | None) -> OpenRepository:
         return open_repository(load_model(find_home(), name).path)
     if name is not None:
         raise BadInput(
-            f"{name} and --repo {repo} cannot be used together.",
-            next_step=f"omit either {name} or --repo",
+            f"The name {name} and --repo {repo} cannot be used together.",
+            next_step=f"omit {name} or --repo",
         )
     return open_repository(repo.absolute())
 

@@ -38,7 +38,7 @@ def plan(
             "-m",
             "--model",
             metavar="NAME",
-            help="Alias in the catalog, or name of an imported model.",
+            help="Name of the model: an alias in the catalog, or the name of an imported model.",
         ),
     ] = None,
     model: OptionValues,
@@ -47,7 +47,7 @@ def plan(
         typer.Option(
             "--gpu",
             metavar="GPU",
-            help="GPU type, such as h200. Default: the GPU type of this machine.",
+            help="GPU type, for example h200. Default: the GPU type of this machine.",
         ),
     ] = None,
     num_gpus: Annotated[
@@ -56,8 +56,8 @@ def plan(
             "--num-gpus",
             min=1,
             help=(
-                "Maximum number of GPUs. Default: the number of GPUs in this machine. With --gpu, "
-                "the default is 8, or --tp times --pp if that is higher."
+                "Maximum number of GPUs. Default: the number of GPUs in this machine. With "
+                "--gpu: 8, or the product of --tp and --pp if the product is higher."
             ),
         ),
     ] = None,
@@ -113,7 +113,7 @@ def _find_source(name: str | None, source: str | None, home: Home) -> Source:
         raise BadInput(
             "No model was specified.",
             why="neither -m nor -s is set",
-            next_step="specify a model: `tllm plan -m llama-3.1-8b --gpu h200`",
+            next_step="specify a model, for example `tllm plan -m llama-3.1-8b --gpu h200`",
         )
     check_model_name(name)
     return find_source(name, home)
@@ -129,21 +129,21 @@ def _show(plan: SizePlan) -> None:
     stored = f"; {show_size(plan.facts.weight_bytes)} on disk" if plan.facts.weight_bytes else ""
     print(f"  {_billions(counts.total)} parameters{active}; {formats.dtype}{quantized}{stored}")
     if reason := plan.facts.catalog_reason:
-        sentence = f"The shape is from tllm's catalog. {reason}"
+        sentence = f"The model's dimensions are from tllm's catalog. {reason}"
         print(output.wrap(sentence, first="  ", rest="  ", limit=_WIDTH))
     cache = f"{plan.kv_bytes_per_token:,} bytes of KV cache per token ({formats.kv_cache_dtype})"
     print(output.wrap(cache, first="  ", rest="  "))
     print(
         output.wrap(
             f"{gpu.name}: {_gib(gpu.memory_bytes)} GiB, {gpu.bandwidth_gb_per_s / 1000:g} TB/s, "
-            f"{gpu.fp16:g} TFLOP/s; sequences of {plan.demand.input_len} tokens in, "
-            f"{plan.demand.output_len} out",
+            f"{gpu.fp16:g} TFLOP/s; {plan.demand.input_len} prompt tokens, "
+            f"{plan.demand.output_len} response tokens",
             limit=_WIDTH,
         )
         + "\n"
     )
     output.show_table(_COLUMNS, [_row(each) for each in plan.plans], is_numeric=True)
-    units = "Weights and KV cache are in GiB per GPU, one stream and full load in tokens/s."
+    units = "Weights and KV cache are in GiB per GPU. One stream and full load are in tokens/s."
     for sentence in (units, _describe_smallest(plan), *_describe_options(plan)):
         print(output.wrap(sentence, limit=_WIDTH))
     print("\nAssumptions:")
@@ -165,13 +165,14 @@ def _row(plan: ParallelPlan) -> tuple[str, ...]:
 
 def _describe_smallest(plan: SizePlan) -> str:
     if plan.smallest is None:
-        return "The model does not fit on up to 128 of these GPUs."
+        return "The model does not fit on these GPUs, even with 128 of them."
     at = plan.smallest.parallelism
     experts = f" --moe-tp {at.moe_tp} --moe-ep {at.moe_ep}" if plan.facts.shape.experts else ""
     where = f"--tp {at.tp} --pp {at.pp}{experts}"
     if at.world_size > plan.num_gpus:
         return (
-            f"The model requires {at.world_size} GPUs ({where}), but the plan has {plan.num_gpus}."
+            f"The model requires {at.world_size} GPUs ({where}), but the maximum is "
+            f"{plan.num_gpus}."
         )
     return f"Minimum number of GPUs: {at.world_size} ({where})"
 
@@ -195,7 +196,7 @@ def _describe_options(plan: SizePlan) -> Iterator[str]:
             f"({_gain(then.single_stream_tokens_per_s, now.single_stream_tokens_per_s)}), "
             f"{then.saturated_tokens_per_s:,.0f} at full load "
             f"({_gain(then.saturated_tokens_per_s, now.saturated_tokens_per_s)}). FP8 changes the "
-            "responses: compare their quality for your task."
+            "responses, so compare their quality for your task."
         )
 
 

@@ -14,7 +14,7 @@ from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
-from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
+from trtllm_serve_cli.cli.shared.options import ImportedModelOption, JsonOption
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import HANG_TIMEOUT_S, OPENAI_LIMITS, LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
@@ -27,26 +27,26 @@ deploy_app = typer.Typer(
 
 OutputOption = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: write to stdout."),
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="File to write the output to. Default: stdout."
+    ),
 ]
 NodesOption = Annotated[
     int,
-    typer.Option(
-        "--nodes", min=1, help="Number of nodes across which the engine's ranks are split."
-    ),
+    typer.Option("--nodes", min=1, help="Number of nodes to distribute the engine's ranks across."),
 ]
 _DEFAULT_PORT = (
-    "Default: a port derived from the job id. The job skips ports that are in use if the HTTP, "
-    "gRPC and metrics ports are all unset."
+    "Default: a port derived from the job id. If no HTTP, gRPC or metrics port is set, the job "
+    "skips ports that are in use."
 )
 HttpPortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help=f"HTTP port. {_DEFAULT_PORT}")
+    int | None, typer.Option(min=1, max=65535, help=f"Port for HTTP. {_DEFAULT_PORT}")
 ]
 GrpcPortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help=f"gRPC port. {_DEFAULT_PORT}")
+    int | None, typer.Option(min=1, max=65535, help=f"Port for gRPC. {_DEFAULT_PORT}")
 ]
 MetricsPortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help=f"Metrics port. {_DEFAULT_PORT}")
+    int | None, typer.Option(min=1, max=65535, help=f"Port for metrics. {_DEFAULT_PORT}")
 ]
 OpenAiPortOption = Annotated[
     int | None,
@@ -68,9 +68,9 @@ HangTimeoutOption = Annotated[
         "--hang-timeout",
         min=0,
         metavar="SECONDS",
-        help="Time in seconds after which an engine that has requests but completes no step is "
-        "restarted. Processes that do not respond at all are restarted after at most 30 s. With "
-        "0, hangs are only reported.",
+        help="Time in seconds after which the supervisor restarts an engine that has requests "
+        "but completes no step. Processes that do not respond at all are restarted after at "
+        "most 30 s. With 0, hangs are only reported.",
     ),
 ]
 # The options of `tllm start` for the OpenAI-compatible API that the deploy commands also accept.
@@ -86,7 +86,7 @@ _JOB_GATEWAY = (*_POD_GATEWAY, "openai_cert", "openai_key")
 @takes_options(gateway=option_fields(LaunchOptions, *_JOB_GATEWAY), telemetry=_TELEMETRY)
 def slurm(
     *,
-    model: ModelOption = None,
+    model: ImportedModelOption = None,
     submit: Annotated[
         bool,
         typer.Option(
@@ -96,10 +96,18 @@ def slurm(
     ] = False,
     output_file: OutputOption = None,
     account: Annotated[
-        str | None, typer.Option("-A", "--account", help="Slurm account to charge.")
+        str | None,
+        typer.Option(
+            "-A", "--account", help="Slurm account to charge. Default: the user's default account."
+        ),
     ] = None,
     partition: Annotated[
-        str | None, typer.Option("-p", "--partition", help="Slurm partition.")
+        str | None,
+        typer.Option(
+            "-p",
+            "--partition",
+            help="Slurm partition to submit the job to. Default: the cluster's default partition.",
+        ),
     ] = None,
     nodes: NodesOption = 1,
     ntasks_per_node: Annotated[
@@ -120,29 +128,31 @@ def slurm(
         str | None,
         typer.Option(
             metavar="[D-]HH:MM:SS",
-            help="Time limit of the job. Default: the limit of the partition.",
+            help="Time limit of the job. Default: the partition's default limit.",
         ),
     ] = None,
     mpi: Annotated[
         str | None,
         typer.Option(
-            help="MPI type for srun. Default: pmix if the engine has several ranks; "
-            "otherwise, srun is called without --mpi."
+            help="MPI type to pass to srun with --mpi. Default: pmix if the engine has several "
+            "ranks. For a single rank, srun is called without --mpi."
         ),
     ] = None,
     container_image: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image that includes Triton. The Slurm plugin pyxis starts the "
-            "container. `auto` selects NVIDIA's image for the engine. Default: no "
-            "container. Triton must then be installed on the nodes, at the same path as "
-            "on this machine.",
+            help="Container image with Triton. The Slurm plugin pyxis starts the container. "
+            "`auto` selects the NVIDIA image that matches the engine. Default: no "
+            "container. The nodes then require Triton at the same path as on this machine.",
         ),
     ] = None,
     container_mounts: Annotated[
         list[str] | None,
-        typer.Option(metavar="SRC:DST[:FLAGS]", help="Additional container mount. Repeatable."),
+        typer.Option(
+            metavar="SRC:DST[:FLAGS]",
+            help="Additional mount for the container, in the format of pyxis. Repeatable.",
+        ),
     ] = None,
     container_workdir: Annotated[
         str | None,
@@ -155,7 +165,7 @@ def slurm(
         list[str] | None,
         typer.Option(
             metavar="OPTION",
-            help="Additional option for sbatch, such as --sbatch=--exclusive. Repeatable.",
+            help="Additional option for sbatch, for example --sbatch=--exclusive. Repeatable.",
         ),
     ] = None,
     prologue: Annotated[
@@ -197,13 +207,13 @@ def slurm(
     """
     if submit and output_file is not None:
         raise typer.BadParameter(
-            "The option cannot be used with --submit, which writes the script to the job's "
-            "folder. Omit -o or --submit.",
+            "-o cannot be used with --submit, which writes the script to the job's folder. Omit "
+            "one of them.",
             param_hint="-o",
         )
     if as_json and not submit:
         raise typer.BadParameter(
-            "Only --submit supports JSON output. Add --submit, or omit --json.", param_hint="--json"
+            "--json requires --submit. Add --submit, or omit --json.", param_hint="--json"
         )
     from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, render_script
     from trtllm_serve_cli.launch.servers.deploy import find_image, plan_slurm_here, submit_slurm
@@ -246,7 +256,7 @@ def slurm(
     if as_json:
         output.show_json({"job": job.id, "state": job.state, "directory": str(directory)})
         return
-    output.notify(f"Submitted Slurm job {job.id}; its files are in {directory}")
+    output.notify(f"Submitted Slurm job {job.id}. The files of the job are in {directory}")
     output.notify("Next: tllm status")
 
 
@@ -257,22 +267,23 @@ def slurm(
 )
 def k8s(
     *,
-    model: ModelOption = None,
+    model: ImportedModelOption = None,
     output_file: OutputOption = None,
     namespace: Annotated[
         str | None,
         typer.Option(
             "-n",
             "--namespace",
-            help="Namespace of the manifests. Default: none, or `default` if --nodes is more "
-            "than 1, because the manifests for several nodes must contain a namespace.",
+            help="Namespace of the manifests. Default: no namespace. If --nodes is greater than "
+            "1, the default is `default`, because manifests for several nodes must contain "
+            "a namespace.",
         ),
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
-            help="Container image with Triton. If --nodes is more than 1, the image must also "
-            "contain kubectl. Default: NVIDIA's image for the engine."
+            help="Container image with Triton. If --nodes is greater than 1, the image must also "
+            "contain kubectl. Default: the NVIDIA image that matches the engine."
         ),
     ] = None,
     image_pull_secret: Annotated[
@@ -287,28 +298,26 @@ def k8s(
         int,
         typer.Option(
             min=1,
-            help="Number of server replicas. Each replica uses --nodes nodes.",
+            help="Number of server replicas. Each replica runs on --nodes nodes.",
         ),
     ] = 1,
     max_replicas: Annotated[
         int,
-        typer.Option(
-            min=1, help="Maximum number of replicas to which the autoscaler scales the server."
-        ),
+        typer.Option(min=1, help="Maximum number of server replicas that the autoscaler creates."),
     ] = 4,
     queue_target: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Target of the autoscaler: the average number of waiting requests per replica.",
+            help="Average number of waiting requests per replica that the autoscaler maintains.",
         ),
     ] = 4,
     claim: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim. "
-            "The files of the model must then be on the nodes, at the same paths as on "
+            help="Name of the PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: "
+            "no claim. The nodes then require the model's files at the same paths as on "
             "this machine.",
         ),
     ] = None,
@@ -319,21 +328,22 @@ def k8s(
         str | None,
         typer.Option(
             metavar="QUANTITY",
-            help="CPU request and limit of a pod. Default: no request and no limit.",
+            help="CPU request and limit of each pod. Default: no request and no limit.",
         ),
     ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
             metavar="QUANTITY",
-            help="Memory request and limit of a pod. Default: no request and no limit.",
+            help="Memory request and limit of each pod. Default: no request and no limit.",
         ),
     ] = None,
     gpu_resource: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Name of the GPU resource that pods request, for example nvidia.com/mig-1g.10gb.",
+            help="Name of the GPU resource that each pod requests, for example "
+            "nvidia.com/mig-1g.10gb.",
         ),
     ] = "nvidia.com/gpu",
     service_type: Annotated[
@@ -349,8 +359,8 @@ def k8s(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image with tllm, which serves the OpenAI-compatible API alongside "
-            "Triton in each pod. Default: the pods do not serve this API.",
+            help="Container image with tllm, for a container that serves the OpenAI-compatible "
+            "API in each pod. Default: the pods do not serve this API.",
         ),
     ] = None,
     openai_keys_secret: Annotated[
@@ -358,7 +368,7 @@ def k8s(
         typer.Option(
             metavar="NAME",
             help="Name of the Secret that contains keys.json, the file in TLLM_HOME with the "
-            "hashes of the API keys. Default: no keys.",
+            "hashes of the API keys. Default: no Secret.",
         ),
     ] = None,
     openai_processes: OpenAiProcessesOption = 1,
@@ -366,7 +376,11 @@ def k8s(
     telemetry: OptionValues,
     timeout: Annotated[
         float,
-        typer.Option(min=1, metavar="SECONDS", help="Time limit for the server to become ready."),
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Maximum time to wait until the server is ready, in seconds.",
+        ),
     ] = 600.0,
     hang_timeout: HangTimeoutOption = HANG_TIMEOUT_S,
     log_verbose: Annotated[
@@ -385,7 +399,7 @@ def k8s(
     manifests include a Service, an autoscaler that scales on the number of waiting requests, and a
     PodMonitor. With --json, the manifests are written as a single List. NVIDIA's images do not
     contain tllm, so the pods serve the OpenAI-compatible API only with --openai-image. Otherwise,
-    run `tllm gateway` elsewhere.
+    run `tllm gateway` on another machine.
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
@@ -449,7 +463,7 @@ def _check_openai(
     if options:
         fix = "Add --openai-image IMAGE." if is_on else "Omit --no-openai."
         raise typer.BadParameter(
-            f"The option requires pods that serve the OpenAI-compatible API. {fix}",
+            f"{options[0]} requires pods that serve the OpenAI-compatible API. {fix}",
             param_hint=options[0],
         )
 
@@ -457,19 +471,20 @@ def _check_openai(
 def _notify_openai(
     manifests: list[dict[str, Any]], launch: LaunchOptions, *, has_gateway: bool
 ) -> None:
-    """Print how to reach the OpenAI-compatible API, or how to add the API to the pods."""
+    """Print how to connect to the OpenAI-compatible API, or how to add the API to the pods."""
     if has_gateway:
         service = next(each for each in manifests if each["kind"] == "Service")["metadata"]
         namespace = f"-n {service['namespace']} " if "namespace" in service else ""
         port = launch.openai_port
         output.notify(
-            f"OpenAI-compatible API: kubectl {namespace}port-forward service/{service['name']} "
-            f"{port}; then http://127.0.0.1:{port}/v1"
+            f"OpenAI-compatible API: run `kubectl {namespace}port-forward "
+            f"service/{service['name']} {port}`, then use http://127.0.0.1:{port}/v1"
         )
     elif launch.openai:
         output.notify(
             "The pods do not serve the OpenAI-compatible API, because Triton's image does not "
-            "contain tllm. To serve it, pass an image with --openai-image."
+            "contain tllm. To serve the API, pass an image that contains tllm with "
+            "--openai-image."
         )
 
 
@@ -487,6 +502,6 @@ def _write_or_print(text: str, file: Path | None, command: str) -> None:
         raise BadInput(
             f"{file} cannot be written.",
             why=error.strerror or str(error),
-            next_step="choose a file in an existing folder with -o FILE",
+            next_step="choose a file in a writable folder with -o FILE",
         ) from error
     output.notify(f"Next: {command} {shlex.quote(str(file))}")

@@ -36,8 +36,11 @@ def doctor(as_json: JsonOption = False) -> None:
             if finding.fix and finding.verdict != "ok":
                 print(output.wrap(f"→ {finding.fix}", first=_INDENT, rest=_INDENT))
         if problems:
-            output.notify(f"Problems to fix before a server can run here: {len(problems)}.")
+            output.notify(
+                "Number of problems to fix before a server can run on this machine: "
+                f"{len(problems)}."
+            )
         else:
-            output.notify("A server can run here.")
+            output.notify("A server can run on this machine.")
     if problems:
         raise typer.Exit(USER_CAN_FIX)

@@ -1,4 +1,4 @@
-"""`tllm gateway`: serve the OpenAI-compatible API for servers that run elsewhere."""
+"""`tllm gateway`: serve an OpenAI-compatible API for existing Triton servers."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def gateway(
             "-u",
             "--url",
             metavar="HOST:PORT|URL",
-            help="gRPC address of a Triton server, or grpcs://HOST:PORT for gRPC with TLS. Repeat "
-            "the option to distribute the requests over several servers. To also serve Triton's "
-            "API (/v2), add the HTTP addresses of the servers as http://HOST:PORT. Default: "
-            "127.0.0.1:8001 and http://127.0.0.1:8000.",
+            help="gRPC address of a Triton server, or grpcs://HOST:PORT for gRPC with TLS. "
+            "Repeat the option to distribute the requests across several servers. To also "
+            "serve Triton's API (/v2), add the HTTP addresses of the servers as "
+            "http://HOST:PORT. Default: 127.0.0.1:8001 and http://127.0.0.1:8000.",
             autocompletion=addresses("grpc"),
         ),
     ] = None,
@@ -67,14 +67,12 @@ def gateway(
         ),
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to bind.")] = "127.0.0.1",
-    port: Annotated[
-        int, PORT, typer.Option(help="Port to bind for the OpenAI-compatible API.")
-    ] = 9000,
+    port: Annotated[int, PORT, typer.Option(help="Port for the OpenAI-compatible API.")] = 9000,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder on this machine with the tokenizer to use for all models. Default: the "
+            help="Folder on this machine with the tokenizer for all models. Default: the "
             "tokenizer folder that each model's Triton configuration specifies.",
         ),
     ] = None,
@@ -90,8 +88,8 @@ def gateway(
     auth: Annotated[
         Literal["auto", "on", "off"],
         typer.Option(
-            help="Whether the API requires an API key. With auto, a key is required as soon as "
-            "`tllm keys add` has created the first one."
+            help="Whether the API requires an API key. With auto, it requires one as soon as "
+            "`tllm keys add` has created the first key."
         ),
     ] = "auto",
     api: OptionValues,
@@ -104,8 +102,8 @@ def gateway(
         str | None,
         typer.Option(
             metavar="URL",
-            help="URL of the OpenTelemetry collector that receives spans over HTTP. Default: no "
-            "spans.",
+            help="URL of an OpenTelemetry collector (OTLP over HTTP). The gateway sends its "
+            "spans to the collector. Default: spans are not sent.",
         ),
     ] = None,
     trace_rate: Annotated[
@@ -113,7 +111,7 @@ def gateway(
         typer.Option(
             metavar="N",
             min=1,
-            help="Send the spans of one in N requests that have no traceparent header.",
+            help="Trace one in N requests that have no traceparent header.",
         ),
     ] = 1,
     dry_run: DryRunOption = False,
@@ -164,7 +162,7 @@ def gateway(
     check_interfaces(endpoints)
     if warning := describe_missing_keys(config):
         output.notify(warning)
-    output.notify(f"OpenAI-compatible API on {config.url}/v1; Ctrl-C stops it.")
+    output.notify(f"Serving the OpenAI-compatible API on {config.url}/v1. Press Ctrl-C to stop.")
     raise typer.Exit(serve_as_configured(config))
 
 
@@ -219,12 +217,13 @@ def check_interfaces(endpoints: Sequence[Endpoint]) -> None:
             raise BadInput(
                 error.what,
                 why=error.why,
-                next_step="pass -u grpcs://HOST:PORT, and --tls-ca FILE for a private CA",
+                next_step="pass -u grpcs://HOST:PORT, and add --tls-ca FILE if the server's CA "
+                "is private",
             ) from error
     for (address, title), served in zip(expected.items(), found, strict=True):
         if served is not None and served != title.lower():
             raise BadInput(
-                f"{address} does not serve {title}, but {'HTTP' if title == 'gRPC' else 'gRPC'}.",
+                f"{address} serves {'HTTP' if title == 'gRPC' else 'gRPC'}, not {title}.",
                 why="the gateway sends requests for the OpenAI-compatible API over gRPC, and "
                 "requests for Triton's API (/v2) over HTTP",
                 next_step=f"pass the gRPC address as -u HOST:PORT, and the HTTP address as -u "

@@ -1,4 +1,4 @@
-"""`tllm keys`: manage the API keys of the OpenAI-compatible API."""
+"""`tllm keys`: manage API keys for the OpenAI-compatible API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.errors import BadInput
 
 keys_app = typer.Typer(
     cls=FullSummaryGroup,
-    help="Manage the API keys of the OpenAI-compatible API.",
+    help="Manage API keys for the OpenAI-compatible API.",
     no_args_is_help=True,
 )
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
@@ -23,7 +23,8 @@ _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 @keys_app.command()
 def add(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the key, for example its user.")
+        str,
+        typer.Argument(metavar="NAME", help="Name of the key, for example the name of its user."),
     ],
     requests_per_minute: Annotated[
         int | None,
@@ -53,8 +54,8 @@ def add(
         typer.Option(
             "--models",
             metavar="NAME",
-            help="Name of a model that the key may use, as listed by /v1/models. Repeatable, "
-            "or a comma-separated list. Default: all models.",
+            help="Comma-separated names of the models that the key may use, as listed by "
+            "/v1/models. Repeatable. Default: all models.",
         ),
     ] = None,
     expires_in: Annotated[
@@ -62,8 +63,8 @@ def add(
         typer.Option(
             "--expires-in",
             metavar="DURATION",
-            help="Time until the key expires, in minutes, hours or days: 30m, 12h or 90d. Default: "
-            "the key does not expire.",
+            help="Time until the key expires, in minutes, hours or days, for example 30m, 12h or "
+            "90d. Default: the key does not expire.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -71,8 +72,8 @@ def add(
     """Create an API key, and print it.
 
     The key is shown only once, because only its hash is stored. As soon as the first key exists,
-    the OpenAI-compatible API requires a key, unless its authentication is off. Running servers
-    notice new keys within a second.
+    the OpenAI-compatible API requires a key, unless authentication is off. Running servers accept a
+    new key within a second.
 
     Example:  tllm keys add alice --requests-per-minute 60 --expires-in 90d
     """
@@ -98,9 +99,9 @@ def add(
         print(key)
     if is_first:
         output.notify(
-            "The OpenAI-compatible API now requires an API key, unless its authentication is off."
+            "The OpenAI-compatible API now requires an API key, unless authentication is off."
         )
-    output.notify("Store the key now: it cannot be shown again.")
+    output.notify("Store the key now, because it cannot be shown again.")
 
 
 @keys_app.command("list")
@@ -125,12 +126,14 @@ def list_(as_json: JsonOption = False) -> None:
 
 @keys_app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the key, as shown by `tllm keys list`.")
+    ],
 ) -> None:
     """Revoke an API key. Running servers reject it within a second.
 
-    Requests that are already running are completed. If no key remains, servers that require a key
-    reject all requests.
+    Requests in flight are completed. If no key remains, servers that require a key reject all
+    requests.
 
     Example:  tllm keys revoke alice
     """
@@ -142,9 +145,9 @@ def revoke(
     output.notify(f"Revoked {name}.")
     if not read_keys(file):
         output.notify(
-            "No API key remains, so the OpenAI-compatible API rejects all requests, unless its "
-            "authentication is off. Next: tllm keys add NAME, or accept requests without a key: "
-            f"rm {file} && tllm restart"
+            "No API key remains, so the OpenAI-compatible API rejects all requests, unless "
+            "authentication is off. Next: create a key with `tllm keys add NAME`, or accept "
+            f"requests without a key: `rm {file} && tllm restart`"
         )
 
 

@@ -18,7 +18,7 @@ NameOption = Annotated[
         "-m",
         "--model",
         metavar="NAME",
-        help="Name of an imported model, which selects all of its Triton models, or name of one "
+        help="Name of an imported model, which selects all of its Triton models, or of a single "
         "Triton model.",
     ),
 ]
@@ -53,7 +53,7 @@ def load(name: NameOption = None, url: ServerOption = None, timeout: TimeoutOpti
 def unload(
     name: NameOption = None, url: ServerOption = None, timeout: TimeoutOption = 300.0
 ) -> None:
-    """Unload a model after the requests that it is processing have finished.
+    """Unload a model after its requests in flight have finished.
 
     New requests for the model are rejected. Other models stay loaded.
 

@@ -10,7 +10,7 @@ import typer
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
-from trtllm_serve_cli.cli.shared.options import ModelOption
+from trtllm_serve_cli.cli.shared.options import ServedModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 from trtllm_serve_cli.errors import BadInput
 
@@ -23,10 +23,15 @@ _MAX_BYTES = 8 * 1024 * 1024
 
 @accepts_name(complete=served_models)
 def logs(
-    model: ModelOption = None,
+    model: ServedModelOption = None,
     url: ServerOption = None,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Keep printing new lines as they are logged.")
+        bool,
+        typer.Option(
+            "-f",
+            "--follow",
+            help="Continue to print new lines as they are logged. Press Ctrl-C to stop.",
+        ),
     ] = False,
     lines: Annotated[
         int,
@@ -36,7 +41,7 @@ def logs(
     ] = 100,
     level: Annotated[
         Literal["error", "warning", "info"],
-        typer.Option(help="Lowest severity of the lines to print."),
+        typer.Option(help="Minimum severity of the lines to print."),
     ] = "info",
     gateway: Annotated[
         bool,
@@ -49,8 +54,8 @@ def logs(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Print only the lines that this Triton model logged. `tllm status` shows the "
-            "names of the models. Default: all lines.",
+            help="Print only the log lines of this Triton model, as shown by `tllm status`. "
+            "Default: all lines.",
         ),
     ] = None,
     as_json: Annotated[
@@ -82,13 +87,13 @@ def logs(
     if gateway and server.plan.gateway is None:
         raise BadInput(
             "The server has no OpenAI-compatible API.",
-            why="it was started with --no-openai",
-            next_step="omit --gateway, or start the server again with --openai",
+            why="the server was started with --no-openai",
+            next_step="omit --gateway, or run `tllm stop`, then `tllm start --openai`",
         )
     if gateway and (source is not None or level != "info"):
         raise BadInput(
-            "--gateway cannot be combined with --source or --level.",
-            why="the lines in the gateway's log do not name a Triton model or a log level",
+            "--gateway cannot be used with --source or --level.",
+            why="the gateway's log contains neither names of Triton models nor log levels",
             next_step="omit --source and --level, or omit --gateway",
         )
     log = server.plan.gateway_log if gateway else server.plan.log

@@ -1,4 +1,4 @@
-"""`tllm restart`: stop a server and start it with the same options."""
+"""`tllm restart`: restart a server with the same options."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from trtllm_serve_cli.cli.server.start import launch_and_notify, prepare_and_not
 from trtllm_serve_cli.cli.server.stop import DrainOption, stop_and_notify
 from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
-from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
+from trtllm_serve_cli.cli.shared.options import JsonOption, ServedModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 
 
 @accepts_name(complete=served_models)
 def restart(
-    model: ModelOption = None,
+    model: ServedModelOption = None,
     url: ServerOption = None,
     timeout: DrainOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Finish the requests in flight, stop a server, and start it with the same options.
+    """Restart a server with the same options, after its requests in flight have finished.
 
-    The new server applies all changes to its model repositories. A server that has died is started
-    again.
+    Changes to the server's model repositories take effect. A server that has died is started again.
 
     Example:  tllm restart
     """

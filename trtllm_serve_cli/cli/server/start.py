@@ -40,21 +40,24 @@ def start(
             "-m",
             "--model",
             metavar="NAME",
-            help="Name of the model, as shown by `tllm list`. Repeat the option to serve several "
-            "models. Default: the only imported model.",
+            help="Name of a model to serve, as shown by `tllm list`. Repeatable. Default: the "
+            "only imported model.",
         ),
     ] = None,
     repo: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of a model repository to serve, either from `tllm import --repo` or a "
-            "copy of NVIDIA's templates with all variables filled in. Repeatable.",
+            help="Folder of a model repository to serve: a repository from `tllm import --repo`, "
+            "or a copy of NVIDIA's templates with all variables filled in. Repeatable.",
         ),
     ] = None,
     launch: OptionValues,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Run in the foreground. Ctrl-C stops the server.")
+        bool,
+        typer.Option(
+            "--foreground", help="Run the server in the foreground. Press Ctrl-C to stop."
+        ),
     ] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -105,7 +108,7 @@ def _notify_served(home: Home, plan: LaunchPlan) -> None:
     for name in plan.models:
         for server in find_servers(home, name):
             if server.is_running:
-                output.notify(f"{name} is already served on {server.location}.")
+                output.notify(f"A running server already serves {name} on {server.location}.")
 
 
 def prepare_and_notify(plan: LaunchPlan) -> None:
@@ -120,7 +123,8 @@ def prepare_and_notify(plan: LaunchPlan) -> None:
         output.notify(plan.reason)
     if plan.host not in ("127.0.0.1", "localhost"):
         output.notify(
-            f"Triton has no authentication: anyone who can connect to {plan.host} can use it."
+            f"Triton has no authentication, so every client that can reach {plan.host} can use "
+            "the server."
         )
     if plan.gateway is not None and (warning := describe_missing_keys(plan.gateway)):
         output.notify(warning)

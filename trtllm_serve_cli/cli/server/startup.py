@@ -77,8 +77,8 @@ def show_starts(server: dict[str, Any]) -> None:
 def _show_import(model: str, record: dict[str, Any] | None) -> None:
     if record is None:
         print(
-            f"  no import of {model} is recorded: the repository was not created by `tllm import`, "
-            "or it was created by an earlier version"
+            f"  no import of {model} is recorded: the repository was created by an earlier "
+            "version of tllm, or without `tllm import`"
         )
         return
     print(f"  import of {model} at {_format_time(record['ended_at'])}")
@@ -93,7 +93,9 @@ def _explain_missing_start(server: RunningServer) -> str:
     if server.state.ready_at is None:
         return "the server has not become ready"
     restart = server.restart_command
-    return f"the server was started by an earlier version; `{restart}` records a start"
+    return (
+        f"the server was started by an earlier version of tllm; run `{restart}` to record a start"
+    )
 
 
 def _format_time(seconds: float) -> str:

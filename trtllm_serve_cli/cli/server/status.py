@@ -11,7 +11,7 @@ from trtllm_serve_cli.cli.server.startup import describe_starts, show_starts
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
-from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
+from trtllm_serve_cli.cli.shared.options import JsonOption
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch.servers.running import RunningServer
@@ -21,13 +21,21 @@ _PART = "model "
 
 @accepts_name(complete=served_models)
 def status(
-    model: ModelOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="NAME",
+            help="Show only the servers of this model. Default: all servers.",
+        ),
+    ] = None,
     startup: Annotated[
         bool,
         typer.Option(
             "--startup",
-            help="Show how long each stage of the models' imports and of the last two starts took, "
-            "and why the server was restarted.",
+            help="Show the duration of each stage of the models' imports and of the server's "
+            "last two starts, and the reason for each restart.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -119,7 +127,7 @@ def _show_server(server: dict[str, Any]) -> None:
     elif not server["why"]:
         print(f"  Slurm job {server['job']['id']}")
     if server["job"] and server["state"] == "failed":
-        print("  Next: tllm stop removes it from this list")
+        print("  Next: run `tllm stop` to remove the job from this list")
     _show_parts(server)
     for gpu in server["gpus"]:
         print(f"  GPU {_describe_gpu(gpu)}")

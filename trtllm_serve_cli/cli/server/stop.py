@@ -12,7 +12,7 @@ from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
-from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
+from trtllm_serve_cli.cli.shared.options import JsonOption, ServedModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 from trtllm_serve_cli.errors import TllmError
 
@@ -26,26 +26,26 @@ DrainOption = Annotated[
         min=0,
         max=86400,
         metavar="SECONDS",
-        help="Time limit for the requests in flight. When it expires, the remaining requests "
-        "are cancelled. 0 cancels all requests immediately, which is the only value that Slurm "
-        "jobs support. Default: 30, or 0 for Slurm jobs.",
+        help="Time limit for the requests in flight, in seconds. When the limit expires, the "
+        "remaining requests are cancelled. 0 cancels all requests immediately. Slurm jobs "
+        "support only 0. Default: 30, or 0 for Slurm jobs.",
     ),
 ]
 
 
 @accepts_name(complete=served_models)
 def stop(
-    model: ModelOption = None,
+    model: ServedModelOption = None,
     url: ServerOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Stop all servers.")] = False,
     timeout: DrainOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Finish the requests in flight, then stop a server.
+    """Stop a server after its requests in flight have finished.
 
     New requests are rejected immediately. The server's engine workers, Triton models and MPI ranks
-    stop with it. A server or Slurm job that has already ended is removed from the output of `tllm
-    status`.
+    are also stopped. A server or Slurm job that has already ended is removed from the output of
+    `tllm status`.
 
     Example:  tllm stop --timeout 120
     """
@@ -120,9 +120,8 @@ def stop_and_notify(
     except KeyboardInterrupt:
         output.notify(
             f"Interrupted. {server.location} rejects new requests, and stops as soon as its "
-            "requests in flight have finished.\n"
-            f"Next: tllm stop -u {server.location} waits for it, and --timeout 0 cancels the "
-            "requests"
+            f"requests in flight have finished.\nNext: run `tllm stop -u {server.location}` to "
+            "wait, or add --timeout 0 to cancel the requests"
         )
         raise typer.Exit(INTERRUPTED) from None
     for why in messages:

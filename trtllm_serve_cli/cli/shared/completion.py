@@ -1,8 +1,8 @@
 """Complete model names, parameter names, server addresses and GPUs in the shell.
 
-Completions run while the user types, so they must be fast, must not print anything, and return no
-suggestions if an error occurs. Except for `gpu_indices`, which runs nvidia-smi, the functions read
-only small files.
+Completions run while the user types. They must therefore be fast and print nothing, and they return
+no suggestions if an error occurs. Except for `gpu_indices`, which runs nvidia-smi, the functions
+read only small files.
 """
 
 from __future__ import annotations

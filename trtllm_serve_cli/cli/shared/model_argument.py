@@ -37,7 +37,10 @@ def accepts_name(
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
             annotation=Annotated[
-                str | None, typer.Argument(metavar="[NAME]", help="The same as --model NAME.")
+                str | None,
+                typer.Argument(
+                    metavar="[NAME]", help="Name of the model. Equivalent to --model NAME."
+                ),
             ],
         )
         both = [with_completion(each, complete) for each in (argument, option)]

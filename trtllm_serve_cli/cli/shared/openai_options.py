@@ -22,17 +22,16 @@ _PANEL = "Target"
 ApiOption = Annotated[
     Literal["chat", "completions"] | None,
     Option(
-        "API to use with -i openai: chat completions, which take messages, or completions, "
-        "which take a prompt. Default: chat, or completions for prompts that are sent "
-        "unchanged.",
+        "API to call with -i openai: chat (chat completions) or completions. Default: "
+        "completions for token ids and for prompts without a chat template, otherwise chat.",
         panel=_PANEL,
     ),
 ]
 ApiKeyOption = Annotated[
     str | None,
     Option(
-        "Key for an OpenAI-compatible server. Default: the environment variable "
-        "OPENAI_API_KEY, which is safer, because other users of this machine can read the "
+        "API key to send with -i openai. Default: the value of the environment variable "
+        "OPENAI_API_KEY. Prefer the variable, because other users of this machine can read the "
         "command line.",
         metavar="KEY",
         panel=_PANEL,
@@ -68,12 +67,16 @@ def _url_required(gateways: Sequence[str]) -> BadInput:
     """Return the error if no URL is set and the running gateways do not determine the URL."""
     if gateways:
         running = "several servers with an OpenAI-compatible API are running"
-        next_step = f"pass the URL of one of them: {' or '.join(f'-u {url}' for url in gateways)}"
+        next_step = (
+            f"pass the URL of one of these servers: {' or '.join(f'-u {url}' for url in gateways)}"
+        )
     else:
         running = "no server with an OpenAI-compatible API is running"
-        next_step = "pass a URL such as -u http://127.0.0.1:9000, or run `tllm start`"
+        next_step = (
+            "run `tllm start`, or pass the URL of a server, for example -u http://127.0.0.1:9000"
+        )
     return BadInput(
-        "The openai interface requires the URL of a server.",
+        "-i openai requires the URL of a server.",
         why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and {running}",
         next_step=next_step,
     )
@@ -95,12 +98,13 @@ def check_usage(interface: str, api: str | None, api_key: str | None, tls_ca: Pa
     """Raise `BadParameter` if an option does not apply to the interface."""
     if tls_ca is not None and interface == "openai":
         raise typer.BadParameter(
-            "The option applies only to gRPC. Set the environment variable SSL_CERT_FILE instead.",
+            "--tls-ca applies only to gRPC. With -i openai, set the environment variable "
+            "SSL_CERT_FILE instead.",
             param_hint="--tls-ca",
         )
     for flag, value in (("--api", api), ("--api-key", api_key)):
         if value is not None and interface != "openai":
             raise typer.BadParameter(
-                "The option requires -i openai. Add -i openai, or omit the option.",
+                f"{flag} requires -i openai. Add -i openai, or omit {flag}.",
                 param_hint=flag,
             )

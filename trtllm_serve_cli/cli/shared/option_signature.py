@@ -164,7 +164,7 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 def _help(field: OptionField, *, has_default: bool) -> str:
     """Return the option's help text with the default.
 
-    The default is not added to flags, or if Typer or the text already shows it.
+    Omit the default for flags, or if Typer or the text already shows it.
     """
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
@@ -193,10 +193,13 @@ def _plain(field: OptionField, value: Any) -> Any:
     return tuple(value or ()) if field.is_list else value
 
 
-def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
+def parse_pairs(
+    words: list[str], *, option: str, example: str = "enable_kv_cache_reuse=false"
+) -> dict[str, str]:
     """Parse words of the form KEY=VALUE into a dictionary.
 
-    Raise `BadInput` if a word is malformed. The error message starts with `option`.
+    Raise `BadInput` if a word is malformed. The error message starts with `option`, and the next
+    step contains `example`.
     """
     from trtllm_serve_cli.errors import BadInput
 
@@ -206,8 +209,7 @@ def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
         if not equals or not key.strip():
             raise BadInput(
                 f"{option}{word!r} does not have the form KEY=VALUE.",
-                next_step="pass a name and a value, for example "
-                f"{option}enable_kv_cache_reuse=false",
+                next_step=f"pass a name and a value, for example {option}{example}",
             )
         pairs[key.strip()] = value.strip()
     return pairs

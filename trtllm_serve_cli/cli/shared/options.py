@@ -8,10 +8,23 @@ import typer
 
 from trtllm_serve_cli.option_fields import Option
 
-ModelOption = Annotated[
+ImportedModelOption = Annotated[
     str | None,
     typer.Option(
-        "-m", "--model", metavar="NAME", help="Name of the model, as shown by `tllm list`."
+        "-m",
+        "--model",
+        metavar="NAME",
+        help="Name of the model, as shown by `tllm list`. Default: the only imported model.",
+    ),
+]
+ServedModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "-m",
+        "--model",
+        metavar="NAME",
+        help="Name of a model on the server, as shown by `tllm status`. Default: the only running "
+        "server.",
     ),
 ]
 _JSON = "Print the result as JSON on stdout."
@@ -21,7 +34,5 @@ AsJson = Annotated[bool, Option(_JSON, flags=("--json",))]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan without executing it.")
 ]
-ForceOption = Annotated[
-    bool, typer.Option("--force", help="Replace the output files if they already exist.")
-]
-YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing output files.")]
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Skip the confirmation prompt.")]

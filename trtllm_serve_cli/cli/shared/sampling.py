@@ -1,9 +1,9 @@
 """Complete the sampling parameters of a request to Triton.
 
-Upstream's tensors default to greedy decoding: without `top_k`, TensorRT-LLM selects the most likely
-token, and without a seed, it generates the same text each time. The OpenAI-compatible API has
-different defaults. `tllm infer` sends explicit values, so that setting a single option is enough to
-enable sampling.
+Triton's TensorRT-LLM models use greedy decoding by default: without `top_k`, TensorRT-LLM selects
+the most likely token, and without a seed, it generates the same text each time. The
+OpenAI-compatible API has different defaults. `tllm infer` sends explicit values, so that setting a
+single option is enough to enable sampling.
 """
 
 from __future__ import annotations

@@ -27,14 +27,15 @@ ServerOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="Address of the server, as shown by `tllm status`.",
+        help="Address of the server, as shown by `tllm status`. Default: the only running server.",
         autocompletion=addresses("http"),
     ),
 ]
 TlsCaOption = Annotated[
     Path | None,
     Option(
-        "PEM file with the CA's certificate for -u grpcs://HOST:PORT. Default: the public CAs.",
+        "PEM file with the CA certificate for servers at grpcs://HOST:PORT. Default: the public "
+        "CAs.",
         flags=("--tls-ca",),
         metavar="FILE",
         panel="Target",
@@ -87,9 +88,8 @@ def choose_tls(url: str | None, ca: Path | None) -> Tls | None:
         return Tls(None if ca is None else str(ca.absolute()))
     if ca is not None:
         raise BadInput(
-            "--tls-ca requires a gRPC address with TLS.",
-            why="addresses in -u use TLS only if they start with grpcs://, and servers that "
-            "`tllm start` has started do not need the option",
+            "--tls-ca requires a server address that starts with grpcs://.",
+            why="only connections to grpcs://HOST:PORT use a CA certificate from --tls-ca",
             next_step="pass `-u grpcs://HOST:PORT`, or omit --tls-ca",
         )
     return None
@@ -104,7 +104,7 @@ def find_target(
 ) -> Target:
     """Find the server for a command's requests, and return its text model as the target.
 
-    If `url` is set, `model` is the name of a Triton model on that server. Its default is
+    If `url` is set, `model` is the name of a Triton model on that server. If `model` is None, use
     `tensorrt_llm_bls`. The port's response determines the interface. If the port does not respond,
     `interface` applies. Addresses with TLS always use gRPC.
 
@@ -134,7 +134,7 @@ def find_target(
     if model is not None and (server := find_by_triton_model(home, model)) is not None:
         return Target(server.endpoint, model, interface, timeout_s)
     running = find_running(home, model)
-    name = running.text_model(_choose(running, model, "infer"))
+    name = running.text_model(_choose(running, model))
     return Target(running.endpoint, name, interface, timeout_s)
 
 
@@ -143,10 +143,10 @@ class BenchTarget:
     """A model to benchmark.
 
     `address` is the server's gRPC or HTTP address, `model` is the name of the Triton model, and
-    `metrics` is the server's metrics address, or None if it is unknown. `imported_model` is the
-    name of the imported model that the command selects. It is None if the command selects a Triton
-    model by name, or if `tllm start` has not started the server. `tls` is set if the address uses
-    TLS.
+    `metrics` is the server's metrics address, or None if the address is unknown. `imported_model`
+    is the name of the imported model that the command selects, or None if the command selects a
+    Triton model by name or if `tllm start` did not start the server. `tls` is set if the address
+    uses TLS.
     """
 
     address: str
@@ -167,8 +167,8 @@ def find_bench_target(
 
     `model` is the name of a Triton model or of an imported model. For an imported model,
     `text_model` selects the Triton model: the name of a model in upstream's templates, `own` for
-    the text model named after the imported model, or None for `tensorrt_llm`. If `tllm start` has
-    not started the server, `text_model` applies only if `model` is None, and `own` selects
+    the text model named after the imported model, or None for `tensorrt_llm`. If `tllm start` did
+    not start the server, `text_model` applies only if `model` is None, and `own` selects
     `tensorrt_llm_bls`.
 
     `tls_ca` is the CA of a server with TLS. Raise `NoServer` if no server or several servers match.
@@ -203,7 +203,7 @@ def find_bench_target(
             )
             return BenchTarget(address, model or core_or_text or CORE_MODEL, tls=tls)
         running = ours[0]
-    owner = _choose(running, model, "bench token-norm-dist")
+    owner = _choose(running, model)
     _refuse_embedding_model(home, owner)
     endpoint = running.endpoint
     if text_model == "own":
@@ -216,7 +216,7 @@ def find_bench_target(
 def _bench_target(
     endpoint: Endpoint, interface: TritonInterface, name: str, owner: str | None = None
 ) -> BenchTarget:
-    """Return the Triton model `name` on a server that `tllm start` has started."""
+    """Return the Triton model `name` on a server that `tllm start` started."""
     if interface == "http":
         return BenchTarget(endpoint.http, name, endpoint.metrics, owner)
     return BenchTarget(endpoint.grpc, name, endpoint.metrics, owner, endpoint.tls)
@@ -239,7 +239,7 @@ def _check_interface(address: str, interface: TritonInterface) -> None:
         raise BadInput(
             f"{address} serves {_TITLES[served]}, not {_TITLES[interface]}.",
             why=f"the benchmark sends its requests over {_TITLES[interface]}",
-            next_step=f"add -i {served}, or pass the server's {_TITLES[interface]} port",
+            next_step=f"pass -i {served}, or pass the server's {_TITLES[interface]} port with -u",
         )
 
 
@@ -251,7 +251,7 @@ def _refuse_embedding_model(home: Home, name: str) -> None:
         raise BadInput(
             f"{name} cannot be benchmarked.",
             why="the model computes embeddings, but benchmarks measure generated tokens",
-            next_step="pass -m with the name of a model that generates text",
+            next_step="specify a model that generates text with -m NAME",
         )
 
 
@@ -273,14 +273,14 @@ def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
     return (running.endpoint.metrics, *(each.metrics for each in running.plan.replicas))
 
 
-def _choose(running: RunningServer, model: str | None, command: str) -> str:
+def _choose(running: RunningServer, model: str | None) -> str:
     if model is not None:
         return model
     if len(running.models) > 1:
         raise BadInput(
-            "The server has several models.",
+            "The server has several models, but none of them was specified.",
             why=f"the server's models are {', '.join(running.models)}",
-            next_step=f"select a model: `tllm {command} -m {running.models[0]} …`",
+            next_step=f"specify a model, for example -m {running.models[0]}",
         )
     return running.models[0]
 
