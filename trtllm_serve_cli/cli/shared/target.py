@@ -134,7 +134,7 @@ def find_target(
     if model is not None and (server := find_by_triton_model(home, model)) is not None:
         return Target(server.endpoint, model, interface, timeout_s)
     running = find_running(home, model)
-    name = running.text_model(_choose(running, model, "infer"))
+    name = running.text_model(_choose(running, model))
     return Target(running.endpoint, name, interface, timeout_s)
 
 
@@ -203,7 +203,7 @@ def find_bench_target(
             )
             return BenchTarget(address, model or core_or_text or CORE_MODEL, tls=tls)
         running = ours[0]
-    owner = _choose(running, model, "bench token-norm-dist")
+    owner = _choose(running, model)
     _refuse_embedding_model(home, owner)
     endpoint = running.endpoint
     if text_model == "own":
@@ -273,14 +273,14 @@ def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
     return (running.endpoint.metrics, *(each.metrics for each in running.plan.replicas))
 
 
-def _choose(running: RunningServer, model: str | None, command: str) -> str:
+def _choose(running: RunningServer, model: str | None) -> str:
     if model is not None:
         return model
     if len(running.models) > 1:
         raise BadInput(
             "The server has several models.",
             why=f"the server's models are {', '.join(running.models)}",
-            next_step=f"select a model: `tllm {command} -m {running.models[0]} …`",
+            next_step=f"select a model with -m, for example -m {running.models[0]}",
         )
     return running.models[0]
 
