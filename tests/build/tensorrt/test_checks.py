@@ -149,8 +149,8 @@ def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
             "0.16.0",
             "nvfp4",
             "TensorRT-LLM 0.16.0 does not support --quantization nvfp4 for LlamaForCausalLM.\n"
-            "Why: the supported values are none, int8, int4, fp8, int4_awq, w4a8_awq, int8_sq, "
-            "int4_gptq, fp8_rowwise, and 0.17.0 added support for nvfp4\n"
+            "Why: the supported values are int8, int4, fp8, int4_awq, w4a8_awq, int8_sq, "
+            "int4_gptq, fp8_rowwise, none, and 0.17.0 added support for nvfp4\n"
             "Next: pass a supported value, or use TensorRT-LLM 0.17.0 or later",
         ),
         (
@@ -158,7 +158,7 @@ def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
             "1.2.0",
             "nvfp4",
             "TensorRT-LLM 1.2.0 does not support --quantization nvfp4 for FalconForCausalLM.\n"
-            "Why: the supported values are none, int8, int4, fp8, int4_awq, w4a8_awq\n"
+            "Why: the supported values are int8, int4, fp8, int4_awq, w4a8_awq, none\n"
             "Next: pass a supported value",
         ),
     ],

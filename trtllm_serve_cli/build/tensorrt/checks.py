@@ -142,7 +142,7 @@ def _check_quantization(
     if quantization == "none" or quantization in family.quantizations:
         return
     later = family.later_quantizations.get(quantization)
-    known = ", ".join(("none", *family.quantizations))
+    known = ", ".join((*family.quantizations, "none"))
     raise BadInput(
         f"TensorRT-LLM {version} does not support --quantization {quantization} for "
         f"{family.architecture}.",
