@@ -58,7 +58,7 @@ def test_token_ids_are_sent_as_completions(server: FakeOpenAI, tllm: Tllm) -> No
         "--concurrency", "2", "--output-mean", "5", "--output-stdev", "0", *SMALL,
     )  # fmt: skip
     assert code == 0, err
-    assert "does not report its vocabulary size" in err
+    assert "does not report the model's vocabulary size" in err
     assert set(server.paths) == {"/v1/completions"}
     assert all(isinstance(body["prompt"][0], int) for body in server.bodies)
     assert all(body["ignore_eos"] for body in server.bodies)
