@@ -58,7 +58,7 @@ def test_default_of_several_templates_is_used(tmp_path: Path, templates: Any, ch
 def test_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not contain a tokenizer") as raised:
         read_tokenizer_facts(tmp_path)
-    assert raised.value.next_step.endswith("--param tokenizer_dir=DIR")
+    assert "--param tokenizer_dir=DIR" in raised.value.next_step
 
 
 def test_broken_tokenizer_config_is_refused(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_container_of_a_killed_build_is_removed_first(docker: Path, working: Bui
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ("exit 137", "it was killed, probably because the machine ran out of memory"),
+        ("exit 137", "the process was killed, probably because the machine ran out of memory"),
         (
             'echo \'docker: Error response from daemon: could not select device driver "" with '
             "capabilities: [[gpu]].' >&2; exit 125",

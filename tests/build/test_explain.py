@@ -266,6 +266,13 @@ def test_only_listed_failures_are_explained() -> None:
     assert explanation and explanation.name == "gpu_memory"
 
 
+def test_signals_of_other_failures_are_not_explained() -> None:
+    lines = ["CUDA out of memory"]
+    explanation = explain_failure(-signal.SIGKILL, lines, among=("gpu_memory",))
+    assert explanation and explanation.name == "gpu_memory"
+    assert explain_failure(-signal.SIGKILL, (), among=("gpu_memory",)) is None
+
+
 def test_last_known_line_is_explained() -> None:
     explanation = explain_failure(1, ["CUDA out of memory", "No space left on device", "good bye"])
     assert explanation and (explanation.name, explanation.line) == (
@@ -278,7 +285,7 @@ def test_last_known_line_is_explained() -> None:
 def test_signal_takes_precedence_over_the_output(code: int) -> None:
     assert explain_failure(code, ["CUDA out of memory, trying again"]) == Explanation(
         "host_memory",
-        "it was killed, probably because the machine ran out of memory",
+        "the process was killed, probably because the machine ran out of memory",
         "close other programs, build with fewer workers, add swap space, or use a smaller model",
     )
 

@@ -72,6 +72,14 @@ def test_an_adapter_is_replaced_only_with_force(tmp_path: Path) -> None:
     write_lora(files, force=True)
 
 
+def test_file_is_not_replaced(tmp_path: Path) -> None:
+    source = write_peft(tmp_path / "in", make_adapter(SITES))
+    (tmp_path / "out").touch()
+    with pytest.raises(BadInput, match="out is not a folder") as raised:
+        write_lora(convert_lora(source, tmp_path / "out", "float16"), force=True)
+    assert raised.value.next_step.endswith(f"{tmp_path}/out-lora")
+
+
 def test_another_folder_is_never_replaced(tmp_path: Path) -> None:
     source = write_peft(tmp_path / "in", make_adapter(SITES))
     with pytest.raises(BadInput, match="contains files that are not part of an adapter"):

@@ -95,7 +95,7 @@ def test_failed_step_shows_its_last_lines_and_its_log(tmp_path: Path) -> None:
 def test_killed_step_is_explained(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("import os; os.kill(os.getpid(), 9)"))
     error = fail_to_build(build_plan(tmp_path / "engines" / "e", step))
-    assert error.why == "it was killed, probably because the machine ran out of memory"
+    assert error.why == "the process was killed, probably because the machine ran out of memory"
 
 
 @pytest.mark.parametrize("command", [("/no/program",), (sys.executable, "/no/program.py", "x")])
@@ -104,7 +104,7 @@ def test_missing_program_is_found_before_the_first_step(tmp_path: Path, command)
     plan = build_plan(tmp_path / "engines" / "e", first, BuildStep("Make it", command))
     with pytest.raises(MissingPart, match=r"^/no/program(\.py)? was not found") as raised:
         build(plan)
-    assert raised.value.why == "the build step 'Make it' requires this file"
+    assert raised.value.why == "the build step 'Make it' runs this program"
     assert not plan.engine_dir.parent.exists()
 
 
@@ -170,6 +170,13 @@ def test_folder_that_holds_something_else_is_not_replaced(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="photos contains files that are not part of an engine"):
         build(build_plan(tmp_path / "photos"), force=True)
     assert (tmp_path / "photos" / "cat.png").exists()
+
+
+def test_file_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "e").touch()
+    with pytest.raises(BadInput, match="e is not a folder") as raised:
+        build(build_plan(tmp_path / "e"), force=True)
+    assert f"for example --engine-dir {tmp_path}/e-" in raised.value.next_step
 
 
 def test_reused_engine_has_the_requested_model_name(tmp_path: Path) -> None:

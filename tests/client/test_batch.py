@@ -69,8 +69,8 @@ def test_jsonl_line_accepts_a_guide_and_an_adapter(tmp_path: Path) -> None:
     [
         ('{"prompt": "a"', "Line 2: the line is not valid JSON."),
         ("[1]", "Line 2: the line is not a JSON object."),
-        ("{}", "Line 2: the line has no prompt."),
-        ('{"prompt": "a", "max_token": 1}', "Line 2: a request has no field max_token."),
+        ("{}", "Line 2: the line does not contain a prompt."),
+        ('{"prompt": "a", "nope": 1}', "Line 2: the request contains unknown fields: nope."),
         ('{"prompt": "a", "max_tokens": 1.5}', "Line 2: max_tokens cannot be 1.5."),
         ('{"prompt": 5}', "Line 2: text_input cannot be 5."),
         ('{"prompt": "a", "stop_words": 5}', "Line 2: stop_words cannot be 5."),
@@ -78,7 +78,7 @@ def test_jsonl_line_accepts_a_guide_and_an_adapter(tmp_path: Path) -> None:
         ('{"prompt": "a", "lora_dir": 5}', "Line 2: lora_dir cannot be 5."),
         (
             '{"prompt": "a", "lora_weights": []}',
-            "Line 2: a request has no field lora_weights.",
+            "Line 2: the request contains unknown fields: lora_weights.",
         ),
     ],
 )

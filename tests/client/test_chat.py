@@ -119,4 +119,4 @@ def test_final_message_is_continued(content: str, template: str, end: str) -> No
 def test_final_message_that_is_not_rendered_cannot_be_continued() -> None:
     with pytest.raises(BadInput) as raised:
         render_chat("{{ messages[0].content }}", [*HI, *HI], continues_final_message=True)
-    assert "does not render the final message" in raised.value.why
+    assert "omits the final message" in raised.value.why

@@ -78,13 +78,13 @@ def test_omits_inputs_without_which_the_response_is_useful() -> None:
     [
         (
             "0.11.0",
-            "its engine was built with TensorRT-LLM 0.11.0, but num_return_sequences was added in "
+            "the engine was built with TensorRT-LLM 0.11.0, but num_return_sequences was added in "
             "0.14",
             "omit num_return_sequences, or build the engine with TensorRT-LLM 0.14 or later",
         ),
         (
             "",
-            "its configuration does not contain this input",
+            "the model's configuration does not contain this input",
             "omit num_return_sequences",
         ),
     ],

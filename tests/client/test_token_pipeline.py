@@ -137,7 +137,7 @@ def test_models_without_lengths_are_refused(triton: FakeTriton) -> None:
     triton.inputs_of = {"postprocessing": ("TOKENS_BATCH",)}
     with pytest.raises(BadInput, match="cannot return token ids") as raised:
         _open(triton)
-    assert raised.value.why.startswith("postprocessing has no input SEQUENCE_LENGTH")
+    assert raised.value.why.startswith("postprocessing does not have a SEQUENCE_LENGTH input")
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "tensorrt_llm", "postprocessing"])

@@ -58,8 +58,8 @@ def test_text_models_give_the_same_answers(served: Tllm) -> None:
     result = served("bench", *words)
     assert result.returncode == 0, result.stderr
     assert (
-        "demo gave the same answer twice, and ensemble and tensorrt_llm_bls gave the same answer."
-        in " ".join(result.stderr.split())
+        "demo returned the same response twice, and ensemble and tensorrt_llm_bls returned the "
+        "same response." in " ".join(result.stderr.split())
     )
 
 

@@ -183,7 +183,7 @@ def test_several_sequences_need_version_0_14(endpoint: Endpoint, version: str) -
     with pytest.raises(BadInput, match="parts does not support num_return_sequences") as raised:
         generate(endpoint, "parts", request)
     assert raised.value.why == (
-        f"its engine was built with TensorRT-LLM {version}, but num_return_sequences was added in "
+        f"the engine was built with TensorRT-LLM {version}, but num_return_sequences was added in "
         "0.14"
     )
 

@@ -48,7 +48,7 @@ def test_unknown_gpu_lists_near_matches() -> None:
         load_gpu("h2000")
     assert caught.value.what == "'h2000' is not a supported GPU."
     assert "h200" in caught.value.why
-    assert caught.value.next_step == "choose a supported GPU, for example --gpu h200"
+    assert caught.value.next_step == "pass a supported GPU, for example --gpu h200"
 
 
 _H200 = "0, NVIDIA H200, 143771, Disabled\n"
@@ -90,12 +90,12 @@ def test_chooses_the_present_gpu() -> None:
         (
             "0, NVIDIA K80, 1, Disabled",
             "",
-            "The GPUs in this machine are not all of the same supported type.",
+            "The NVIDIA K80 GPU in this machine is not supported.",
         ),
         (
             _H200 + _MIG_TABLE.splitlines()[0],
             "",
-            "The GPUs in this machine are not all of the same supported type.",
+            "The GPUs in this machine have different types.",
         ),
     ],
 )

@@ -52,7 +52,7 @@ def test_accepts_valid_parallelism(
          "the model does not have experts"),
         (configs.MIXTRAL_8X7B, {"tp": 4, "moe_tp": 4, "moe_ep": 2}, "--moe-tp 4 --moe-ep 2",
          "the product of --moe-tp and --moe-ep must be equal to --tp, which is 4"),
-        (configs.MIXTRAL_8X7B, {"tp": 4, "moe_ep": 8}, "--moe-tp unset --moe-ep 8",
+        (configs.MIXTRAL_8X7B, {"tp": 4, "moe_ep": 8}, "--moe-ep 8",
          "the product of --moe-tp and --moe-ep must be equal to --tp, which is 4"),
         (configs.MIXTRAL_8X7B, {"tp": 16, "moe_ep": 16}, "--moe-ep 16",
          "the number of experts, 8, is not divisible by 16"),

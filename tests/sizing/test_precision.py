@@ -27,9 +27,9 @@ def test_format_runs_on_its_first_generation(name: str, first: str) -> None:
 
 def test_rejects_gpu_without_the_format() -> None:
     with pytest.raises(BadInput) as caught:
-        check_runs("weights in fp8", WEIGHT_FORMATS["fp8"], load_gpu("a100"), "--quantization int8")
+        check_runs("fp8 weights", WEIGHT_FORMATS["fp8"], load_gpu("a100"), "--quantization int8")
     assert str(caught.value) == (
-        "The a100-80gb GPU does not support weights in fp8.\n"
+        "The a100-80gb GPU does not support fp8 weights.\n"
         "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
         "Next: --quantization int8"
     )

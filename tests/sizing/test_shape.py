@@ -128,10 +128,9 @@ def test_parses_quantization() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"hidden_size": None}, "the key hidden_size or n_embd or n_embed or d_model is missing"),
-        ({"hidden_size": "4096"}, "the value of hidden_size is '4096', which is not a valid count"),
-        ({"num_attention_heads": 0},
-         "the value of num_attention_heads is 0, which is not a valid count"),
+        ({"hidden_size": None}, "the hidden_size or n_embd or n_embed or d_model key is missing"),
+        ({"hidden_size": "4096"}, "hidden_size is '4096', which is not a valid count"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, which is not a valid count"),
         ({"num_hidden_layers": 10**9}, "the number of layers, 1000000000, is too high"),
         ({"num_local_experts": 4, "num_experts_per_tok": 5},
          "the number of experts per token, 5, exceeds the number of experts, 4"),
@@ -145,13 +144,13 @@ def test_rejects_invalid_config(change: dict[str, Any], why: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_shape(configs.LLAMA_2_7B | change)
     assert (caught.value.what, caught.value.why) == (
-        "The config.json is not a valid model configuration.",
+        "The model's config.json is invalid.",
         why,
     )
 
 
 def test_rejects_unknown_model_type() -> None:
-    with pytest.raises(BadInput, match="estimate the size of models of type 'mamba'"):
+    with pytest.raises(BadInput, match="estimate the size of 'mamba' models"):
         parse_shape({"model_type": "mamba"})
 
 

@@ -173,5 +173,5 @@ def check_num_gpus(request: BuildRequest, tools: Toolchain) -> None:
         raise BadInput(
             f"The engine needs {world_size} GPUs (tp x pp), but this machine has {tools.num_gpus}.",
             why="each rank of the engine runs on its own GPU",
-            next_step="lower --tp or --pp, or run `tllm plan` to see which values fit",
+            next_step="reduce --tp or --pp, or run `tllm plan` to find values that fit",
         )

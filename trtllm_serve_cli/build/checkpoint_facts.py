@@ -6,7 +6,6 @@ Packages that load checkpoints, such as transformers, are not required.
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,8 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
         raise BadInput(
             f"{directory} does not contain a tokenizer.",
             why="the folder does not contain tokenizer.json or a tokenizer file in another format",
-            next_step="pass the folder of the model's checkpoint with --param tokenizer_dir=DIR",
+            next_step="pass --param tokenizer_dir=DIR, where DIR is the folder of the model's "
+            "checkpoint",
         )
     try:
         config = _read_json_if_present(directory / "tokenizer_config.json")
@@ -110,7 +110,8 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
         raise BadInput(
             f"The tokenizer in {directory} cannot be read.",
             why=f"{type(error).__name__}: {error}",
-            next_step=f"check the files with `ls -l {shlex.quote(str(directory))}`",
+            next_step="fix the tokenizer's files or their permissions, or download the tokenizer "
+            "again",
         ) from error
 
 

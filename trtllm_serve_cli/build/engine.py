@@ -98,7 +98,7 @@ def read_engine(path: Path) -> Engine:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BuildFailed(
             f"{path} does not contain an engine that tllm built.",
-            why=f"its {ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
+            why=f"{ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
             next_step="build the engine again with --force",
         ) from error
 

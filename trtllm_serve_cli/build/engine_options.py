@@ -47,22 +47,22 @@ class EngineOptions:
     max_batch_size: Annotated[
         Count | None,
         Option(
-            "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), 256 "
-            "(pytorch, vllm; up to 1024 depending on the GPU), trtllm-build's default (tensorrt; "
-            "256 to 1024 on a known GPU)."
+            "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), 256 to 1024 "
+            "depending on the GPU (pytorch, vllm), or trtllm-build's default (tensorrt; 256 to "
+            "1024 if the GPU is known)."
         ),
     ] = None
     max_input_len: Annotated[
         Count | None,
-        Option("Maximum length of a prompt, in tokens. Default: TensorRT-LLM's default."),
+        Option("Maximum prompt length in tokens. Default: TensorRT-LLM's default."),
     ] = None
     max_seq_len: MaxSeqLenOption | None = None
     max_num_tokens: Annotated[
         Count | None,
         Option(
             "Maximum number of tokens in an engine step. Default: 256 (openvino), 8192 (sim), 8192 "
-            "(pytorch; 16384 on fast GPUs), 8192 (vllm; 2048 to 16384 depending on the GPU), "
-            "trtllm-build's default (tensorrt; 8192 or 16384 on a known GPU)."
+            "or 16384 depending on the GPU (pytorch), 2048 to 16384 depending on the GPU (vllm), "
+            "or trtllm-build's default (tensorrt; 8192 or 16384 if the GPU is known)."
         ),
     ] = None
     opt_num_tokens: Annotated[
@@ -75,12 +75,12 @@ class EngineOptions:
     max_beam_width: Annotated[
         Count | None,
         Option(
-            "Maximum beam width. Default: 4 (openvino), 1 (pytorch), trtllm-build's default "
+            "Maximum beam width. Default: 4 (openvino), 1 (pytorch), or trtllm-build's default "
             "(tensorrt)."
         ),
     ] = None
     paged_kv_cache: Annotated[
-        bool | None, Option("Store the KV cache in blocks.", is_on_command_line=False)
+        bool | None, Option("Store the KV cache in fixed-size blocks.", is_on_command_line=False)
     ] = None
     tokens_per_block: Annotated[
         Count | None, Option("Number of tokens in a KV cache block.", is_on_command_line=False)
@@ -124,8 +124,8 @@ class EngineOptions:
         bool | None,
         Option(
             (
-                "Build several optimization profiles. The engine then runs faster, but the build "
-                "takes longer."
+                "Build several optimization profiles, which makes the engine faster but the build "
+                "slower."
             ),
             is_on_command_line=False,
         ),
@@ -133,14 +133,14 @@ class EngineOptions:
     gather_context_logits: Annotated[
         bool,
         Option(
-            "Build the engine so that responses can contain the logits of the prompt.",
+            "Build an engine that can return the logits of the prompt tokens.",
             is_on_command_line=False,
         ),
     ] = False
     gather_generation_logits: Annotated[
         bool,
         Option(
-            "Build the engine so that responses can contain the logits of the output.",
+            "Build an engine that can return the logits of the generated tokens.",
             is_on_command_line=False,
         ),
     ] = False
@@ -153,7 +153,7 @@ class EngineOptions:
     lora_target_modules: Annotated[
         tuple[str, ...],
         Option(
-            "Modules that the LoRA adapters change, for example attn_q.", is_on_command_line=False
+            "Modules that LoRA adapters can change, for example attn_q.", is_on_command_line=False
         ),
     ] = ()
     max_lora_rank: Annotated[
@@ -162,7 +162,8 @@ class EngineOptions:
     speculative_decoding_mode: Annotated[
         SpeculativeMode | None,
         Option(
-            "Method for proposing draft tokens in speculative decoding.", is_on_command_line=False
+            "Speculative decoding mode, which determines the source of the draft tokens.",
+            is_on_command_line=False,
         ),
     ] = None
     speculative_model: Annotated[
@@ -177,14 +178,13 @@ class EngineOptions:
     ] = None
     calib_size: Annotated[
         Count | None,
-        Option(
-            "Number of texts to use for calibrating the quantization.", is_on_command_line=False
-        ),
+        Option("Number of samples for calibrating the quantization.", is_on_command_line=False),
     ] = None
     calib_dataset: Annotated[
         str | None,
         Option(
-            "Data set for calibrating the quantization: a name on the hub, or a folder.",
+            "Data set for calibrating the quantization: a name on the Hugging Face Hub, or a "
+            "folder.",
             is_on_command_line=False,
         ),
     ] = None

@@ -28,7 +28,7 @@ class Explanation:
 _SIGNALS = {
     4: ("illegal_instruction", ""),
     7: ("shared_memory", ""),
-    9: ("host_memory", "it was killed, probably because the machine ran out of memory"),
+    9: ("host_memory", "the process was killed, probably because the machine ran out of memory"),
 }
 
 
@@ -40,10 +40,10 @@ def explain_failure(
     If a signal ended the step, the exit code `code` is negative, or above 128 if a shell reported
     the signal. Explain the signal if it is in `_SIGNALS`, because a killed program cannot log the
     cause. Otherwise, explain the last output line in `lines` that matches an entry in
-    failures.yaml. If `among` is not empty, match only the entries with these names.
+    failures.yaml. If `among` is not empty, use only the entries with these names.
     """
-    if (number := -code if code < 0 else code - 128) in _SIGNALS:
-        name, why = _SIGNALS[number]
+    name, why = _SIGNALS.get(-code if code < 0 else code - 128, ("", ""))
+    if name and (not among or name in among):
         entry = next(entry for entry, _ in _load() if entry.name == name)
         return Explanation(name, why or entry.why, entry.next_step)
     for line in reversed(lines):

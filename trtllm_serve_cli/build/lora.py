@@ -71,7 +71,7 @@ def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles
         raise BadInput(
             f"{source} does not contain a PEFT adapter.",
             why=f"{PEFT_CONFIG} is missing",
-            next_step="pass the folder that PEFT's save_pretrained wrote",
+            next_step="pass the output folder of PEFT's save_pretrained",
         )
     try:
         adapter = read_peft(source)
@@ -86,7 +86,7 @@ def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles
         raise BadInput(
             f"The adapter in {source} cannot be converted.",
             why=str(error),
-            next_step="use a plain LoRA adapter for attention and MLP layers",
+            next_step="pass a standard LoRA adapter for attention and MLP layers",
         ) from error
     # Like hf_lora_convert.py, add a batch dimension to the arrays.
     return LoraFiles(source, destination, dtype, weights[None], config[None], _count(adapter))
@@ -107,18 +107,23 @@ def write_lora(files: LoraFiles, *, force: bool) -> None:
 def _check_replaceable(folder: Path, *, force: bool) -> None:
     if not folder.exists():
         return
-    if not folder.is_dir() or {each.name for each in folder.iterdir()} - {
-        LORA_WEIGHTS,
-        LORA_CONFIG,
-    }:
+    if not folder.is_dir():
+        raise BadInput(
+            f"{folder} is not a folder.",
+            why="the converted adapter consists of two files",
+            next_step=f"pass a new folder, for example {shlex.quote(f'{folder}-lora')}",
+        )
+    if {each.name for each in folder.iterdir()} - {LORA_WEIGHTS, LORA_CONFIG}:
         raise BadInput(
             f"{folder} contains files that are not part of an adapter.",
             why="the converted adapter would replace all files in the folder",
-            next_step=f"choose a new folder, for example {shlex.quote(str(folder / 'lora'))}",
+            next_step=f"pass a new folder, for example {shlex.quote(str(folder / 'lora'))}",
         )
     if any(folder.iterdir()) and not force:
         raise BadInput(
-            f"{folder} already contains an adapter.", next_step="add --force to replace the adapter"
+            f"{folder} already contains an adapter.",
+            why="the conversion would overwrite the existing files",
+            next_step="add --force to replace the adapter",
         )
 
 

@@ -152,7 +152,7 @@ def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: b
     """
     if build.finished:
         drop_leftovers(build)
-        notify(f"Finished steps are kept in {build.path}; run the same command to resume.")
+        notify(f"The finished steps are in {build.path}. Run the same command to resume the build.")
     elif is_explained:
         shutil.rmtree(build.work, ignore_errors=True)
     else:
@@ -168,7 +168,7 @@ def _check_program(step: BuildStep) -> None:
     if missing is not None:
         raise MissingPart(
             f"{missing} was not found.",
-            why=f"the build step {step.title!r} requires this file",
+            why=f"the build step {step.title!r} runs this program",
             next_step="add --mode container to run TensorRT-LLM's programs in NVIDIA's image, or "
             "add --dry-run to print the plan",
         )
@@ -178,11 +178,18 @@ def check_engine_dir(engine_dir: Path, name: str) -> None:
     """Raise `BadInput` if the build would delete files that are not part of an engine."""
     if not engine_dir.exists() or (engine_dir / ENGINE_FILE).exists():
         return
-    if not engine_dir.is_dir() or any(engine_dir.iterdir()):
+    if not engine_dir.is_dir():
+        raise BadInput(
+            f"{engine_dir} is not a folder.",
+            why="an engine consists of several files",
+            next_step=f"pass a new folder, for example --engine-dir "
+            f"{shlex.quote(f'{engine_dir}-{name}')}",
+        )
+    if any(engine_dir.iterdir()):
         raise BadInput(
             f"{engine_dir} contains files that are not part of an engine.",
-            why="the build would delete these files, because it replaces the whole folder",
-            next_step="move the files, or choose a new folder with "
+            why="the build replaces the whole folder and would delete these files",
+            next_step="move the files, or pass a new folder, for example "
             f"--engine-dir {shlex.quote(str(engine_dir / name))}",
         )
 
@@ -211,7 +218,7 @@ def _run(plan: BuildPlan, step: BuildStep, build: PartialBuild, on_line: Notify)
                 why=f"{explanation.why}: {explanation.line}"
                 if explanation.line
                 else explanation.why,
-                next_step=f"{explanation.next_step}   (full log: {build.log})",
+                next_step=f"{explanation.next_step} (full log: {build.log})",
             )
         reason = (
             f"signal {-code} terminated the step"

@@ -31,7 +31,7 @@ def parse_address(text: str) -> str:
         raise refusal from error
     if parts.scheme == "https":
         raise BadInput(
-            f"{text} cannot be used as the address of a Triton server.",
+            f"{text} is not the address of a Triton server.",
             why="Triton does not serve HTTPS",
             next_step="pass HOST:PORT, grpcs://HOST:PORT for gRPC with TLS, or "
             "`-i openai -u https://HOST/v1` for an OpenAI-compatible server",
@@ -39,8 +39,8 @@ def parse_address(text: str) -> str:
     if host and parts.path.startswith("/v1"):
         raise BadInput(
             f"{text} is the URL of an OpenAI-compatible API.",
-            why="requests to Triton require the address of its gRPC or HTTP port",
-            next_step=f"add -i openai, as in `-i openai -u {text}`, or pass Triton's address",
+            why="the command sends requests to Triton's gRPC or HTTP API",
+            next_step=f"pass `-i openai -u {text}`, or the address of Triton's gRPC or HTTP port",
         )
     if _PATHS.fullmatch(parts.path):
         parts = parts._replace(path="")

@@ -208,7 +208,9 @@ def embed(
     if not values or not counts:
         raise RequestFailed(
             f"{model} did not return an embedding.",
-            why=f"the outputs in the response are: {', '.join(outputs) or 'none'}",
-            next_step="check the server's log with `tllm logs`",
+            why=f"the response contains the outputs {', '.join(outputs)}"
+            if outputs
+            else "the response does not contain any outputs",
+            next_step="read the server's log with `tllm logs`",
         )
     return Embedding(tuple(map(float, values)), int(counts[0]))

@@ -144,12 +144,14 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
     if "prompt" in values:
         values.setdefault("text_input", values.pop("prompt"))
     if "text_input" not in values:
-        raise BadInput("the line has no prompt.", next_step='write a line such as {"prompt": "…"}')
+        raise BadInput(
+            "the line does not contain a prompt.", next_step='write a line such as {"prompt": "…"}'
+        )
     if unknown := sorted(values.keys() - _FIELDS):
         raise BadInput(
-            f"a request has no field {' or '.join(unknown)}.",
-            why=f"the fields are prompt, {', '.join(sorted(_FIELDS))}",
-            next_step="correct or remove each unknown field",
+            f"the request contains unknown fields: {', '.join(unknown)}.",
+            why=f"the supported fields are prompt, {', '.join(sorted(_FIELDS))}",
+            next_step="correct or remove the unknown fields",
         )
     for name in WORD_LISTS & values.keys():
         words = values[name]
@@ -179,6 +181,6 @@ def _load_adapter(folder: Any) -> tuple[RawTensor, RawTensor]:
         raise BadInput(
             f"lora_dir cannot be {folder!r}.",
             why="lora_dir must be a string",
-            next_step="set lora_dir to the path of an adapter's folder",
+            next_step="set lora_dir to the path of the adapter's folder",
         )
     return load_adapter(Path(folder))

@@ -91,7 +91,7 @@ def render_chat(
         raise BadInput(
             "The model's chat template cannot render this conversation.",
             why=f"{type(error).__name__}: {error}",
-            next_step="send the prompt without the template with --raw, or omit --system if the "
+            next_step="add --raw to send the prompt without the template, or omit --system if the "
             "template does not support system messages",
         ) from error
     return prompt.removeprefix(bos_token) if adds_bos else prompt
@@ -112,6 +112,6 @@ def _cut_after_message(prompt: str) -> str:
     """
     end = prompt.rfind(_END_OF_MESSAGE.rstrip())
     if end < 0:
-        raise ValueError("the template does not render the final message, which is to be continued")
+        raise ValueError("the template omits the final message, which the model should continue")
     is_exact = prompt.startswith(_END_OF_MESSAGE, end)
     return prompt[:end] if is_exact else prompt[:end].rstrip()

@@ -66,8 +66,8 @@ class GenerateRequest:
         Within(1),
         Option(
             (
-                "Time after which the request is cancelled. The text received until then is the "
-                "response. Default: no limit."
+                "Time in milliseconds after which the client cancels the request and returns the "
+                "text received so far. Default: no limit."
             ),
             metavar="MS",
         ),
@@ -76,10 +76,9 @@ class GenerateRequest:
         float | None,
         Within(0),
         Option(
-            "Sampling temperature. Values below 1 favor likely tokens, and 0 always selects the "
-            "most likely token, although the text can still change with the server's load. "
-            "Default: the most likely token, unless --top-k, --top-p or --seed is set. With -i "
-            "openai or a model in the vllm layout: the server's default.",
+            "Sampling temperature. Values below 1 favor likely tokens, and 0 selects the most "
+            "likely token. Default: greedy sampling, unless --top-k, --top-p or --seed is set; the "
+            "server's default with -i openai or a model in the vllm layout.",
             metavar="T",
         ),
     ] = None
@@ -103,9 +102,9 @@ class GenerateRequest:
         int | None,
         Within(0, 2**64 - 1),
         Option(
-            "Random seed for sampling. The same seed gives the same text only under the same load, "
-            "because rounding errors depend on the other requests in a batch. Default: a random "
-            "number.",
+            "Random seed for sampling. The same seed reproduces the same text only under the same "
+            "load, because rounding errors depend on the other requests in the batch. Default: a "
+            "random seed.",
             metavar="N",
         ),
     ] = None
@@ -143,13 +142,14 @@ class GenerateRequest:
         int | None,
         Within(1),
         Option(
-            "Width of the beam search. Values above 1 disable streaming. Default: 1.", metavar="N"
+            "Beam width. Values above 1 enable beam search and disable streaming. Default: 1.",
+            metavar="N",
         ),
     ] = None
     length_penalty: Annotated[
         float | None,
         Option(
-            "Length penalty for the beam search. Values above 0 favor longer responses.",
+            "Length penalty for beam search. Values above 0 favor longer responses.",
             metavar="X",
         ),
     ] = None
@@ -162,8 +162,8 @@ class GenerateRequest:
         int | None,
         Within(0),
         Option(
-            "Number of tokens that the draft model generates per step (speculative decoding). "
-            "Values above 0 disable streaming.",
+            "Number of draft tokens per step for speculative decoding. Values above 0 disable "
+            "streaming.",
             metavar="N",
         ),
     ] = None
@@ -182,7 +182,7 @@ class GenerateRequest:
     lora_task_id: Annotated[
         int | None,
         Within(0, 2**64 - 1),
-        Option("Task id that the server uses for the LoRA adapter.", metavar="N"),
+        Option("Task id of the LoRA adapter on the server.", metavar="N"),
     ] = None
     return_log_probs: Annotated[
         bool,
@@ -194,7 +194,7 @@ class GenerateRequest:
     return_perf_metrics: Annotated[
         bool,
         Option(
-            "Print the server's timings for the request and the number of KV cache blocks used.",
+            "Print the server's timings for the request, and the number of KV cache blocks used.",
             flags=("--perf",),
         ),
     ] = False

@@ -95,9 +95,9 @@ def _missing_input(model: str, name: str, version: str) -> BadInput:
 
     first = find_first_version("ensemble", name) if version else None
     if first is None:
-        why, later = "its configuration does not contain this input", ""
+        why, later = "the model's configuration does not contain this input", ""
     else:
-        why = f"its engine was built with TensorRT-LLM {version}, but {name} was added in {first}"
+        why = f"the engine was built with TensorRT-LLM {version}, but {name} was added in {first}"
         later = f", or build the engine with TensorRT-LLM {first} or later"
     return BadInput(f"{model} does not support {name}.", why=why, next_step=f"omit {name}{later}")
 

@@ -77,7 +77,7 @@ class LocalEngine:
             raise RequestFailed(
                 f"The engine of {repository.name} did not start.",
                 why=str(error),
-                next_step="fix the reported problem, and check the machine with `tllm doctor`",
+                next_step="fix the reported problem, or run `tllm doctor` to check the machine",
             ) from error
 
     def close(self) -> None:
@@ -128,11 +128,9 @@ class LocalEngine:
         if request.lora_name or request.lora_task_id is not None:
             raise BadInput(
                 "A LoRA adapter requires a server.",
-                why=(
-                    "Triton models load the adapters, but `tllm infer --no-server` runs only "
-                    "the engine worker"
-                ),
-                next_step="start a server with `tllm start`, and omit --no-server",
+                why="Triton's models load the adapters, but `tllm infer --no-server` runs only the "
+                "engine worker",
+                next_step="start a server with `tllm start` and omit --no-server",
             )
         arrays = {name: _as_array(value) for name, value in plan_inputs(request).items()}
         try:
@@ -147,7 +145,7 @@ class LocalEngine:
             raise RequestFailed(
                 f"The request to {self.info.name} failed.",
                 why=str(error),
-                next_step="change the options of the request",
+                next_step="change the options that caused the error",
             ) from error
         return row.fields
 
@@ -217,8 +215,8 @@ def _check_layout(repository: OpenRepository) -> None:
         return
     raise BadInput(
         f"{repository.name} cannot run without a server.",
-        why=(f"{repository.kind} engines in the {repository.layout} layout run only inside Triton"),
-        next_step="start a server with `tllm start`, and omit --no-server",
+        why=f"{repository.kind} engines in the {repository.layout} layout run only inside Triton",
+        next_step="start a server with `tllm start` and omit --no-server",
     )
 
 
@@ -260,7 +258,8 @@ def _load_tokenizer(info: ModelInfo) -> Tokenizer:
         raise MissingPart(
             f"The tokenizer of {info.name} cannot be loaded.",
             why=f"the {error.name} package is not installed",
-            next_step=f"run `pip install {error.name}`, or start a server with `tllm start`",
+            next_step=f"run `pip install {error.name}`, or start a server with `tllm start` and "
+            "omit --no-server",
         ) from error
 
 
@@ -268,5 +267,5 @@ def _failed(model: str, why: str) -> TllmError:
     return RequestFailed(
         f"The request to {model} failed.",
         why=why,
-        next_step="fix the reported problem, and send the request again",
+        next_step="fix the reported problem, then send the request again",
     )

@@ -12,6 +12,9 @@ from trtllm_serve_cli.client.generate import RawTensor
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 
+# Maps NumPy's codes for kinds of data types to the names of the numbers in error messages.
+_NUMBERS = {"f": "floating-point numbers", "iu": "integers"}
+
 
 def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
     """Return the `lora_weights` and `lora_config` tensors of the adapter in `folder`.
@@ -24,11 +27,9 @@ def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
     if config.shape[1] != weights.shape[1]:
         raise BadInput(
             f"The weights and the configuration of the adapter in {folder} do not match.",
-            why=f"the number of rows is {weights.shape[1]} in {LORA_WEIGHTS}, "
-            f"but {config.shape[1]} in {LORA_CONFIG}",
-            next_step=(
-                "convert the adapter again with `tllm lora convert`, which writes both files"
-            ),
+            why=f"{LORA_WEIGHTS} has {weights.shape[1]} rows, but {LORA_CONFIG} has "
+            f"{config.shape[1]}",
+            next_step="convert the adapter again with `tllm lora convert`, which writes both files",
         )
     return _as_tensor(weights), _as_tensor(config)
 
@@ -45,12 +46,14 @@ def _load(file: Path, kinds: str, dtype: str) -> NDArray[Any]:
         ) from error
     if array.dtype.kind not in kinds or array.ndim not in (2, 3) or len(array) == 0:
         raise _invalid_adapter(
-            file, f"its array has the type {array.dtype} and the shape {list(array.shape)}"
+            file,
+            f"the array must contain {_NUMBERS[kinds]} in 2 or 3 dimensions, but its type is "
+            f"{array.dtype} and its shape is {list(array.shape)}",
         )
     batched = array if array.ndim == 3 else array[None]
     if len(batched) != 1:
         raise _invalid_adapter(
-            file, f"it contains {len(batched)} adapters, but a request can use only one"
+            file, f"the file contains {len(batched)} adapters, but a request can use only one"
         )
     return batched.astype(dtype)
 

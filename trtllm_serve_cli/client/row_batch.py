@@ -54,10 +54,8 @@ def merge_requests(requests: Iterable[GenerateRequest | TllmError]) -> list[Gene
         if merged and (fields := _find_differences(merged[0], request)):
             raise BadInput(
                 f"Request {len(merged) + 1} in the file cannot be sent together with request 1.",
-                why=(
-                    "--batch-inputs requires that the requests differ only in their prompts, "
-                    f"but these requests also differ in {' and '.join(fields)}"
-                ),
+                why="with --batch-inputs, requests must differ only in their prompts, but these "
+                f"requests also differ in {' and '.join(fields)}",
                 next_step="use the same values in all lines, or omit --batch-inputs",
             )
         merged.append(request)
@@ -77,13 +75,13 @@ def check_num_rows(info: ModelInfo, num_rows: int) -> None:
     if info.max_batch_size == 0:
         raise BadInput(
             f"{info.name} accepts only one prompt per request, but the file has {num_rows}.",
-            why="its configuration does not enable batching (max_batch_size is 0)",
+            why="the model's configuration disables batching (max_batch_size is 0)",
             next_step="omit --batch-inputs, which sends one request per prompt",
         )
     raise BadInput(
         f"{info.name} accepts at most {info.max_batch_size} prompts per request, but the file has "
         f"{num_rows}.",
-        why=f"max_batch_size in its configuration is {info.max_batch_size}",
+        why=f"max_batch_size is {info.max_batch_size} in the model's configuration",
         next_step="omit --batch-inputs, split the file, or increase triton_max_batch_size with "
         "`tllm set`",
     )

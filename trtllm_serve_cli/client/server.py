@@ -103,6 +103,6 @@ def probe_token(
         raise RequestFailed(
             f"{model} did not generate a token.",
             why="the stream ended without a response",
-            next_step="check the server's log with `tllm logs`",
+            next_step="read the server's log with `tllm logs`",
         )
     return completion

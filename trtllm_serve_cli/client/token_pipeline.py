@@ -173,7 +173,7 @@ class TokenPipeline:
     def _output(self, outputs: Tensors, name: str) -> _Tensor:
         if name not in outputs:
             raise error_mapping.invalid_response(
-                self.endpoint.grpc, f"the response has no output {name}"
+                self.endpoint.grpc, f"the response does not contain the {name} output"
             )
         return outputs[name]
 
@@ -240,16 +240,16 @@ def open_token_pipeline(endpoint: Endpoint, text_model: ModelInfo) -> TokenPipel
         except RequestFailed as error:
             raise BadInput(
                 "The server cannot return token ids.",
-                why=f"token ids require the models {', '.join(_ROLES)}, and the request for the "
-                f"configuration of {name} failed: {error.why}",
+                why=f"token ids require the models {', '.join(_ROLES)}, but the configuration of "
+                f"{name} could not be fetched: {error.why}",
                 next_step="import the model with `--layout inflight`, or omit --show-tokens",
             ) from error
     pipeline = TokenPipeline(endpoint, *infos)
     if _LENGTHS not in pipeline.postprocessing.inputs:
         raise BadInput(
             "The server cannot return token ids.",
-            why=f"{pipeline.postprocessing.name} has no input {_LENGTHS}, so the models do not "
-            "distinguish tokens from padding",
+            why=f"{pipeline.postprocessing.name} does not have a {_LENGTHS} input, so the models "
+            "cannot distinguish tokens from padding",
             next_step="import the model with `--layout inflight`, or omit --show-tokens",
         )
     return pipeline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -27,15 +26,17 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
         return page.decode()
     except HTTPError as error:
         error.close()
-        raise _no_page(address, f"the response to /metrics has HTTP status {error.code}") from error
+        raise _no_page(
+            address, f"the request for /metrics returned HTTP status {error.code}"
+        ) from error
     except (HTTPException, UnicodeDecodeError) as error:
         raise _no_page(
-            address, "the response is truncated, is not text or is not valid HTTP"
+            address, "the response is truncated, is not text, or is not valid HTTP"
         ) from error
     except (URLError, OSError) as error:
         raise NoServer(
             f"No server publishes metrics at {address}.",
-            why=str(getattr(error, "reason", None) or error),
+            why=_describe(getattr(error, "reason", None) or error),
             next_step="run `tllm status` to list the running servers, and check that the server "
             "publishes metrics on this port (Triton's default is 8002)",
         ) from error
@@ -49,18 +50,22 @@ def read_saved_metrics(path: Path) -> Snapshot:
     try:
         return parse_metrics(path.read_text(encoding="utf-8"), path.stat().st_mtime)
     except (OSError, UnicodeDecodeError, RequestFailed) as error:
-        why = error.why if isinstance(error, RequestFailed) else str(error)
         raise BadInput(
             f"{path} is not a saved metrics page.",
-            why=why,
-            next_step=f"run `tllm metrics --raw > {shlex.quote(str(path))}` to save a metrics page",
+            why=error.why if isinstance(error, RequestFailed) else _describe(error),
+            next_step="run `tllm metrics --raw > metrics.txt` to save a metrics page, then pass "
+            "that file",
         ) from error
+
+
+def _describe(error: object) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _no_page(address: str, why: str) -> RequestFailed:
     return RequestFailed(
         f"The response from {address} is not a metrics page.",
         why=why,
-        next_step="pass Triton's metrics port, which is 8002 by default; the HTTP and gRPC ports "
-        "do not publish metrics",
+        next_step="pass the address of Triton's metrics port, which is 8002 by default, instead of "
+        "its HTTP or gRPC port",
     )

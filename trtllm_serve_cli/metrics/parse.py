@@ -90,5 +90,5 @@ def _broken(why: str) -> RequestFailed:
     return RequestFailed(
         "The metrics page is not valid.",
         why=why,
-        next_step="run the command again, or run `tllm metrics --raw` to print the page unchanged",
+        next_step="run the command again, or inspect the page with `tllm metrics --raw`",
     )

@@ -47,12 +47,9 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     if not isinstance(source, CheckpointSource):
         raise BadInput(
             f"{source} is an engine, but `tllm plan` supports only checkpoints.",
-            why=(
-                "the limits of an engine are fixed when it is built, and `tllm show` prints "
-                "them after an import"
-            ),
+            why="the memory use and the limits of an engine are fixed by the build",
             next_step="pass the checkpoint that the engine was built from, for example "
-            "-s hf:ORG/NAME",
+            "-s hf:ORG/NAME, or import the engine and print its limits with `tllm show`",
         )
     if source.format == "hf":
         try:

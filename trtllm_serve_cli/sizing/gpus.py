@@ -102,10 +102,10 @@ def load_gpu(name: str) -> Gpu:
     near = difflib.get_close_matches(normalized, [*load_gpus(), *_ALIASES], n=4, cutoff=0.5)
     raise BadInput(
         f"{name!r} is not a supported GPU.",
-        why=f"the supported GPUs with the most similar names are {', '.join(near)}"
+        why=f"supported GPUs with similar names: {', '.join(near)}"
         if near
         else f"the supported GPUs are {', '.join(load_gpus())}",
-        next_step=f"choose a supported GPU, for example --gpu {near[0] if near else 'h200'}",
+        next_step=f"pass a supported GPU, for example --gpu {near[0] if near else 'h200'}",
     )
 
 
@@ -164,7 +164,7 @@ def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
         raise BadInput(
             "No NVIDIA GPU was found on this machine.",
             why="nvidia-smi is missing, failed, or did not list a GPU",
-            next_step="choose a GPU to plan for, for example --gpu h200",
+            next_step="pass the GPU to plan for, for example --gpu h200",
         )
     if cut := [gpu for gpu in gpus if gpu.mig_devices]:
         raise BadInput(
@@ -175,11 +175,17 @@ def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
         )
     names = sorted({gpu.shown_as for gpu in gpus})
     card = find_card(names[0])
-    if len(names) > 1 or card is None:
+    if len(names) > 1:
         raise BadInput(
-            "The GPUs in this machine are not all of the same supported type.",
+            "The GPUs in this machine have different types.",
             why=f"nvidia-smi reports {', '.join(names)}",
-            next_step="choose the most similar GPU with --gpu NAME",
+            next_step="pass --gpu NAME to plan for GPUs of one type",
+        )
+    if card is None:
+        raise BadInput(
+            f"The {names[0]} GPU in this machine is not supported.",
+            why=f"the supported GPUs are {', '.join(load_gpus())}",
+            next_step="pass --gpu NAME with the most similar GPU",
         )
     return replace(card, memory_mib=min(gpu.memory_mib for gpu in gpus)), len(gpus)
 
@@ -217,7 +223,7 @@ def parse_gpu_ids(text: str | None) -> tuple[str, ...]:
             raise BadInput(
                 f"{gpu!r} is not a valid GPU.",
                 why="a GPU must be an index, GPU-<uuid> or MIG-<uuid>",
-                next_step="run `nvidia-smi -L` to list the GPUs, then pass GPUs such as --gpus 0,1",
+                next_step="run `nvidia-smi -L` to list the GPUs, then pass, for example, --gpus 0",
             )
     if len(set(gpus)) < len(gpus):
         raise BadInput(f"--gpus {text} lists a GPU twice.", next_step="list each GPU once")

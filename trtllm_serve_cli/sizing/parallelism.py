@@ -101,7 +101,11 @@ def _resolve(tp: int, moe_tp: int | None, moe_ep: int | None) -> tuple[int, int]
     resolved = (moe_tp or tp // (moe_ep or 1), moe_ep or tp // (moe_tp or 1))
     if resolved[0] * resolved[1] != tp:
         raise _refuse(
-            f"--moe-tp {moe_tp or 'unset'} --moe-ep {moe_ep or 'unset'}",
+            " ".join(
+                f"{flag} {number}"
+                for flag, number in (("--moe-tp", moe_tp), ("--moe-ep", moe_ep))
+                if number
+            ),
             f"the product of --moe-tp and --moe-ep must be equal to --tp, which is {tp}",
             f"pass --moe-tp {tp} --moe-ep 1",
         )
@@ -113,7 +117,7 @@ def _check_experts(experts: Experts, moe_tp: int, moe_ep: int) -> None:
         raise _refuse(
             f"--moe-ep {moe_ep}",
             f"the number of experts, {experts.num_experts}, is not divisible by {moe_ep}",
-            "set --moe-ep to a divisor of the number of experts",
+            f"set --moe-ep to a divisor of {experts.num_experts}",
         )
     if experts.intermediate_size % moe_tp:
         raise _refuse(

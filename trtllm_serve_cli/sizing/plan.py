@@ -253,10 +253,12 @@ def _choose_formats(
     else:
         weights = _measure_format(facts, WEIGHT_FORMATS[dtype])
     next_step = "pass --quantization int8, or choose another GPU with --gpu"
-    check_runs(f"weights in {quantization}", weights, gpu, next_step)
+    check_runs(f"{quantization} weights", weights, gpu, next_step)
     kv_named = options.kv_cache_dtype or "auto"
     kv_name = dtype if kv_named == "auto" else kv_named
-    check_runs(f"a KV cache in {kv_name}", KV_FORMATS[kv_name], gpu, "pass --kv-cache-dtype auto")
+    check_runs(
+        f"{kv_name} for the KV cache", KV_FORMATS[kv_name], gpu, "pass --kv-cache-dtype auto"
+    )
     return Formats(dtype, quantization, kv_name), weights, KV_FORMATS[kv_name]
 
 
@@ -292,9 +294,9 @@ def _measure_format(facts: ModelFacts, others: Format) -> Format:
     """
     if facts.weight_bytes is None:
         raise BadInput(
-            f"The size of weights with {facts.shape.quantization} quantization is unknown.",
+            f"The size of the {facts.shape.quantization} weights is unknown.",
             why="the checkpoint does not have an index that contains the size of the weights",
-            next_step="set the quantization, for example --quantization int8",
+            next_step="pass a quantization of similar size, for example --quantization int8",
         )
     stage = split_stages(facts.shape, Parallelism())[0]
     rest = (stage.replicated + stage.embedding + stage.head) * others.bits
@@ -350,7 +352,7 @@ def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
     if options.max_seq_len and max_positions and options.max_seq_len > max_positions:
         raise BadInput(
             f"--max-seq-len {options.max_seq_len} exceeds the model's maximum length.",
-            why=f"the model has only {max_positions} positions",
+            why=f"the model supports at most {max_positions} tokens",
             next_step=f"pass --max-seq-len {max_positions} or less",
         )
     limit = options.max_seq_len or max_positions
@@ -361,9 +363,10 @@ def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
     if limit and options.output_len is None:
         output_len = max(1, min(output_len, limit - input_len))
     if limit and input_len + output_len > limit:
+        origin = "--max-seq-len" if options.max_seq_len else "the model's maximum length"
         raise BadInput(
             f"The input length {input_len} plus the output length {output_len} exceeds {limit}.",
-            why=f"{'--max-seq-len' if options.max_seq_len else 'the maximum length'} is {limit}",
+            why=f"{origin} is {limit}",
             next_step="reduce --input-len or --output-len",
         )
     return input_len, output_len

@@ -130,9 +130,9 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
     model_type = text.get("model_type", config.get("model_type"))
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise BadInput(
-            f"tllm cannot estimate the size of models of type {model_type!r}.",
+            f"tllm cannot estimate the size of {model_type!r} models.",
             why=f"the supported types are {', '.join(FAMILIES)}",
-            next_step="choose a model of one of these types",
+            next_step="pass a model of one of these types",
         )
     family = FAMILIES[model_type]
     # Remove keys whose value is null, so that their defaults apply, as for missing keys.
@@ -326,7 +326,7 @@ def _count(config: Config, what: str) -> int:
     for name in _NAMES[what]:
         if config.get(name) is not None:
             return _check_count(name, config)
-    raise _broken(f"the key {' or '.join(_NAMES[what])} is missing")
+    raise _broken(f"the {' or '.join(_NAMES[what])} key is missing")
 
 
 def _find_count(config: Config, what: str) -> int | None:
@@ -337,7 +337,7 @@ def _find_count(config: Config, what: str) -> int | None:
 def _check_count(name: str, config: Config) -> int:
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MAX_COUNT:
-        raise _broken(f"the value of {name} is {value!r}, which is not a valid count")
+        raise _broken(f"{name} is {value!r}, which is not a valid count")
     return value
 
 
@@ -352,7 +352,7 @@ def _divide(hidden_size: int, heads: int) -> int:
 
 def _broken(why: str) -> BadInput:
     return BadInput(
-        "The config.json is not a valid model configuration.",
+        "The model's config.json is invalid.",
         why=why,
         next_step="compare the file with the publisher's config.json",
     )

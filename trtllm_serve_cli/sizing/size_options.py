@@ -40,23 +40,23 @@ class SizeOptions:
     input_len: Annotated[
         Count | None,
         Option(
-            "Length of a prompt, in tokens. Default: --max-seq-len minus the length of the "
-            "response, or up to 1024 if --max-seq-len is not set."
+            "Prompt length in tokens. Default: --max-seq-len minus --output-len, or up to 1024 if "
+            "--max-seq-len is not set."
         ),
     ] = None
     output_len: Annotated[
         Count | None,
         Option(
-            "Length of a response, in tokens. Default: 256, or less if the sequence would be too "
-            "long."
+            "Response length in tokens. Default: 256, or less if the sequence would otherwise "
+            "exceed the maximum length."
         ),
     ] = None
     kv_cache_free_gpu_mem_fraction: Annotated[
         float,
         Within(0.01, 1.0),
         Option(
-            "Fraction of the GPU memory to use for the KV cache, after subtracting the memory for "
-            "weights and activations.",
+            "Fraction of the free GPU memory to use for the KV cache. Free memory excludes the "
+            "memory for weights and activations.",
             metavar="F",
         ),
     ] = 0.9

@@ -52,7 +52,7 @@ def test_fetch_model_times_out_on_a_silent_server(
         target = Target(f"127.0.0.1:{silent.getsockname()[1]}", interface=interface)
         with pytest.raises(NoServer) as missing:
             fetch_model(target, "tokens", timeout_s=0.1)
-    assert missing.value.why == "it did not respond within 0.1 s"
+    assert missing.value.why == "the server did not respond within 0.1 s"
 
 
 def test_fetch_model_reports_an_unknown_model(serve: Serve) -> None:
@@ -64,3 +64,4 @@ def test_fetch_model_rejects_a_model_that_is_not_an_llm(serve: Serve) -> None:
     with pytest.raises(BadInput, match=r"not an LLM(.|\n)*input_ids, request_output_len") as raised:
         _fetch(serve(FakeTriton(input_names=("input_lengths", "image"))))
     assert not isinstance(raised.value, UnknownModel)
+    assert "or run `tllm bench end-to-end` to send text" in raised.value.next_step

@@ -45,7 +45,7 @@ def _word(objective: Objective) -> str:
     ("text", "why"),
     [
         ("fast", "the format is"),
-        ("speed:p95<1s", "'speed' is not one of the metrics"),
+        ("speed:p95<1s", "'speed' is not a supported metric"),
         ("ttft:p95<500", "the format is"),
         ("ttft:p95<5days", "'days' is not a supported unit"),
         ("ttft:p0<5ms", "above 0"),

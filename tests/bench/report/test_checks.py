@@ -21,7 +21,7 @@ def test_tolerances_match_upstream(measured: float) -> None:
     if abs(measured - 1000) <= 150:
         check({"Total latency (ms)": measured}, reference)
     else:
-        with pytest.raises(CheckFailed, match="does not match the values for 'a'"):
+        with pytest.raises(CheckFailed, match="does not match the reference 'a'"):
             check({"Total latency (ms)": measured}, reference)
 
 
@@ -43,8 +43,8 @@ def test_read_reference(tmp_path: Path) -> None:
     [
         ({"b": {}}, "does not contain the key 'a' (available keys: b)"),
         ({"a": {}}, "does not contain values for the key 'a'"),
-        ({"a": {"x": "fast"}}, "fast"),
-        ([1], "indices"),
+        ({"a": {"x": "fast"}}, "must map each key to an object with a number for each metric"),
+        ([1], "must map each key to an object"),
     ],
     ids=["other key", "empty", "not a number", "not an object"],
 )
@@ -52,6 +52,14 @@ def test_invalid_reference_file_is_rejected(tmp_path: Path, content: object, why
     with pytest.raises(BadInput) as refused:
         read_reference(_reference(tmp_path, content), "a", 1.0, 0.1)
     assert why in refused.value.why
+
+
+def test_text_file_is_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "perf.txt"
+    file.write_text("fast")
+    with pytest.raises(BadInput) as refused:
+        read_reference(file, "a", 1.0, 0.1)
+    assert refused.value.why.startswith("the file is not valid JSON: ")
 
 
 def test_missing_reference_file_is_reported(tmp_path: Path) -> None:

@@ -192,8 +192,8 @@ def test_limit_on_a_metric_that_was_0_is_rejected(keep: Keep) -> None:
 @pytest.mark.parametrize(
     ("limit", "why"),
     [
-        ("ttft:p95>+5%", "'ttft' is only measured with --stream"),
-        ("goodput<-5%", "'goodput' is only measured with --slo"),
+        ("ttft:p95>+5%", "'ttft' is measured only with --stream"),
+        ("goodput<-5%", "'goodput' is measured only with --slo"),
         (
             "latency>+5%",
             "at least one run has no completed requests (ramp requests are not counted)",

@@ -150,7 +150,7 @@ def test_banners_warn_about_partial_and_failed_runs(
     banners = re.findall(r'class="banner" role="alert">(.*?)</p>', page)
     assert banners == [
         "The result is partial: the run was interrupted.",
-        "The client was the bottleneck: one of its processes was busy for 97% of the run; "
+        "The client was the bottleneck: a worker process was busy for 97% of the run; "
         "increase --workers.",
         "Failed requests (3 of 120) are excluded from the latencies.",
     ]

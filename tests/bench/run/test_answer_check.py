@@ -59,7 +59,7 @@ def test_different_answers_of_two_models_are_shown(triton: FakeTriton) -> None:
         yield {"text_output": ["one three" if is_bls else "one two"]}
 
     triton.answer = answer
-    with pytest.raises(CheckFailed, match="ensemble and tensorrt_llm_bls gave") as raised:
+    with pytest.raises(CheckFailed, match="ensemble and tensorrt_llm_bls returned") as raised:
         check_answers(_target(triton, "ensemble"), SETTINGS)
     assert "starting at character 6: 'wo' and 'hree'" in raised.value.why
     assert "--no-check-answers" in raised.value.next_step
@@ -67,7 +67,7 @@ def test_different_answers_of_two_models_are_shown(triton: FakeTriton) -> None:
 
 def test_two_answers_of_one_model_are_refused(triton: FakeTriton) -> None:
     triton.answer = lambda request: iter([{"text_output": [str(len(triton.requests))]}])
-    with pytest.raises(CheckFailed, match="ensemble gave two different answers to the same prompt"):
+    with pytest.raises(CheckFailed, match="ensemble returned two different responses to the same"):
         check_answers(_target(triton, "ensemble"), SETTINGS)
     assert len(triton.requests) == 2
 
@@ -95,11 +95,11 @@ def test_data_set_is_checked_with_a_warm_up_prompt(num_warmup: int, prompt: str)
 @pytest.mark.parametrize(
     ("names", "line"),
     [
-        (("a",), "Functionality check passed: a gave the same answer twice."),
+        (("a",), "Functionality check passed: a returned the same response twice."),
         (
             ("a", "b", "c"),
-            "Functionality check passed: a gave the same answer twice, and b and c gave the same "
-            "answer.",
+            "Functionality check passed: a returned the same response twice, and b and c returned "
+            "the same response.",
         ),
     ],
 )

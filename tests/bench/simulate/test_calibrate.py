@@ -147,5 +147,5 @@ def test_ramp_requests_are_included() -> None:
 
 
 def test_rejects_a_result_of_several_targets() -> None:
-    with pytest.raises(BadInput, match="result a contains measurements of several targets"):
+    with pytest.raises(BadInput, match="result a contains measurements from several targets"):
         runs_of(stored((), num_targets=2))

@@ -196,11 +196,11 @@ def test_data_set_with_only_long_prompts_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not contain a usable prompt") as refused:
         as_text("d", [Entry("x:1", "", num_output_tokens=1)], Lengths())
     assert refused.value.why == "every prompt is empty"
-    assert refused.value.next_step == "choose another data set"
+    assert refused.value.next_step == "pass another data set"
 
 
 def test_empty_data_set_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="does not contain any entries"):
+    with pytest.raises(BadInput, match="is empty"):
         read_entries(_read(tmp_path))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.bench.workloads.jsonl import read_jsonl, read_objects
+from trtllm_serve_cli.bench.workloads.jsonl import Line, read_jsonl, read_objects
 from trtllm_serve_cli.errors import BadInput
 
 objects = st.lists(
@@ -46,6 +46,27 @@ def test_invalid_line_is_rejected_with_its_number(tmp_path: Path, content: str, 
     with pytest.raises(BadInput) as refused:
         read_jsonl(file)
     assert f" at {file}:{line} is " in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[1]", "the entry is not a JSON object"),
+        ('{"a": 1} {"b": 2}', "the line contains more than one JSON value"),
+    ],
+)
+def test_reason_names_the_problem(tmp_path: Path, content: str, why: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(content)
+    with pytest.raises(BadInput) as refused:
+        read_jsonl(file)
+    assert refused.value.why == why
+
+
+def test_field_with_a_wrong_type_is_named() -> None:
+    with pytest.raises(BadInput) as refused:
+        Line("f:1", {"text": 5}).text("prompt", "text")
+    assert refused.value.why == "the text field must be a string (fields: text)"
 
 
 def test_truncated_array_is_rejected_with_its_line(tmp_path: Path) -> None:

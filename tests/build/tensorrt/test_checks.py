@@ -10,8 +10,6 @@ import pytest
 from tests.build.tensorrt.samples import MODELS, options_in, plan
 from trtllm_serve_cli.errors import BadInput
 
-_PAGED_CONTEXT = "chunked context and KV cache reuse (use_paged_context_fmha)"
-
 
 def refuse(version: str, model: str = "llama-2-7b", **options: Any) -> str:
     with pytest.raises(BadInput) as raised:
@@ -43,72 +41,73 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"max_batch_size": 0}, "--max-batch-size 0"),
-        ({"workers": 0}, "workers 0"),
+        ({"max_batch_size": 0}, "--max-batch-size cannot be 0"),
+        ({"workers": 0}, "workers cannot be 0"),
         (
             {"max_input_len": 4096, "max_seq_len": 2048},
-            "--max-input-len 4096 and --max-seq-len 2048",
+            "--max-input-len 4096 exceeds --max-seq-len 2048",
         ),
         (
             {"opt_num_tokens": 64, "max_num_tokens": 32},
-            "opt_num_tokens 64 and --max-num-tokens 32",
+            "opt_num_tokens 64 exceeds --max-num-tokens 32",
         ),
-        ({"max_beam_width": 8, "max_num_tokens": 4}, "--max-beam-width 8 and --max-num-tokens 4"),
+        (
+            {"max_beam_width": 8, "max_num_tokens": 4},
+            "--max-beam-width 8 exceeds --max-num-tokens 4",
+        ),
         (
             {"multiple_profiles": True, "opt_num_tokens": 8},
-            "multiple_profiles and opt_num_tokens",
+            "multiple_profiles and opt_num_tokens cannot be combined",
         ),
         (
             {"remove_input_padding": False, "max_num_tokens": 8},
-            "--max-num-tokens or opt_num_tokens but without remove_input_padding",
+            "--max-num-tokens requires remove_input_padding",
         ),
-        ({"max_lora_rank": 8}, "max_lora_rank but without lora_target_modules or lora_dir"),
-        (
-            {"max_draft_len": 8},
-            "speculative_model or max_draft_len but without speculative_decoding_mode",
-        ),
+        ({"max_lora_rank": 8}, "max_lora_rank requires lora_target_modules or lora_dir"),
+        ({"max_draft_len": 8}, "max_draft_len requires speculative_decoding_mode"),
+        ({"speculative_model": "m"}, "speculative_model requires speculative_decoding_mode"),
         (
             {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5,
              "gather_context_logits": True},
-            "gather_context_logits and speculative decoding",
+            "gather_context_logits and speculative decoding cannot be combined",
         ),
         (
             {"speculative_decoding_mode": "medusa"},
-            "speculative_decoding_mode medusa but without speculative_model",
+            "speculative_decoding_mode medusa requires speculative_model",
         ),
         (
             {"speculative_decoding_mode": "lookahead_decoding", "speculative_model": "heads"},
-            "speculative_model and speculative_decoding_mode lookahead_decoding",
+            "speculative_decoding_mode lookahead_decoding does not support speculative_model",
         ),
         (
             {"speculative_decoding_mode": "lookahead_decoding"},
-            "speculative_decoding_mode lookahead_decoding but without max_draft_len",
+            "speculative_decoding_mode lookahead_decoding requires max_draft_len",
         ),
         (
             {"speculative_decoding_mode": "explicit_draft_tokens", "speculative_model": "heads",
              "max_draft_len": 5},
-            "max_draft_len and speculative_decoding_mode explicit_draft_tokens",
+            "speculative_decoding_mode explicit_draft_tokens does not support max_draft_len",
         ),
         (
             {"speculative_decoding_mode": "eagle", "speculative_model": "h", "max_draft_len": 257},
-            "max_draft_len 257 for EAGLE",
+            "max_draft_len 257 is too high for EAGLE",
         ),
         (
             {"speculative_decoding_mode": "eagle", "speculative_model": "h", "max_batch_size": 513},
-            "--max-batch-size 513 for EAGLE",
+            "--max-batch-size 513 is too high for EAGLE",
         ),
         ({"use_paged_context_fmha": True, "paged_kv_cache": False},
-         f"{_PAGED_CONTEXT} but without paged_kv_cache"),
+         "use_paged_context_fmha requires paged_kv_cache"),
         ({"use_paged_context_fmha": True, "context_fmha": False},
-         f"{_PAGED_CONTEXT} but without context_fmha"),
+         "use_paged_context_fmha requires context_fmha"),
         ({"use_paged_context_fmha": True, "kv_cache_dtype": "int8"},
-         f"{_PAGED_CONTEXT} and an int8 KV cache"),
+         "use_paged_context_fmha does not support an int8 KV cache"),
         ({"use_paged_context_fmha": True, "kv_cache_dtype": "fp8"},
-         f"{_PAGED_CONTEXT} and an fp8 KV cache"),
+         "use_paged_context_fmha does not support an fp8 KV cache in this build"),
     ],
 )  # fmt: skip
 def test_contradictory_options_are_refused(options: dict[str, Any], what: str) -> None:
-    assert refuse("0.16.0", **options).startswith(f"An engine cannot be built with {what}.\nWhy: ")
+    assert refuse("0.16.0", **options).startswith(f"{what}.\nWhy: ")
 
 
 def test_draft_heads_for_an_unsupported_architecture_are_refused() -> None:
@@ -116,16 +115,16 @@ def test_draft_heads_for_an_unsupported_architecture_are_refused() -> None:
         "0.16.0", "falcon-7b", speculative_decoding_mode="medusa", speculative_model="heads"
     )
     assert message == (
-        "An engine cannot be built with speculative_decoding_mode medusa for FalconForCausalLM.\n"
+        "speculative_decoding_mode medusa does not support FalconForCausalLM.\n"
         "Why: the converter for this mode supports only LlamaForCausalLM\n"
-        "Next: use --build-option speculative_decoding_mode=draft_tokens_external"
+        "Next: pass --build-option speculative_decoding_mode=draft_tokens_external"
     )
 
 
 def test_defaults_of_a_version_are_checked_like_options() -> None:
     plan("llama-2-7b", "0.16.0", kv_cache_dtype="int8")
     assert refuse("1.2.0", kv_cache_dtype="int8") == (
-        f"An engine cannot be built with {_PAGED_CONTEXT} and an int8 KV cache.\n"
+        "use_paged_context_fmha does not support an int8 KV cache.\n"
         "Why: trtllm-build rejects the combination\n"
         "Next: add --build-option use_paged_context_fmha=false"
     )
@@ -150,17 +149,17 @@ def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
             "0.16.0",
             "nvfp4",
             "TensorRT-LLM 0.16.0 does not support --quantization nvfp4 for LlamaForCausalLM.\n"
-            "Why: it supports none, int8, int4, fp8, int4_awq, w4a8_awq, int8_sq, int4_gptq, "
-            "fp8_rowwise, and 0.17.0 added support for nvfp4\n"
-            "Next: choose a supported value, or use TensorRT-LLM 0.17.0 or later",
+            "Why: the supported values are int8, int4, fp8, int4_awq, w4a8_awq, int8_sq, "
+            "int4_gptq, fp8_rowwise, none, and 0.17.0 added support for nvfp4\n"
+            "Next: pass a supported value, or use TensorRT-LLM 0.17.0 or later",
         ),
         (
             "falcon-7b",
             "1.2.0",
             "nvfp4",
             "TensorRT-LLM 1.2.0 does not support --quantization nvfp4 for FalconForCausalLM.\n"
-            "Why: it supports none, int8, int4, fp8, int4_awq, w4a8_awq\n"
-            "Next: choose a supported value",
+            "Why: the supported values are int8, int4, fp8, int4_awq, w4a8_awq, none\n"
+            "Next: pass a supported value",
         ),
     ],
 )
@@ -222,8 +221,9 @@ def test_gptq_checkpoint_of_qwen_needs_the_quantization() -> None:
 
 def test_gptq_without_the_quantized_weights_is_refused() -> None:
     assert refuse("0.16.0", quantization="int4_gptq") == (
-        "An engine cannot be built with --quantization int4_gptq from this checkpoint.\n"
-        "Why: the converter reads the quantized weights from a separate file that AutoGPTQ writes\n"
+        "--quantization int4_gptq requires a file with the quantized weights.\n"
+        "Why: the converter does not quantize weights, but reads them from a file that AutoGPTQ "
+        "writes\n"
         "Next: add --build-option quant_ckpt_path=FILE (ammo_quant_ckpt_path before 0.10, "
         "modelopt_quant_ckpt_path in 0.10)"
     )
@@ -236,25 +236,25 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "a100-80gb",
             "1.0.0",
             {"quantization": "fp8"},
-            "The a100-80gb GPU does not support fp8.\n"
+            "The a100-80gb GPU does not support fp8 weights.\n"
             "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
-            "Next: choose --quantization int8, int4 or int4_awq",
+            "Next: pass --quantization int8, int4 or int4_awq",
         ),
         (
             "h200",
             "1.0.0",
             {"quantization": "nvfp4"},
-            "The h200 GPU does not support nvfp4.\n"
+            "The h200 GPU does not support nvfp4 weights.\n"
             "Why: the format requires compute capability 10.0, but the GPU has 9.0\n"
-            "Next: choose --quantization int8, int4 or int4_awq",
+            "Next: pass --quantization int8, int4 or int4_awq",
         ),
         (
             "a100-80gb",
             "1.0.0",
             {"kv_cache_dtype": "fp8"},
-            "The a100-80gb GPU does not support a KV cache in fp8.\n"
+            "The a100-80gb GPU does not support fp8 for the KV cache.\n"
             "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
-            "Next: set --kv-cache-dtype int8",
+            "Next: pass --kv-cache-dtype int8",
         ),
         (
             "t4",
@@ -262,23 +262,23 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             {"dtype": "bfloat16"},
             "The t4 GPU does not support bfloat16.\n"
             "Why: the format requires compute capability 8.0, but the GPU has 7.5\n"
-            "Next: set --dtype float16",
+            "Next: pass --dtype float16",
         ),
         (
             "l4",
             "0.14.0",
             {"quantization": "fp8_rowwise"},
             "TensorRT-LLM 0.14.0 does not support --quantization fp8_rowwise on l4.\n"
-            "Why: its kernels for fp8_rowwise run only on Hopper\n"
+            "Why: in this version, the kernels for fp8_rowwise run only on Hopper\n"
             "Next: use TensorRT-LLM 0.15 or later",
         ),
         (
             "a100-80gb",
             "0.14.0",
             {"quantization": "fp8_rowwise"},
-            "The a100-80gb GPU does not support fp8_rowwise.\n"
+            "The a100-80gb GPU does not support fp8_rowwise weights.\n"
             "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
-            "Next: choose --quantization int8, int4 or int4_awq",
+            "Next: pass --quantization int8, int4 or int4_awq",
         ),
         (
             "v100-32gb",

@@ -89,7 +89,7 @@ def test_variant_that_the_version_lacks_is_refused() -> None:
         plan(glm4, "0.11.0")
     assert str(raised.value) == (
         "TensorRT-LLM 0.11.0 does not convert glm4 models.\n"
-        "Why: its converter supports glm, chatglm, chatglm2, chatglm3\n"
+        "Why: in this version, the converter supports only glm, chatglm, chatglm2, chatglm3\n"
         "Next: use a later version of TensorRT-LLM"
     )
 

@@ -141,7 +141,7 @@ def test_invalid_arguments_are_refused(arguments: tuple[str, ...], why: str) -> 
     with pytest.raises(BadInput) as raised:
         check_arguments("trtllm-build", Version("0.11.0"), arguments)
     assert str(raised.value) == (
-        "trtllm-build of TensorRT-LLM 0.11.0 rejects the planned arguments.\n"
+        "trtllm-build in TensorRT-LLM 0.11.0 rejects the planned arguments.\n"
         f"Why: {why}\n"
         "Next: run `trtllm-build --help` to see the supported arguments"
     )

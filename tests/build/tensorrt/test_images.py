@@ -54,19 +54,18 @@ def test_copy_of_an_image_in_another_registry_has_its_version() -> None:
             None, None,
             "The TensorRT-LLM version for the build is not known.\n"
             "Why: a build in a container uses the version in the image, not the installed version\n"
-            "Next: set the version, for example --trtllm-version 1.2.1, or choose an image with "
-            "--image",
+            "Next: pass the version, for example --trtllm-version 1.2.1, or an image with --image",
         ),
         (
             "mine", None,
             "The TensorRT-LLM version in mine is not known.\n"
             "Why: the image's name does not contain the version\n"
-            "Next: set the version, for example --trtllm-version 0.17.0",
+            "Next: pass the version, for example --trtllm-version 0.17.0",
         ),
         (
             RELEASE, "0.17.0",
             f"{RELEASE} does not contain TensorRT-LLM 0.17.0.\n"
-            "Why: it contains TensorRT-LLM 1.0.0\n"
+            "Why: the image contains TensorRT-LLM 1.0.0\n"
             "Next: omit --trtllm-version or --image",
         ),
     ],

@@ -84,7 +84,7 @@ def test_length_is_split_into_input_and_output() -> None:
 def test_versions_with_a_flag_include_those_of_trtllm_build() -> None:
     with pytest.raises(BadInput) as raised:
         plan("llama-2-7b", "0.5.0", flags={"multi_block_mode": "true"})
-    assert raised.value.why == "the flag is available only in 0.6.1 to 0.11.0"
+    assert raised.value.why == "the flag is available only in TensorRT-LLM 0.6.1 to 0.11.0"
 
 
 @pytest.mark.parametrize("version", ["0.5.0", "0.6.1", "0.7.0", "0.7.1"])
@@ -114,7 +114,7 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "tllm cannot plan TensorRT-LLM 0.7.1 engines with --quantization fp8.\n"
             "Why: for versions that use build.py, tllm supports only the weight-only formats int8 "
             "and int4\n"
-            "Next: choose int8 or int4, or use TensorRT-LLM 0.9 or later",
+            "Next: pass --quantization int8 or int4, or use TensorRT-LLM 0.9 or later",
         ),
         (
             "llama-2-7b",
@@ -129,24 +129,24 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "llama-2-7b",
             "0.7.1",
             {"max_num_tokens": 4096, "context_fmha": False},
-            "--max-num-tokens cannot be combined with context_fmha=false.\n"
-            "Why: build.py of TensorRT-LLM 0.7.1 rejects the combination\n"
-            "Next: omit --max-num-tokens, or remove context_fmha=false",
+            "--max-num-tokens requires context_fmha.\n"
+            "Why: build.py in TensorRT-LLM 0.7.1 supports the limit only with fused attention\n"
+            "Next: omit --max-num-tokens or --build-option context_fmha=false",
         ),
         (
             "llama-2-7b",
             "0.7.1",
             {"multiple_profiles": True},
             "TensorRT-LLM 0.7.1 does not support multiple_profiles for this model.\n"
-            "Why: the build.py of this version has no equivalent flag\n"
-            "Next: omit multiple_profiles True, or use TensorRT-LLM 0.9 or later",
+            "Why: in this version, build.py does not have an equivalent flag\n"
+            "Next: omit multiple_profiles, or use TensorRT-LLM 0.9 or later",
         ),
         (
             "gpt2-medium",
             "0.7.1",
             {"pp": 2},
             "TensorRT-LLM 0.7.1 does not support --pp.\n"
-            "Why: its build.py for gpt does not have the --pp_size flag\n"
+            "Why: in this version, build.py for gpt does not have the --pp_size flag\n"
             "Next: omit --pp",
         ),
         (
@@ -154,7 +154,7 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "0.6.1",
             {"lora_dir": ("adapter",)},
             "TensorRT-LLM 0.6.1 does not support lora_dir.\n"
-            "Why: its build.py for llama does not have the --use_lora_plugin flag\n"
+            "Why: in this version, build.py for llama does not have the --use_lora_plugin flag\n"
             "Next: omit lora_dir, or use TensorRT-LLM 0.7.0 or later",
         ),
     ],

@@ -176,28 +176,29 @@ def test_medusa_works_with_fp8() -> None:
             "0.10.0",
             {"moe_tp": 2, "tp": 2},
             "TensorRT-LLM 0.10.0 does not support --moe-tp.\n"
-            "Why: its convert_checkpoint.py for llama does not have the --moe_tp_size flag\n"
+            "Why: in this version, convert_checkpoint.py for llama does not have the "
+            "--moe_tp_size flag\n"
             "Next: omit --moe-tp, or use TensorRT-LLM 0.11.0 or later",
         ),
         (
             "1.0.0",
             {"moe_ep": 2, "tp": 2, "quantization": "fp8"},
             "TensorRT-LLM 1.0.0 does not support --moe-ep.\n"
-            "Why: its quantize.py does not have the --moe_ep_size flag\n"
+            "Why: in this version, quantize.py does not have the --moe_ep_size flag\n"
             "Next: omit --moe-ep",
         ),
         (
             "0.8.0",
             {"multiple_profiles": True},
             "TensorRT-LLM 0.8.0 does not support multiple_profiles.\n"
-            "Why: its trtllm-build does not have the --multiple_profiles flag\n"
+            "Why: in this version, trtllm-build does not have the --multiple_profiles flag\n"
             "Next: omit multiple_profiles, or use TensorRT-LLM 0.9.0 or later",
         ),
         (
             "0.10.0",
             {"gemm_plugin": "auto"},
             "TensorRT-LLM 0.10.0 does not support gemm_plugin auto.\n"
-            "Why: the values that its trtllm-build accepts for --gemm_plugin are "
+            "Why: in this version, the valid values of --gemm_plugin in trtllm-build are "
             "float16, float32, bfloat16, disable\n"
             "Next: set gemm_plugin to one of these values",
         ),
@@ -205,7 +206,8 @@ def test_medusa_works_with_fp8() -> None:
             "0.16.0",
             {"kv_cache_dtype": "nvfp4"},
             "TensorRT-LLM 0.16.0 does not support --kv-cache-dtype nvfp4.\n"
-            "Why: the values that its quantize.py accepts for --kv_cache_dtype are int8, fp8\n"
+            "Why: in this version, the valid values of --kv_cache_dtype in quantize.py are int8, "
+            "fp8\n"
             "Next: set --kv-cache-dtype to one of these values",
         ),
         (
@@ -220,7 +222,7 @@ def test_medusa_works_with_fp8() -> None:
             {"calib_size": 32},
             "calib_size has no effect.\n"
             "Why: the checkpoint is converted without calibration\n"
-            "Next: omit the option, or choose a format that is calibrated, for example "
+            "Next: omit the option, or pass a quantization that requires calibration: "
             "--quantization fp8, int8_sq or int4_awq",
         ),
     ],

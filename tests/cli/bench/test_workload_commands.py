@@ -65,7 +65,7 @@ def test_bench_output_has_the_same_data(server: FakeTriton, tmp_path: Path) -> N
 def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
     server.parameters = {}
     result = _bench("-u", server.endpoint.grpc, *SMALL)
-    assert "The vocabulary size is unknown, so random ids are below 1000." in result.stderr
+    assert "The vocabulary size is unknown, so random token ids are below 1000." in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_bench_describes_the_load(server: FakeTriton) -> None:
         "-u", server.endpoint.grpc, "--request-rate", "500", "--concurrency", "1", *SMALL
     )
     assert "500 requests/s, poisson, at most 1 in flight" in result.stderr
-    assert "so the requested rate was not reached" in result.stderr
+    assert "so the benchmark did not reach the requested rate" in result.stderr
     assert "Offered rate" not in result.stdout
 
 

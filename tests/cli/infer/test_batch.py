@@ -77,7 +77,7 @@ def test_accumulated_text_is_not_streamed(triton: FakeTriton, run: Tllm, tmp_pat
     [
         (("word",) * 9, "accepts at most 8 prompts per request, but the file has 9"),
         (('{"prompt": "a"}', '{"prompt": "b", "seed": 1}'), "Request 2 in the file"),
-        (('{"prompt": "a"}', "{}"), "Line 2: the line has no prompt."),
+        (('{"prompt": "a"}', "{}"), "Line 2: the line does not contain a prompt."),
     ],
 )
 def test_wrong_files_are_refused_before_a_request(

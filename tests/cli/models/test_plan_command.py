@@ -115,7 +115,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
         ),
         (
             "-s local:m --gpu a100 --quantization fp8",
-            "The a100-80gb GPU does not support weights in fp8.",
+            "The a100-80gb GPU does not support fp8 weights.",
         ),
     ],
 )

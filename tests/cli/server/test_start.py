@@ -296,7 +296,7 @@ def test_several_models_in_one_server(tllm: Tllm, home: Home, ports: list[str]) 
         True,
     )
     code, _, err = tllm("bench", "token-norm-dist")
-    assert (code, "Next: specify a model, for example -m m\n" in err) == (3, True)
+    assert (code, "Next: select a model with -m, for example -m m\n" in err) == (3, True)
     assert tllm("remove", "n", "--yes")[0] == 3
     _, _, err = tllm("set", "n", "max_num_tokens=128")
     assert err.endswith("Next: tllm restart -m n\n")

@@ -49,8 +49,8 @@ def test_unset_fields_are_not_sent() -> None:
         ("temperature", float("nan"), "finite number"),
         ("temperature", 1e39, "finite number"),
         ("top_p", "x", "finite number"),
-        ("stop_words", "and", "list of words"),
-        ("stop_words", (1,), "list of words"),
+        ("stop_words", "and", "list of strings"),
+        ("stop_words", (1,), "list of strings"),
         ("text_input", "\udcff", "valid UTF-8"),
         ("stream", 1, "true or false"),
         ("guided_decoding_guide", {}, "valid UTF-8"),
@@ -115,6 +115,11 @@ def test_decodes_arrays_of_every_logits_type(datatype: str) -> None:
         content = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
     decoded = decode_array(datatype, [1, 3], content)
     assert np.array_equal(decoded, values)
+
+
+def test_array_of_another_type_is_rejected() -> None:
+    with pytest.raises(ValueError, match="the data type is INT8 instead of FP16, FP32 or BF16"):
+        decode_array("INT8", [1], bytes(1))
 
 
 def test_array_of_the_wrong_size_is_rejected() -> None:

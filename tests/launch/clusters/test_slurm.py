@@ -166,6 +166,13 @@ def test_plan_rejects_impossible_options(
         script(model, options)
 
 
+def test_error_for_a_time_limit_lists_the_formats() -> None:
+    with pytest.raises(BadInput) as refused:
+        script(PLAIN, SlurmOptions(time="abc"))
+    for form in ("minutes", "MM:SS", "HH:MM:SS", "D-HH", "D-HH:MM", "D-HH:MM:SS", "UNLIMITED"):
+        assert f" {form}," in f"{refused.value.why},".replace(" and", ",")
+
+
 @pytest.mark.parametrize(
     "time", ["90", "90:30", "08:00:00", "2-12", "2-12:30", "2-12:30:00", "UNLIMITED"]
 )

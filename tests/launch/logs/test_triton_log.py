@@ -181,6 +181,11 @@ def test_rejected_option_is_found_around_the_usage_text(
     assert explain_log((before + USAGE + after).splitlines()) == causes
 
 
+def test_number_of_rejected_options_is_limited() -> None:
+    errors = [f"Unexpected argument: {number}" for number in range(9)]
+    assert explain_log([*USAGE.splitlines(), *errors], limit=2) == errors[-2:]
+
+
 def test_usage_message_shows_that_an_option_was_rejected() -> None:
     assert is_option_rejected(["unrecognized option '--x'", "Usage: tritonserver [options]"])
     assert not is_option_rejected(["E0101 failed to load 'm' version 1: no"])

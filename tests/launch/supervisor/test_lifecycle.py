@@ -216,7 +216,8 @@ def test_killed_server_is_explained(home: Home) -> None:
         start(plan)
     assert raised.value.why == (
         "the server ended with signal 9\n"
-        "       this means that it was killed, probably because the machine ran out of memory"
+        "       this means that the process was killed, probably because the machine ran out of "
+        "memory"
     )
 
 

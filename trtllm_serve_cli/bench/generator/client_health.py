@@ -104,23 +104,23 @@ def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) ->
     bottlenecks = []
     if busiest >= _BUSY_LOOP:
         bottlenecks.append(
-            f"one of its processes was busy for {busiest:.0%} of the run; increase --workers"
+            f"a worker process was busy for {busiest:.0%} of the run; increase --workers"
         )
     times = summary.times
     measured = [each.p99_ms for each in (times[LATENCY.key], times[ITL.key]) if each]
     allowed_lag_ms = max(_LATE_LOOP_MS, _LATE_LOOP_FRACTION * min(measured, default=0.0))
     if lag and lag.p99_ms > allowed_lag_ms:
         bottlenecks.append(
-            f"its event loop, which timestamps responses, was late by {lag.p99_ms:.1f} ms (p99); "
-            f"at most {allowed_lag_ms:.1f} ms is acceptable"
+            f"the event loop that timestamps responses lagged by {lag.p99_ms:.1f} ms (p99); "
+            f"the limit is {allowed_lag_ms:.1f} ms"
         )
     sending, latency = times[SCHEDULE_LAG.key], times[LATENCY.key]
     if sending and latency and not isinstance(load, AllAtOnce | AtConcurrency):
         allowed_ms = max(_LATE_SENDING_MS, _LATE_SENDING_FRACTION * latency.p50_ms)
         if sending.p99_ms > allowed_ms:
             bottlenecks.append(
-                f"requests were sent late by {sending.p99_ms:.1f} ms (p99); "
-                f"at most {allowed_ms:.1f} ms is acceptable"
+                f"requests were sent {sending.p99_ms:.1f} ms late (p99); "
+                f"the limit is {allowed_ms:.1f} ms"
             )
     return ClientReport(
         num_workers=len(workers),

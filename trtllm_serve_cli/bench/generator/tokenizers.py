@@ -11,6 +11,8 @@ from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed
 from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
 
+_PASS_TOKENIZER = "pass --tokenizer DIR, where DIR is a folder that contains the model's tokenizer"
+
 
 def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
     """Return the tokenizer folder that the targets' `preprocessing` models specify.
@@ -27,10 +29,8 @@ def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
                 f"{target.model} at {target.address} uses {folder}"
                 for folder, target in folders.items()
             ),
-            next_step=(
-                "run one benchmark per model, or use --tokenizer DIR to specify a tokenizer "
-                "that fits all models"
-            ),
+            next_step="benchmark each model separately, or pass --tokenizer DIR with a tokenizer "
+            "that works for all models",
         )
     return next(iter(folders))
 
@@ -41,8 +41,8 @@ def _fetch_folder(target: Target) -> Path:
         config = fetch_model_config(target.endpoint, preprocessing, target.interface)
     except RequestFailed as error:
         raise _unknown(
-            f"{preprocessing} at {target.address} specifies the tokenizer, but the request for its "
-            f"configuration failed: {error.why}"
+            f"the tokenizer is specified in the configuration of {preprocessing} at "
+            f"{target.address}, which could not be fetched: {error.why}"
         ) from error
     folder = config.tokenizer_dir
     if not folder or not Path(folder).is_dir():
@@ -60,27 +60,23 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     """
     if not folder.is_dir():
         raise BadInput(
-            f"The tokenizer folder {folder} does not exist, or is not a folder.",
-            next_step=(
-                "use --tokenizer DIR to specify an existing folder that contains a tokenizer"
-            ),
+            f"The tokenizer in {folder} cannot be loaded.",
+            why="the path is not a folder" if folder.exists() else "the folder does not exist",
+            next_step=_PASS_TOKENIZER,
         )
     try:
         return load_tokenizer(folder)
     except ImportError as error:
         raise MissingPart(
-            (
-                f"The tokenizer in {folder} requires the package {error.name}, which is not "
-                "installed."
-            ),
-            why="the tokenizer is in Hugging Face or OpenVINO format",
+            f"The tokenizer in {folder} cannot be loaded.",
+            why=f"the {error.name} package is not installed",
             next_step=f"run `pip install {(error.name or '').replace('_', '-')}`",
         ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise BadInput(
-            f"{folder} does not contain a readable tokenizer.",
+            f"The tokenizer in {folder} cannot be loaded.",
             why=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            next_step="use --tokenizer DIR to specify the folder that contains tokenizer.json",
+            next_step=_PASS_TOKENIZER,
         ) from error
 
 
@@ -88,7 +84,5 @@ def _unknown(why: str) -> BadInput:
     return BadInput(
         "The model's tokenizer is unknown.",
         why=why,
-        next_step=(
-            "use --tokenizer DIR to specify a local folder that contains the model's tokenizer"
-        ),
+        next_step=_PASS_TOKENIZER,
     )

@@ -123,7 +123,7 @@ def _receive(pipe: Connection) -> Any:
     try:
         return pipe.recv()
     except EOFError as error:
-        raise RuntimeError("a worker process of the benchmark exited without a result") from error
+        raise RuntimeError("a benchmark worker process exited without a result") from error
 
 
 def _send_all(pipes: Sequence[Connection], message: object) -> None:

@@ -261,7 +261,7 @@ RATES = (
 )
 
 MAIN_TIMES = tuple(time for time in TIMES if time.is_main)
-# These map names to metrics. Users can specify times in objectives, and both times and rates in
-# limits on changes.
+# These tables map names to metrics. Objectives accept only times, and limits on changes accept both
+# times and rates.
 NAMED_TIMES: Mapping[str, TimeMetric] = {time.name: time for time in TIMES if time.name}
 NAMED_RATES: Mapping[str, RateMetric] = {rate.name: rate for rate in RATES if rate.name}

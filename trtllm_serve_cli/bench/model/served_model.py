@@ -99,7 +99,7 @@ def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) 
         server_version, version = fetch_versions(endpoint, name, interface, timeout_s)
         config = fetch_model_config(endpoint, name, interface, timeout_s)
     except TimedOut as error:
-        why = f"it did not respond within {timeout_s:g} s"
+        why = f"the server did not respond within {timeout_s:g} s"
         raise error_mapping.no_server(target.address, why) from error
     model = ServedModel(
         address=target.address,
@@ -126,9 +126,10 @@ def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) 
 def _check_inputs(model: ServedModel, input_kind: InputKind) -> None:
     if missing := _REQUIRED_INPUTS[input_kind] - model.inputs:
         what = "token-id" if input_kind == "tokens" else "text"
+        instead = ", or run `tllm bench end-to-end` to send text" if input_kind == "tokens" else ""
         raise BadInput(
             f"The model {model.name} at {model.address} is not an LLM with {what} input.",
-            why=f"the model does not have the inputs {', '.join(sorted(missing))}",
-            next_step="list the models with `tllm status`; `tllm bench end-to-end` requires a "
-            "model with text input, and the other workloads require a model with token-id input",
+            why=f"the model's inputs do not include {', '.join(sorted(missing))}",
+            next_step=f"run `tllm status` to list the models, then pass -m with an LLM that has "
+            f"{what} input{instead}",
         )

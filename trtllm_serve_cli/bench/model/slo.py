@@ -55,7 +55,7 @@ def parse_objective(text: str) -> Objective:
     metric, statistic, unit = found["metric"], found["statistic"] or "max", found["unit"]
     if metric not in NAMED_TIMES:
         known = ", ".join(NAMED_TIMES)
-        raise _refuse(text, f"{metric!r} is not one of the metrics {known}")
+        raise _refuse(text, f"{metric!r} is not a supported metric; the metrics are {known}")
     if unit not in _UNITS_MS:
         raise _refuse(text, f"{unit!r} is not a supported unit; the units are us, ms and s")
     percent = {"mean": None, "max": 100.0}.get(statistic, -1.0)
@@ -73,5 +73,5 @@ def _refuse(text: str, why: str) -> BadInput:
     return BadInput(
         f"The objective {text!r} is invalid.",
         why=why,
-        next_step="pass an objective in this format, in quotes: --slo 'ttft:p95<500ms'",
+        next_step="pass a valid objective in quotes, for example `--slo 'ttft:p95<500ms'`",
     )

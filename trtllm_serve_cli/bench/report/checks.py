@@ -47,8 +47,12 @@ def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
         raise _refuse(
             file, f"the file does not contain the key {key!r} (available keys: {', '.join(loaded)})"
         ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _refuse(file, f"the file is not valid JSON: {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise _refuse(file, str(error)) from error
+        raise _refuse(
+            file, "the file must map each key to an object with a number for each metric"
+        ) from error
     if not figures:
         raise _refuse(file, f"the file does not contain values for the key {key!r}")
     return Reference(file, key, figures, atol, rtol)
@@ -65,11 +69,11 @@ def check(measured: Mapping[str, float], reference: Reference) -> None:
             wrong.append(f"{name!r} is {value:.2f} instead of {expected:.2f}")
     if wrong:
         raise CheckFailed(
-            f"The result does not match the values for {reference.key!r} in {reference.file}.",
+            f"The result does not match the reference {reference.key!r} in {reference.file}.",
             why=f"{'; '.join(wrong)} "
             f"(the tolerance is {reference.atol:g} + {reference.rtol:g} x reference)",
-            next_step="repeat the benchmark to rule out noise, "
-            "then fix the cause or update the reference file",
+            next_step="run the benchmark again to rule out noise, then fix the cause or update the "
+            "reference file",
         )
 
 
@@ -78,7 +82,7 @@ def _refuse(file: Path, why: str) -> BadInput:
         f"The reference file {file} cannot be used.",
         why=why,
         next_step=(
-            'pass a JSON file with content such as {"KEY": {"Requests/Sec": 100.0}}, and '
-            "select one of its keys with `--check-perf-key KEY`"
+            'pass a JSON file in the format {"KEY": {"Requests/Sec": 100.0}}, and select one of '
+            "its keys with `--check-perf-key KEY`"
         ),
     )

@@ -151,14 +151,16 @@ def parse_limit(text: str) -> Limit:
     metric, statistic_name = found["metric"], found["statistic"]
     known = (*NAMED_TIMES, *NAMED_RATES, FAILED)
     if metric not in known:
-        raise _refuse(text, f"{metric!r} is not one of the metrics {', '.join(known)}")
+        raise _refuse(
+            text, f"{metric!r} is not a supported metric; the metrics are {', '.join(known)}"
+        )
     if statistic_name and metric not in NAMED_TIMES:
-        raise _refuse(text, f"{metric!r} is a single value, so omit the statistic {statistic_name}")
+        raise _refuse(text, f"{metric!r} is a single value and does not have a {statistic_name}")
     percent = {"mean": None, "max": 100.0}.get(statistic_name or "p50", -1.0)
     if percent == -1.0:
         percent = float((statistic_name or "p50").removeprefix("p"))
         if not 0 < percent <= 100:
-            raise _refuse(text, "a percentile must be above 0 and at most 100")
+            raise _refuse(text, "the percentile must be above 0 and at most 100")
     measure = Measure(metric, percent if metric in NAMED_TIMES else None)
     return Limit(measure, found["side"] == ">", float(found["limit"]))
 
@@ -196,7 +198,8 @@ def check_comparable(comparison: Comparison) -> None:
                 f"{each.what} is {each.before} in the first result and {each.after} in the second"
                 for each in mismatches
             ),
-            next_step="compare results with the same settings, or add --allow-different",
+            next_step="compare results with the same settings, or add --allow-different to compare "
+            "these results anyway",
         )
 
 
@@ -215,8 +218,8 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
         if change.change is None:
             raise BadInput(
                 f"{limit.measure} is 0 in the first result.",
-                why=f"the limit '{limit}' applies to the relative change, "
-                "which is undefined if the first value is 0",
+                why=f"the limit '{limit}' applies to the relative change, which is undefined if "
+                "the first value is 0",
                 next_step=f"compare other results, or omit the limit '{limit}'",
             )
         percent = change.change * 100
@@ -225,10 +228,10 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
             violations.append(f"a change of {percent:+.1f} % ({certainty}) violates '{limit}'")
     if violations:
         raise CheckFailed(
-            f"At least one change violates a limit ({len(violations)} of {len(limits)}).",
+            f"The comparison violates {len(violations)} of {len(limits)} limits.",
             why="; ".join(violations),
-            next_step="compare the results with `tllm bench report BEFORE AFTER -o report.html`, "
-            "or run both benchmarks again with a higher --repeat to reduce the noise",
+            next_step="run `tllm bench report BEFORE AFTER -o report.html` to compare the results "
+            "in charts, or run both benchmarks again with a higher --repeat to reduce the noise",
         )
 
 
@@ -237,12 +240,12 @@ def _missing_measure(limit: Limit) -> BadInput:
     measure = limit.measure
     if measure.declared is None or measure.declared.needs is None:
         why = "at least one run has no completed requests (ramp requests are not counted)"
-        fix = "fix the cause of the failures, or measure for longer, and run both benchmarks again"
+        fix = "fix the failures or run longer benchmarks"
     else:
-        why = f"{measure.metric!r} is only measured with {measure.declared.needs}"
+        why = f"{measure.metric!r} is measured only with {measure.declared.needs}"
         fix = f"run both benchmarks again with {measure.declared.needs}"
     return BadInput(
-        f"At least one of the results does not contain {measure}.",
+        f"At least one result does not contain {measure}.",
         why=why,
         next_step=f"{fix}, or omit the limit '{limit}'",
     )

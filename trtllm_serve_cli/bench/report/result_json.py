@@ -115,9 +115,9 @@ def check_output_folder(folder: Path) -> None:
     is_empty_folder = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not is_empty_folder:
         raise BadInput(
-            f"The output path {folder} exists and is not an empty folder.",
-            why="writing the result there could overwrite existing files",
-            next_step=f"choose a new folder, for example `--output {shlex.quote(f'{folder}-2')}`",
+            f"{folder} already exists and is not an empty folder.",
+            why="the result could overwrite existing files",
+            next_step=f"pass a new folder, for example `--output {shlex.quote(f'{folder}-2')}`",
         )
     _check_place(folder, "--output DIR")
 
@@ -151,7 +151,7 @@ def _not_writable(path: Path, error: OSError, option: str) -> BadInput:
     return BadInput(
         f"{path} cannot be written.",
         why=error.strerror or str(error),
-        next_step=f"choose another path with {option}",
+        next_step=f"pass another path with {option}",
     )
 
 

@@ -137,8 +137,8 @@ def _no_result(folder: Path) -> BadInput:
     return BadInput(
         f"{folder} is not a benchmark result.",
         why=why,
-        next_step="specify a result folder, or create a result with "
-        f"`tllm bench token-norm-dist --stream --output {place}`",
+        next_step="pass the folder of a result, or run `tllm bench token-norm-dist --stream "
+        f"--output {place}` to create a result",
     )
 
 
@@ -163,7 +163,7 @@ def _read_summary(file: Path) -> dict[str, Any]:
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _refuse(f"{file} cannot be read.", str(error)) from error
+        raise _unreadable(file, error) from error
     found = summary.get("schema_version") if isinstance(summary, dict) else None
     if found != SCHEMA_VERSION:
         raise _refuse(
@@ -182,7 +182,11 @@ def _read_records(file: Path) -> Iterator[RequestRecord]:
         try:
             yield RequestRecord.from_json(line)
         except (KeyError, TypeError) as error:
-            why = f"the {error} field is missing" if isinstance(error, KeyError) else str(error)
+            why = (
+                f"the {error} field is missing"
+                if isinstance(error, KeyError)
+                else "a field is missing, unknown or of the wrong type"
+            )
             raise _refuse(f"Line {number} of {file} is not a request record.", why) from error
 
 
@@ -190,20 +194,26 @@ def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise _refuse(f"{file} cannot be read.", str(error)) from error
+        raise _unreadable(file, error) from error
     for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
         except ValueError as error:
             raise _refuse(f"Line {number} of {file} is not valid JSON.", str(error)) from error
         if not isinstance(value, dict):
-            raise _refuse(f"Line {number} of {file} is not a record.", "the line is not an object")
+            raise _refuse(
+                f"Line {number} of {file} is not a record.", "the line is not a JSON object"
+            )
         yield value
+
+
+def _unreadable(file: Path, error: OSError | ValueError) -> BadInput:
+    return _refuse(f"{file} cannot be read.", getattr(error, "strerror", None) or str(error))
 
 
 def _refuse(what: str, why: str) -> BadInput:
     return BadInput(
         what,
         why=why,
-        next_step=("run the benchmark again with `--output DIR` to create a new result"),
+        next_step="run the benchmark again with `--output DIR` to create a new result",
     )

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _STEPS = (1, 2, 2.5, 5, 10)
-# If a scale may be logarithmic, make it so if the largest value exceeds the smallest positive value
-# by more than this factor. On a linear scale, the small values would be indistinguishable.
+# A scale that may be logarithmic becomes logarithmic if the largest value exceeds the smallest
+# positive value by more than this factor. On a linear scale, the small values would be
+# indistinguishable.
 _LOG_FROM = 30.0
 
 

@@ -215,8 +215,8 @@ def describe_load(load: Load) -> str:
         case AtConcurrency(concurrency):
             return f"{concurrency} in flight" + _ramp(load.ramp_s)
         case AtTimes():
-            speed = "" if load.speed == 1 else f", {load.speed:g} times as fast"
-            return "at the trace's times" + speed + _cap(load.concurrency)
+            speed = "" if load.speed == 1 else f", {load.speed:g}x speed"
+            return "at the recorded times" + speed + _cap(load.concurrency)
         case AtRate(rate, arrival, burstiness):
             shape = f", burstiness {burstiness:g}" if arrival == "gamma" else ""
             return f"{rate:g} requests/s, {arrival}{shape}{_cap(load.concurrency)}" + _ramp(
@@ -232,13 +232,13 @@ def remarks(result: BenchmarkResult) -> list[str]:
     if isinstance(workload, Identity):
         rows_per_s = _throughput(summary)[0] * workload.batch_size
         notes.append(
-            f"The server processed {rows_per_s:.2f} sentences/s "
-            f"({workload.batch_size} per request)."
+            f"The server processed {rows_per_s:.2f} prompts/s "
+            f"({workload.batch_size} prompts per request)."
         )
     if summary.is_limited_by_concurrency:
         notes.append(
-            f"The concurrency cap delayed requests ({summary.num_held} of {summary.num_requests}), "
-            "so the requested rate was not reached. Latencies include this delay."
+            f"The concurrency cap delayed {summary.num_held} of {summary.num_requests} requests, "
+            "so the benchmark did not reach the requested rate. Latencies include the delay."
         )
     if summary.steady_state is not None and not summary.steady_state.is_reached:
         notes.append("The latencies did not stabilize. Use a longer run or a lower load.")
@@ -252,13 +252,13 @@ def remarks(result: BenchmarkResult) -> list[str]:
         )
     if result.token_counts != "server":
         counted = {
-            "re-tokenised": "the client's tokenizer counts the tokens",
-            "responses": "each response with text counts as one token",
+            "re-tokenised": "the client counted the tokens with its tokenizer",
+            "responses": "each response with text was counted as one token",
         }[result.token_counts]
         notes.append(f"The server does not report output token counts, so {counted}.")
     if result.settings.input_kind == "tokens" and not all(m.vocab_size for m in result.models):
         notes.append(
-            f"The vocabulary size is unknown, so random ids are below {result.vocab_size}."
+            f"The vocabulary size is unknown, so random token ids are below {result.vocab_size}."
         )
     return notes
 

@@ -86,20 +86,20 @@ def _compare(first: str, expected: str, second: str, received: str) -> None:
     start = next((at for at, (one, other) in enumerate(pairs) if one != other), shorter)
     left, right = (text[start : start + _EXCERPT] for text in (expected, received))
     what = (
-        f"{first} gave two different answers to the same prompt."
+        f"{first} returned two different responses to the same prompt."
         if first == second
-        else f"{first} and {second} gave different answers to the same prompt."
+        else f"{first} and {second} returned different responses to the same prompt."
     )
     raise CheckFailed(
         what,
-        why=f"with greedy sampling, the texts differ starting at character {start + 1}: "
+        why=f"sampling is greedy, but the responses differ starting at character {start + 1}: "
         f"{left!r} and {right!r}",
-        next_step="compare the models' responses with `tllm infer -m NAME --top-k 1`, or skip the "
-        "check with --no-check-answers",
+        next_step="run `tllm infer -m NAME --top-k 1` to compare the responses, or add "
+        "--no-check-answers to skip the check",
     )
 
 
 def describe_check(names: Sequence[str]) -> str:
     """Return the line to print if the check passes."""
-    others = f", and {' and '.join(names[1:])} gave the same answer" if names[1:] else ""
-    return f"Functionality check passed: {names[0]} gave the same answer twice{others}."
+    others = f", and {' and '.join(names[1:])} returned the same response" if names[1:] else ""
+    return f"Functionality check passed: {names[0]} returned the same response twice{others}."

@@ -114,7 +114,7 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
     """
     if len(result.summary["targets"]) > 1:
         raise BadInput(
-            f"The result {result.name} contains measurements of several targets.",
+            f"The result {result.name} contains measurements from several targets.",
             why="each target has its own engine, but a timing file describes only one engine",
             next_step="run `tllm bench token-norm-dist --stream -u HOST:PORT -m NAME --output DIR` "
             "to measure a single target",
@@ -166,7 +166,7 @@ def write_timing(simulation: Simulation, path: Path) -> None:
         raise BadInput(
             f"The timing file {path} cannot be written.",
             why=error.strerror or str(error),
-            next_step="use -o to specify a writable file in an existing folder",
+            next_step="pass -o FILE, where FILE is in a folder that exists and is writable",
         ) from error
 
 
@@ -359,7 +359,7 @@ def _check_streamed(run: MeasuredRun, answers: Sequence[RequestRecord]) -> None:
     if any(tokens > 1 for each in answers for tokens in each.chunk_tokens):
         raise BadInput(
             f"The result {run.name} does not contain a timestamp for each token.",
-            why="some responses contain several tokens",
+            why="some responses contain several tokens, for example because they were not streamed",
             next_step="run `tllm bench token-norm-dist --stream "
             f"--output {shlex.quote(run.name + '-stream')}` to measure again with streaming",
         )
@@ -389,7 +389,7 @@ def _check_steps_suffice(runs: Sequence[MeasuredRun], observed: Sequence[_Observ
             f"The time per sequence in a step cannot be determined from {names}.",
             why=what,
             next_step=f"measure again with --concurrency {other}, then run "
-            "`tllm bench calibrate DIR DIR` with both results",
+            "`tllm bench calibrate DIR DIR` on both results",
         )
 
 

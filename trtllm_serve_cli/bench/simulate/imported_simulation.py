@@ -37,8 +37,8 @@ def read_imported_simulation(model: ImportedModel) -> Simulation:
         raise BadInput(
             f"The engine of {model.name!r} cannot be simulated.",
             why=f"the step timing of {model.engine_kind} engines is unknown",
-            next_step="benchmark the model, then run `tllm bench calibrate RESULT_DIR "
-            "-o timing.json` to create a timing file",
+            next_step="benchmark the model, run `tllm bench calibrate DIR -o timing.json` on the "
+            "result, then pass --simulate timing.json",
         )
     limits = read_scheduler_limits(open_repository(model.path), simulation.limits)
     return replace(simulation, limits=limits)

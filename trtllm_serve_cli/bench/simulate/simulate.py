@@ -28,7 +28,7 @@ def open_simulated(
         raise BadInput(
             f"The workload {settings.name} cannot be simulated.",
             why="a simulated engine requires exactly one prompt of token ids per request",
-            next_step="choose another workload, such as token-norm-dist, or omit --simulate",
+            next_step="run another workload, such as token-norm-dist, or omit --simulate",
         )
     model = ServedModel(
         address=f"virtual clock, {replicas} x {name}",

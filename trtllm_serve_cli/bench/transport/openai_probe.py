@@ -59,7 +59,7 @@ def probe_model(
         raise RequestFailed(
             f"{target.endpoint.url} does not return token ids.",
             why="each turn of a conversation contains the token ids of the previous responses",
-            next_step="choose another workload, such as token-norm-dist or shared-prefix",
+            next_step="run another workload, such as token-norm-dist or shared-prefix",
         )
     return replace(model, inputs=frozenset(body) - {"model"})
 
@@ -81,6 +81,6 @@ def _failed(target: OpenAITarget, input_kind: InputKind, failure: ApiFailure) ->
         return RequestFailed(
             f"{target.model} rejected a prompt of token ids.",
             why=failure.message,
-            next_step="fix the reported problem, or send text with `tllm bench end-to-end`",
+            next_step="fix the reported problem, or run `tllm bench end-to-end` to send text",
         )
     return failures.request_failed(target.endpoint.url, target.model, failure)

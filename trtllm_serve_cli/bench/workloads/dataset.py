@@ -130,8 +130,7 @@ def read_entries(source: str) -> list[Entry]:
     lines = _read_hub(source) if source.startswith(HUB) else read_objects(Path(source))
     if not lines:
         raise BadInput(
-            f"The data set {source} does not contain any entries.",
-            next_step="choose a data set with prompts",
+            f"The data set {source} is empty.", next_step="pass a data set that contains prompts"
         )
     return [_parse(line) for line in lines]
 
@@ -173,7 +172,7 @@ def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
             raise BadInput(
                 f"The entry at {entry.where} does not contain a prompt.",
                 why="the entry contains only the prompt's length, but the model requires text",
-                next_step="use `tllm bench dataset`, which sends token ids",
+                next_step="run `tllm bench dataset`, which sends token ids",
             )
         return RequestSpec.of_text(
             entry.prompt, _output_length(entry, None, lengths), ignores_eos=lengths.ignores_eos
@@ -210,8 +209,7 @@ def _collect(
         raise BadInput(
             f"The data set {name} does not contain a usable prompt.",
             why=f"every prompt is empty{' or longer than --max-input-len' if has_limit else ''}",
-            next_step=f"{'increase --max-input-len, or ' if has_limit else ''}choose another data "
-            "set",
+            next_step=f"{'increase --max-input-len or ' if has_limit else ''}pass another data set",
         )
     digest = digest_of(contents)
     return Dataset(name, tuple(requests), tuple(outputs), num_left_out, lengths, digest)
@@ -228,7 +226,7 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
                 "the entry contains neither an answer nor any of the fields "
                 f"{', '.join(_OUTPUT_LENGTHS)}"
             ),
-            next_step="set the length of all responses, for example --output-tokens 100",
+            next_step="pass the length of all responses, for example --output-tokens 100",
         )
     if tokenizer is None or lengths.tokens_per_word is not None:
         return max(_count_words(entry.answer, lengths.tokens_per_word), 1)
@@ -288,7 +286,7 @@ def _read_hub(source: str) -> list[Line]:
     except ImportError as error:
         raise MissingPart(
             "The `datasets` package is not installed.",
-            why=f"tllm uses this package to read {source} from the Hugging Face Hub",
+            why=f"the package is required to read {source} from the Hugging Face Hub",
             next_step="run `pip install datasets`",
         ) from error
     try:
@@ -306,5 +304,5 @@ def _no_tokenizer(entry: Entry) -> BadInput:
     return BadInput(
         "The data set cannot be converted to token ids without a tokenizer.",
         why=f"the prompt at {entry.where} is text, but the `tensorrt_llm` model requires token ids",
-        next_step=("use --tokenizer DIR to specify the folder that contains the model's tokenizer"),
+        next_step="pass --tokenizer DIR, where DIR is a folder that contains the model's tokenizer",
     )

@@ -102,10 +102,8 @@ def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
             f"The histogram key {key!r} was not found in {origin}.",
             why=f"the {error.args[0]} histogram is missing (available keys: "
             f"{', '.join(keys) or 'none'})",
-            next_step=(
-                "choose an available key with --histogram-key, or another file with "
-                "--histogram-file"
-            ),
+            next_step="pass an available key with --histogram-key, or another file with "
+            "--histogram-file",
         ) from error
 
 
@@ -115,7 +113,11 @@ def _read(file: Path) -> dict[str, Histogram]:
         return {name: _parse(name, value) for name, value in loaded.items()}
     except OSError as error:
         raise _refuse(file, error.strerror or str(error)) from error
-    except (ValueError, AttributeError, TypeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _refuse(file, f"the file is not valid JSON: {error}") from error
+    except (AttributeError, TypeError) as error:
+        raise _refuse(file, "a value has the wrong type") from error
+    except ValueError as error:
         raise _refuse(file, str(error)) from error
 
 
@@ -141,5 +143,5 @@ def _refuse(file: Path, why: str) -> BadInput:
     return BadInput(
         f"The histograms in {file} cannot be read.",
         why=why,
-        next_step=f"check the path, and use this format in the file: {_FORM}",
+        next_step=f"pass a file in this format: {_FORM}",
     )

@@ -24,10 +24,10 @@ class Line:
 
     def refuse(self, why: str) -> BadInput:
         """Return an error about this object for the caller to raise."""
-        has = ", ".join(self.fields) or "none"
+        fields = f" (fields: {', '.join(self.fields)})" if self.fields else ""
         return BadInput(
             f"The entry at {self.where} is invalid.",
-            why=f"{why} (fields: {has})",
+            why=f"{why}{fields}",
             next_step="correct the entry (docs/guides/benchmark.md describes the formats)",
         )
 
@@ -36,9 +36,9 @@ class Line:
 
         Raise `BadInput` if no field is set or if the value is not a string.
         """
-        value = self._first(names)
+        name, value = self._first(names)
         if not isinstance(value, str):
-            raise self.refuse(f"the {' or '.join(names)} field must be a string")
+            raise self.refuse(f"the {name} field must be a string")
         return value
 
     def count(self, *names: str) -> int:
@@ -46,9 +46,9 @@ class Line:
 
         Raise `BadInput` if no field is set or if the value is not an integer above 0.
         """
-        value = self._first(names)
+        name, value = self._first(names)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.refuse(f"the {' or '.join(names)} field must be an integer above 0")
+            raise self.refuse(f"the {name} field must be an integer above 0")
         return value
 
     def number(self, name: str, least: float) -> float:
@@ -57,7 +57,7 @@ class Line:
         Raise `BadInput` if the field is not set, or if its value is not a finite number of at least
         `least`.
         """
-        value = self._first((name,))
+        _, value = self._first((name,))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < least:
             raise self.refuse(f"the {name} field must be a finite number of at least {least:g}")
@@ -66,10 +66,10 @@ class Line:
     def has(self, *names: str) -> bool:
         return any(self.fields.get(name) is not None for name in names)
 
-    def _first(self, names: tuple[str, ...]) -> Any:
+    def _first(self, names: tuple[str, ...]) -> tuple[str, Any]:
         for name in names:
             if self.fields.get(name) is not None:
-                return self.fields[name]
+                return name, self.fields[name]
         raise self.refuse(f"the {' or '.join(names)} field is missing")
 
 
@@ -102,7 +102,7 @@ def _read(file: Path) -> str:
         raise BadInput(
             f"The file {file} cannot be read.",
             why=why,
-            next_step="check that the path is correct and that the file is UTF-8 text",
+            next_step="check that the path is correct and that the file contains UTF-8 text",
         ) from error
 
 
@@ -142,11 +142,11 @@ def _decode(where: str, text: str, position: int) -> tuple[Any, int]:
         raise BadInput(
             f"The text at {where} is not valid JSON.",
             why=str(error),
-            next_step="correct the line, or check the path of the file",
+            next_step="correct the line, or pass another file",
         ) from error
 
 
 def _as_line(where: str, value: Any) -> Line:
     if not isinstance(value, dict):
-        raise Line(where, {}).refuse("it is not a JSON object")
+        raise Line(where, {}).refuse("the entry is not a JSON object")
     return Line(where, value)

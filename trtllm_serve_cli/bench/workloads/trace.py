@@ -100,7 +100,7 @@ def read_trace(file: Path, max_input_tokens: int | None = None, speed: float = 1
     if not requests:
         raise BadInput(
             f"The trace file {file} is empty.",
-            next_step="choose a file with one request per line",
+            next_step="pass a trace file with one request per line",
         )
     ordered = sorted(requests, key=lambda request: request.at_s)
     return Trace(file.name, tuple(ordered), max_input_tokens, speed)

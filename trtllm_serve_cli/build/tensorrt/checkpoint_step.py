@@ -240,7 +240,7 @@ def _calibration(options: EngineOptions, program: str) -> Iterator[RequestedFlag
                 raise BadInput(
                     f"{show_option(option)} has no effect.",
                     why="the checkpoint is converted without calibration",
-                    next_step="omit the option, or choose a format that is calibrated, for example "
+                    next_step="omit the option, or pass a quantization that requires calibration: "
                     "--quantization fp8, int8_sq or int4_awq",
                 )
     yield from request_value("--calib_size", options.calib_size, "calib_size")
@@ -302,7 +302,7 @@ def _variant(family: Family, variant: str | None, version: Version) -> list[Requ
     if variant not in flag.choices:
         raise BadInput(
             f"TensorRT-LLM {version} does not convert {variant} models.",
-            why=f"its converter supports {', '.join(map(str, flag.choices))}",
+            why=f"in this version, the converter supports only {', '.join(map(str, flag.choices))}",
             next_step="use a later version of TensorRT-LLM",
         )
     return [RequestedFlag(flag.name, (variant,), is_derived=True)]

@@ -81,18 +81,20 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
         raise _unsupported_gpu(gpu, version, "0.17 added support for Blackwell", "0.17 or later")
     weights, cache = options.quantization or "none", options.kv_cache_dtype or "auto"
     if dtype == "bfloat16":
-        check_runs("bfloat16", WEIGHT_FORMATS["bfloat16"], gpu, "set --dtype float16")
+        check_runs("bfloat16", WEIGHT_FORMATS["bfloat16"], gpu, "pass --dtype float16")
     if weights != "none":
-        next_step = "choose --quantization int8, int4 or int4_awq"
-        check_runs(weights, WEIGHT_FORMATS[weights], gpu, next_step)
+        next_step = "pass --quantization int8, int4 or int4_awq"
+        check_runs(f"{weights} weights", WEIGHT_FORMATS[weights], gpu, next_step)
     if weights == "fp8_rowwise" and version < _ROWWISE_ON_ADA and gpu.capability < (9, 0):
         raise BadInput(
             f"TensorRT-LLM {version} does not support --quantization fp8_rowwise on {gpu.name}.",
-            why="its kernels for fp8_rowwise run only on Hopper",
+            why="in this version, the kernels for fp8_rowwise run only on Hopper",
             next_step="use TensorRT-LLM 0.15 or later",
         )
     if cache != "auto":
-        check_runs(f"a KV cache in {cache}", KV_FORMATS[cache], gpu, "set --kv-cache-dtype int8")
+        check_runs(
+            f"{cache} for the KV cache", KV_FORMATS[cache], gpu, "pass --kv-cache-dtype int8"
+        )
 
 
 def _unsupported_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> BadInput:
@@ -125,27 +127,28 @@ def _check_quantization(
             )
     if quantization == "int4_gptq" and not is_gptq and options.flags.keys().isdisjoint(_GPTQ_PATHS):
         raise _contradiction(
-            "--quantization int4_gptq from this checkpoint",
-            "the converter reads the quantized weights from a separate file that AutoGPTQ writes",
+            "--quantization int4_gptq requires a file with the quantized weights",
+            "the converter does not quantize weights, but reads them from a file that AutoGPTQ "
+            "writes",
             "add --build-option quant_ckpt_path=FILE (ammo_quant_ckpt_path before 0.10, "
             "modelopt_quant_ckpt_path in 0.10)",
         )
     if quantization != "int8_sq" and (smoothing := _SMOOTHING & options.flags.keys()):
         raise _contradiction(
-            f"{min(smoothing)} but without --quantization int8_sq",
+            f"The {min(smoothing)} flag requires --quantization int8_sq",
             "the flag has an effect only with SmoothQuant",
-            "add --quantization int8_sq",
+            f"add --quantization int8_sq, or omit {min(smoothing)}",
         )
     if quantization == "none" or quantization in family.quantizations:
         return
     later = family.later_quantizations.get(quantization)
-    known = ", ".join(("none", *family.quantizations))
+    known = ", ".join((*family.quantizations, "none"))
     raise BadInput(
         f"TensorRT-LLM {version} does not support --quantization {quantization} for "
         f"{family.architecture}.",
-        why=f"it supports {known}"
+        why=f"the supported values are {known}"
         + (f", and {later} added support for {quantization}" if later else ""),
-        next_step="choose a supported value"
+        next_step="pass a supported value"
         + (f", or use TensorRT-LLM {later} or later" if later else ""),
     )
 
@@ -161,35 +164,35 @@ def _check_limits(options: EngineOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise _contradiction(
-                f"{show_option(name)} {value}",
+                f"{show_option(name)} cannot be {value}",
                 "the value must be at least 1",
-                "set the option to 1 or more, or omit it",
+                f"set {show_option(name)} to 1 or more, or omit the option",
             )
     longest = options.max_seq_len
     if longest and options.max_input_len and options.max_input_len > longest:
         raise _contradiction(
-            f"--max-input-len {options.max_input_len} and --max-seq-len {longest}",
+            f"--max-input-len {options.max_input_len} exceeds --max-seq-len {longest}",
             "the sequence length includes both the input and the output",
         )
     tokens = options.max_num_tokens
     if tokens and options.opt_num_tokens and options.opt_num_tokens > tokens:
         raise _contradiction(
-            f"opt_num_tokens {options.opt_num_tokens} and --max-num-tokens {tokens}",
-            "an engine cannot be tuned for more tokens than fit into a step",
+            f"opt_num_tokens {options.opt_num_tokens} exceeds --max-num-tokens {tokens}",
+            "an engine cannot be optimized for more tokens than fit into a step",
         )
     if tokens and options.max_beam_width and options.max_beam_width > tokens:
         raise _contradiction(
-            f"--max-beam-width {options.max_beam_width} and --max-num-tokens {tokens}",
-            "each beam of a request needs one token in every step",
+            f"--max-beam-width {options.max_beam_width} exceeds --max-num-tokens {tokens}",
+            "each step processes one token for each beam of a request",
         )
     if options.multiple_profiles and options.opt_num_tokens:
         raise _contradiction(
-            "multiple_profiles and opt_num_tokens",
-            "each profile is tuned for its own number of tokens",
+            "multiple_profiles and opt_num_tokens cannot be combined",
+            "each profile is optimized for a different number of tokens",
         )
     if options.remove_input_padding is False and (tokens or options.opt_num_tokens):
         raise _contradiction(
-            "--max-num-tokens or opt_num_tokens but without remove_input_padding",
+            f"{'--max-num-tokens' if tokens else 'opt_num_tokens'} requires remove_input_padding",
             "padded batches are limited only by --max-batch-size and --max-seq-len",
         )
 
@@ -197,10 +200,10 @@ def _check_limits(options: EngineOptions) -> None:
 def _check_lora(options: EngineOptions) -> None:
     if options.max_lora_rank and not (options.lora_dir or options.lora_target_modules):
         raise _contradiction(
-            "max_lora_rank but without lora_target_modules or lora_dir",
+            "max_lora_rank requires lora_target_modules or lora_dir",
             "an engine supports LoRA adapters only for the modules that these options select",
-            "add, for example, --build-option lora_target_modules=attn_q,attn_k,attn_v or "
-            "--build-option lora_dir=DIR",
+            "add --build-option lora_dir=DIR or, for example, "
+            "--build-option lora_target_modules=attn_q,attn_k,attn_v",
         )
 
 
@@ -209,16 +212,17 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
     if mode is None:
         if options.speculative_model or options.max_draft_len:
             raise _contradiction(
-                "speculative_model or max_draft_len but without speculative_decoding_mode",
-                "both options have an effect only in a speculative decoding mode",
+                f"{'speculative_model' if options.speculative_model else 'max_draft_len'} requires "
+                "speculative_decoding_mode",
+                "the option has an effect only with speculative decoding",
                 "add --build-option speculative_decoding_mode=MODE",
             )
         return
     if options.gather_context_logits:
         raise _contradiction(
-            "gather_context_logits and speculative decoding",
+            "gather_context_logits and speculative decoding cannot be combined",
             "with speculative decoding, trtllm-build supports only the logits of generated tokens",
-            "use --build-option gather_generation_logits=true instead",
+            "pass --build-option gather_generation_logits=true instead",
         )
     if mode in _WITH_HEADS:
         _check_heads(options, shape, mode)
@@ -229,26 +233,26 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
 def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
     if not options.speculative_model:
         raise _contradiction(
-            f"speculative_decoding_mode {mode} but without speculative_model",
+            f"speculative_decoding_mode {mode} requires speculative_model",
             "the heads for this mode are in a separate checkpoint",
             "add --build-option speculative_model=DIR",
         )
     if shape.architecture != "LlamaForCausalLM":
         raise _contradiction(
-            f"speculative_decoding_mode {mode} for {shape.architecture}",
+            f"speculative_decoding_mode {mode} does not support {shape.architecture}",
             "the converter for this mode supports only LlamaForCausalLM",
-            "use --build-option speculative_decoding_mode=draft_tokens_external",
+            "pass --build-option speculative_decoding_mode=draft_tokens_external",
         )
     if mode == "explicit_draft_tokens" and options.max_draft_len:
         raise _contradiction(
-            "max_draft_len and speculative_decoding_mode explicit_draft_tokens",
+            "speculative_decoding_mode explicit_draft_tokens does not support max_draft_len",
             "ReDrafter calculates the value as the number of beams times the beam length",
             "omit max_draft_len",
         )
     for name, largest in _EAGLE_LIMITS.items():
         if mode == "eagle" and (getattr(options, name) or 0) > largest:
             raise _contradiction(
-                f"{show_option(name)} {getattr(options, name)} for EAGLE",
+                f"{show_option(name)} {getattr(options, name)} is too high for EAGLE",
                 f"trtllm-build accepts at most {largest}",
                 f"set {show_option(name)} to {largest} or less",
             )
@@ -257,15 +261,15 @@ def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
 def _check_drafts(options: EngineOptions, mode: str) -> None:
     if options.speculative_model:
         raise _contradiction(
-            f"speculative_model and speculative_decoding_mode {mode}",
+            f"speculative_decoding_mode {mode} does not support speculative_model",
             "a draft model is a separate engine, and lookahead decoding does not use a draft model",
             "omit speculative_model, and import the draft model under another name",
         )
     if not options.max_draft_len:
         raise _contradiction(
-            f"speculative_decoding_mode {mode} but without max_draft_len",
+            f"speculative_decoding_mode {mode} requires max_draft_len",
             "the engine is built for a fixed number of draft tokens",
-            "set the number, for example with --build-option max_draft_len=10",
+            "add, for example, --build-option max_draft_len=10",
         )
 
 
@@ -279,22 +283,25 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
     if requested is False or (requested is None and flag.default != "enable"):
         return
     next_step = "add --build-option use_paged_context_fmha=false"
-    subject = "chunked context and KV cache reuse (use_paged_context_fmha)"
     if options.paged_kv_cache is False or options.context_fmha is False:
         off = "paged_kv_cache" if options.paged_kv_cache is False else "context_fmha"
         raise _contradiction(
-            f"{subject} but without {off}", f"both features require {off}", next_step
+            f"use_paged_context_fmha requires {off}",
+            f"chunked context and KV cache reuse, which the option enables, require {off}",
+            next_step,
         )
     if options.kv_cache_dtype == "int8":
         raise _contradiction(
-            f"{subject} and an int8 KV cache", "trtllm-build rejects the combination", next_step
+            "use_paged_context_fmha does not support an int8 KV cache",
+            "trtllm-build rejects the combination",
+            next_step,
         )
     if options.kv_cache_dtype == "fp8" and (
         options.quantization != "fp8" or version < Version("0.10.0")
     ):
         raise _contradiction(
-            f"{subject} and an fp8 KV cache",
-            "trtllm-build supports the combination only with fp8 weights, since 0.10",
+            "use_paged_context_fmha does not support an fp8 KV cache in this build",
+            "trtllm-build supports the combination only with fp8 weights, since TensorRT-LLM 0.10",
             next_step,
         )
 
@@ -302,4 +309,4 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
 def _contradiction(
     what: str, why: str, next_step: str = "change or omit one of these options"
 ) -> BadInput:
-    return BadInput(f"An engine cannot be built with {what}.", why=why, next_step=next_step)
+    return BadInput(f"{what}.", why=why, next_step=next_step)

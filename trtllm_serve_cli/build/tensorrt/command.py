@@ -76,7 +76,7 @@ def _unknown_flag(program: str, version: Version, requested: RequestedFlag) -> B
     option = show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option}.",
-        why=f"its {show_program(program)} does not have the {requested.flag} flag",
+        why=f"in this version, {show_program(program)} does not have the {requested.flag} flag",
         next_step=(
             f"omit {option}, or use TensorRT-LLM {later[0]} or later" if later else f"omit {option}"
         ),
@@ -89,7 +89,7 @@ def _invalid_choice(
     option = show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option} {' '.join(map(str, invalid))}.",
-        why=f"the values that its {show_program(program)} accepts for {flag.name} are "
+        why=f"in this version, the valid values of {flag.name} in {show_program(program)} are "
         + ", ".join(map(str, flag.choices)),
         next_step=f"set {option} to one of these values",
     )

@@ -99,8 +99,8 @@ def _parse_word(name: str, word: str, flag: Flag, program: str, version: Version
 def _invalid_value(name: str, text: str, expected: str, program: str, version: Version) -> BadInput:
     return BadInput(
         f"{text!r} is not a valid value for the {name} flag.",
-        why=f"{show_program(program)} of TensorRT-LLM {version} accepts {expected}",
-        next_step=f"use --build-option {name}=VALUE with a value that the program accepts",
+        why=f"{show_program(program)} in TensorRT-LLM {version} accepts {expected}",
+        next_step=f"pass --build-option {name}=VALUE with a valid value",
     )
 
 
@@ -108,8 +108,8 @@ def _owned_flag(name: str) -> BadInput:
     owner = name if name in _OPTIONS else find_owner(name)
     return BadInput(
         f"The {name} flag cannot be set directly.",
-        why=f"tllm's {owner} option sets it" if owner else "tllm sets it",
-        next_step=f"use --build-option {owner}=VALUE" if owner else f"omit {name}",
+        why=f"tllm's {owner} option sets this flag" if owner else "tllm sets this flag itself",
+        next_step=f"pass --build-option {owner}=VALUE" if owner else f"omit {name}",
     )
 
 
@@ -120,9 +120,9 @@ def _missing_flag(
     if others:
         return BadInput(
             f"The {name} flag has no effect on this engine.",
-            why=f"it is a flag of {_list(others)}, but this build runs {_list(planned)}",
-            next_step=f"omit {name}, or use --quantization to choose a format that "
-            f"{show_program(others[0])} creates",
+            why=f"the flag belongs to {_list(others)}, but this build runs {_list(planned)}",
+            next_step=f"omit {name}, or pass a --quantization for which tllm runs "
+            f"{show_program(others[0])}",
         )
     having = [
         each
@@ -139,8 +139,8 @@ def _missing_flag(
     span = str(having[0]) if len(having) == 1 else f"{having[0]} to {having[-1]}"
     return BadInput(
         f"TensorRT-LLM {version} does not have the {name} flag.",
-        why=f"the flag is available only in {span}",
-        next_step=f"omit {name}, or use one of these versions",
+        why=f"the flag is available only in TensorRT-LLM {span}",
+        next_step=f"omit {name}, or use TensorRT-LLM {having[-1]}",
     )
 
 

@@ -61,12 +61,12 @@ def choose_image(image: str | None, trtllm_version: str | None) -> BuildImage:
         raise BadInput(
             f"The TensorRT-LLM version in {image} is not known.",
             why="the image's name does not contain the version",
-            next_step="set the version, for example --trtllm-version 0.17.0",
+            next_step="pass the version, for example --trtllm-version 0.17.0",
         )
     if known and requested and known != requested:
         raise BadInput(
             f"{image} does not contain TensorRT-LLM {requested}.",
-            why=f"it contains TensorRT-LLM {known}",
+            why=f"the image contains TensorRT-LLM {known}",
             next_step="omit --trtllm-version or --image",
         )
     version = known or requested
@@ -81,8 +81,8 @@ def _find_container(text: str | None, version: Version | None) -> Container:
         raise BadInput(
             "The TensorRT-LLM version for the build is not known.",
             why="a build in a container uses the version in the image, not the installed version",
-            next_step=f"set the version, for example --trtllm-version {last.trtllm}, or choose an "
-            "image with --image",
+            next_step=f"pass the version, for example --trtllm-version {last.trtllm}, or an image "
+            "with --image",
         )
     if container := find_container(text):
         return container
@@ -92,8 +92,8 @@ def _find_container(text: str | None, version: Version | None) -> Container:
     raise BadInput(
         f"No known image contains TensorRT-LLM {version}.",
         why=f"NVIDIA's Triton images contain the versions {', '.join(versions)}",
-        next_step="choose one of these versions, or use --image to set an image that contains "
-        "your version",
+        next_step=f"pass one of these versions, or pass --image with an image that contains "
+        f"TensorRT-LLM {version}",
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from trtllm_serve_cli.build.build_step import SCRATCH, WORK, BuildStep
-from trtllm_serve_cli.build.engine_options import EngineOptions, list_chosen
+from trtllm_serve_cli.build.engine_options import EngineOptions, list_chosen, show_option
 from trtllm_serve_cli.build.tensorrt.command import (
     RequestedFlag,
     render_arguments,
@@ -192,12 +192,12 @@ def _lora(options: EngineOptions, dtype: str) -> Iterator[RequestedFlag]:
 
 
 def _check_options(options: EngineOptions, version: Version) -> None:
-    for name, value in list_chosen(options).items():
+    for name in list_chosen(options):
         if name not in _OPTIONS:
             raise BadInput(
-                f"TensorRT-LLM {version} does not support {name} for this model.",
-                why="the build.py of this version has no equivalent flag",
-                next_step=f"omit {name} {value}, or use TensorRT-LLM 0.9 or later",
+                f"TensorRT-LLM {version} does not support {show_option(name)} for this model.",
+                why="in this version, build.py does not have an equivalent flag",
+                next_step=f"omit {show_option(name)}, or use TensorRT-LLM 0.9 or later",
             )
     if (options.quantization or "none") not in ("none", "int8", "int4"):
         raise BadInput(
@@ -205,7 +205,7 @@ def _check_options(options: EngineOptions, version: Version) -> None:
             f"{options.quantization}.",
             why="for versions that use build.py, tllm supports only the weight-only formats int8 "
             "and int4",
-            next_step="choose int8 or int4, or use TensorRT-LLM 0.9 or later",
+            next_step="pass --quantization int8 or int4, or use TensorRT-LLM 0.9 or later",
         )
     if options.kv_cache_dtype not in (None, "auto"):
         raise BadInput(
@@ -216,13 +216,13 @@ def _check_options(options: EngineOptions, version: Version) -> None:
         )
     if options.max_num_tokens and options.context_fmha is False:
         raise BadInput(
-            "--max-num-tokens cannot be combined with context_fmha=false.",
-            why=f"build.py of TensorRT-LLM {version} rejects the combination",
-            next_step="omit --max-num-tokens, or remove context_fmha=false",
+            "--max-num-tokens requires context_fmha.",
+            why=f"build.py in TensorRT-LLM {version} supports the limit only with fused attention",
+            next_step="omit --max-num-tokens or --build-option context_fmha=false",
         )
     if len(options.lora_dir) > 1:
         raise BadInput(
             f"TensorRT-LLM {version} supports only one folder in lora_dir.",
-            why="the --hf_lora_dir flag of its build.py accepts only one folder",
-            next_step="omit all folders but one, or use TensorRT-LLM 0.9 or later",
+            why="in this version, the --hf_lora_dir flag of build.py accepts only one folder",
+            next_step="pass only one folder, or use TensorRT-LLM 0.9 or later",
         )

@@ -58,14 +58,14 @@ def parse_version(text: str) -> Version:
         raise BadInput(
             f"The TensorRT-LLM version in the {text} container is not known.",
             why=f"the known containers are {first} to {last}",
-            next_step="set the version of TensorRT-LLM, for example --trtllm-version 1.2.1",
+            next_step="pass the version of TensorRT-LLM, for example --trtllm-version 1.2.1",
         )
     try:
         return Version(text)
     except InvalidVersion as error:
         raise BadInput(
             f"{text!r} is not a valid version of TensorRT-LLM.",
-            why="a version looks like 0.11.0 or 0.17.0.post1, and a container tag looks like 24.07",
+            why="valid versions are, for example, 0.11.0, 0.17.0.post1 and the container tag 24.07",
             next_step="run `pip show tensorrt_llm` to see the installed version",
         ) from error
 

@@ -280,7 +280,7 @@ def _choose(running: RunningServer, model: str | None) -> str:
         raise BadInput(
             "The server has several models, but none of them was specified.",
             why=f"the server's models are {', '.join(running.models)}",
-            next_step=f"specify a model, for example -m {running.models[0]}",
+            next_step=f"select a model with -m, for example -m {running.models[0]}",
         )
     return running.models[0]
 

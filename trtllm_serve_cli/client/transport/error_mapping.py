@@ -80,8 +80,8 @@ def refused(model: str, message: str) -> RequestFailed:
     return RequestFailed(
         f"The request to {model} failed.",
         why=message,
-        next_step="correct the request, or check the server with `tllm status` if the reason is a "
-        "server error",
+        next_step="correct the request or, if the server caused the error, check the server with "
+        "`tllm status`",
     )
 
 
@@ -90,5 +90,6 @@ def invalid_response(address: str, why: str) -> RequestFailed:
     return RequestFailed(
         f"The response from {address} is invalid.",
         why=why,
-        next_step="check that Triton uses this address, and that the port matches the interface",
+        next_step="check that this is the address of a Triton server, and that the port matches "
+        "the interface",
     )

@@ -221,7 +221,7 @@ def infer(
         }
     except (struct.error, ValueError) as error:
         raise error_mapping.invalid_response(
-            endpoint.grpc, f"a tensor is truncated: {error}"
+            endpoint.grpc, f"an output tensor is invalid: {error}"
         ) from error
 
 
@@ -275,7 +275,9 @@ def _read_outputs(address: str, response: Any, request: GenerateRequest) -> dict
             for output, content in zip(response.outputs, response.raw_output_contents, strict=True)
         }
     except (struct.error, ValueError) as error:
-        raise error_mapping.invalid_response(address, f"a tensor is truncated: {error}") from error
+        raise error_mapping.invalid_response(
+            address, f"an output tensor is invalid: {error}"
+        ) from error
 
 
 def _translate_rpc_error(
@@ -295,6 +297,6 @@ def _translate_rpc_error(
         return lost(address, details)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return error_mapping.invalid_response(
-            address, "the gRPC service at this address is not Triton"
+            address, "the gRPC service at this address is not Triton's"
         )
     return error_mapping.refused(model, details or code.name)

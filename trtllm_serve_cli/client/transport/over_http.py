@@ -74,7 +74,9 @@ def stream_http(
             lost = error_mapping.connection_lost if has_begun else error_mapping.no_server
             raise lost(address, describe_failure(error)) from error
         except HTTPException as error:
-            raise error_mapping.invalid_response(address, "the response is not HTTP") from error
+            raise error_mapping.invalid_response(
+                address, "the response is not valid HTTP"
+            ) from error
 
 
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def infer(
         return {each["name"]: list(each["data"]) for each in response["outputs"]}
     except (KeyError, TypeError) as error:
         raise error_mapping.invalid_response(
-            endpoint.http, "the response has no outputs"
+            endpoint.http, "the response does not contain valid outputs"
         ) from error
 
 
@@ -152,7 +154,7 @@ def change_model_http(
         model,
         timeout_s,
         endpoint.restricted_token,
-        after_timeout="increase --timeout, or check the server's log with `tllm logs`",
+        after_timeout="increase --timeout, or read the server's log with `tllm logs`",
     )
 
 
@@ -183,7 +185,9 @@ def _request(
         except (OSError, IncompleteRead) as error:
             raise error_mapping.no_server(address, describe_failure(error)) from error
         except HTTPException as error:
-            raise error_mapping.invalid_response(address, "the response is not HTTP") from error
+            raise error_mapping.invalid_response(
+                address, "the response is not valid HTTP"
+            ) from error
     if response.status != 200:
         raise error_mapping.refused(model, _read_error(response, content))
     return content
@@ -195,7 +199,8 @@ def _plan_body(info: ModelInfo, request: GenerateRequest) -> str:
         raise BadInput(
             f"{' and '.join(sorted(unsendable, reverse=True))} cannot be sent over HTTP.",
             why="Triton's generate_stream endpoint accepts only JSON, which does not support FP16",
-            next_step="send the adapter once over gRPC, and then use its task id over HTTP",
+            next_step="send the adapter once with -i grpc, then pass its task id with "
+            "--lora-task-id",
         )
     body: dict[str, Any] = {name: each.value for name, each in inputs.items()}
     if request.request_id:
@@ -248,7 +253,7 @@ def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
         loaded = json.loads(text)
     except ValueError as error:
         raise error_mapping.invalid_response(
-            address, f"the response is not JSON: {error}"
+            address, f"the response is not valid JSON: {error}"
         ) from error
     if not isinstance(loaded, dict):
         raise error_mapping.invalid_response(address, "the response is not a JSON object")

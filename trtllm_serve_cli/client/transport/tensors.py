@@ -62,6 +62,8 @@ _FORMATS = {
     "FP32": "<f",
     "BOOL": "<?",
 }
+# Maps floating-point data types that NumPy supports to NumPy's names.
+_FLOATS = {"FP16": "<f2", "FP32": "<f4"}
 _RANGES = {"INT32": (-(2**31), 2**31 - 1), "UINT64": (0, 2**64 - 1)}
 _LARGEST_FP32 = 3.4028234663852886e38
 
@@ -97,7 +99,11 @@ def plan_parameters(request: GenerateRequest) -> dict[str, str]:
 
 def _check(name: str, datatype: Datatype, value: Any) -> None:
     if problem := _find_problem(name, datatype, value):
-        raise BadInput(f"{name} cannot be {value!r}.", why=f"{name} must be {problem}")
+        raise BadInput(
+            f"{name} cannot be {value!r}.",
+            why=f"{name} must be {problem}",
+            next_step=f"correct the value of {name}",
+        )
 
 
 def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
@@ -107,9 +113,9 @@ def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
     match datatype:
         case "BYTES" if name in WORD_LISTS:
             ok = isinstance(value, tuple) and all(_is_text(word) for word in value)
-            return None if ok else "a list of words, in valid UTF-8"
+            return None if ok else "a list of strings in valid UTF-8"
         case "BYTES":
-            return None if _is_text(value) else "text, in valid UTF-8"
+            return None if _is_text(value) else "text in valid UTF-8"
         case "BOOL":
             return None if isinstance(value, bool) else "true or false"
         case "FP32":
@@ -163,7 +169,9 @@ def split_rows(
     has_all_rows = "batch_index" not in outputs and num_texts > 0 and num_texts % num_rows == 0
     indices = range(num_rows) if has_all_rows else outputs.get("batch_index", ())
     if not indices or not all(0 <= index < num_rows for index in indices):
-        raise ValueError(f"batch_index is {list(indices)}, but the request has {num_rows} rows")
+        raise ValueError(
+            f"the batch_index output is {list(indices)}, but the request has {num_rows} rows"
+        )
     widths = {name: len(values) // len(indices) for name, values in outputs.items()}
     return [
         (index, {name: outputs[name][at * n : (at + 1) * n] for name, n in widths.items()})
@@ -187,16 +195,17 @@ def decode_raw(datatype: str, content: bytes) -> list[Any]:
 def decode_array(datatype: str, shape: Sequence[int], content: bytes) -> Any:
     """Return a floating-point output as a float32 or float16 array with the shape `shape`.
 
-    BF16 is converted to float32, because NumPy does not support BF16. Raise `ValueError` if the
-    size of the content does not match the shape, or `KeyError` if `datatype` is not FP16, FP32 or
-    BF16.
+    BF16 is converted to float32, because NumPy does not support BF16. Raise `ValueError` if
+    `datatype` is not FP16, FP32 or BF16, or if the size of the content does not match the shape.
     """
     import numpy as np  # importing NumPy takes 0.1 s, and only logits need it
 
     if datatype == "BF16":
         values = (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32)
+    elif datatype in _FLOATS:
+        values = np.frombuffer(content, _FLOATS[datatype])
     else:
-        values = np.frombuffer(content, {"FP16": "<f2", "FP32": "<f4"}[datatype])
+        raise ValueError(f"the data type is {datatype} instead of FP16, FP32 or BF16")
     return values.reshape(tuple(shape))
 
 

@@ -220,8 +220,8 @@ def _check_time(time: str | None) -> None:
     if time is not None and not _TIME.fullmatch(time):
         raise BadInput(
             f"{time!r} is not a valid Slurm time limit.",
-            why="--time is a number of minutes, or has the format [D-]HH:MM:SS",
-            next_step="pass a time limit such as --time 08:00:00",
+            why="the formats are minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS and UNLIMITED",
+            next_step="pass a time limit in one of these formats, for example --time 08:00:00",
         )
 
 

@@ -49,16 +49,17 @@ _NOISE = (
 
 
 def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
-    """Return up to `limit` lines that explain why a server failed, without their log prefixes.
+    """Return the last `limit` lines that explain why a server failed, without their log prefixes.
 
     Lines from tllm begin with the model's name instead of the prefix. If Triton rejected an option,
-    return all its error messages about options, without a limit.
+    return its error messages about options.
     """
     causes: list[str] = []
     candidates: list[str] = []
     lines = list(lines)
     if _USAGE in lines:
-        return [_tidy(_PROGRAM.sub("", line)) for line in lines if _is_option_error(line)]
+        causes = [_tidy(_PROGRAM.sub("", line)) for line in lines if _is_option_error(line)]
+        return causes[-limit:]
     for line in lines:
         level, text = _split(line)
         if any(noise in text for noise in _NOISE):

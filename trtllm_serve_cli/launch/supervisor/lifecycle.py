@@ -41,6 +41,9 @@ _ENGINE_FAILURES = (
     "engine_unreadable",
     "gpu_memory",
     "gpu_too_old",
+    "host_memory",
+    "illegal_instruction",
+    "shared_memory",
     "too_few_gpus",
 )
 TOKEN_FILE = "restricted-api-token"

@@ -34,8 +34,8 @@ def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dic
     if not hold or not _DURATION.fullmatch(hold):
         raise BadInput(
             f"{hold!r} is not a duration.",
-            why="a duration is a sequence of numbers with units, and the largest unit comes first",
-            next_step="pass another duration, for example --for 30s, --for 5m or --for 1h30m",
+            why="a duration consists of numbers with units, from the largest unit to the smallest",
+            next_step="pass a valid duration, for example --for 30s, --for 5m or --for 1h30m",
         )
     if what == "grafana":
         return {DASHBOARD_FILE: json.dumps(make_dashboard(), indent=2) + "\n"}
@@ -65,7 +65,7 @@ def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tupl
     except OSError as error:
         raise BadInput(
             f"The export cannot be written to {folder}.",
-            why=str(error),
+            why=error.strerror or str(error),
             next_step="pass another folder with -o DIR",
         ) from error
     return paths

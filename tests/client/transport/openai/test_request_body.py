@@ -107,7 +107,7 @@ def test_options_without_a_field_are_refused(fields: dict[str, Any], flag: str) 
 
 @pytest.mark.parametrize("kind", ["regex", "ebnf_grammar"])
 def test_guides_without_a_response_format_are_refused(kind: str) -> None:
-    with pytest.raises(BadInput, match=f"does not support guides of type {kind}"):
+    with pytest.raises(BadInput, match=f"does not support {kind} guides"):
         _plan(guided_decoding_guide_type=kind, guided_decoding_guide="a")
 
 

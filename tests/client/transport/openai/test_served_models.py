@@ -49,12 +49,12 @@ def test_several_models_require_a_name(server: FakeOpenAI) -> None:
 
 def test_an_empty_list_requires_a_name(server: FakeOpenAI) -> None:
     server.models = []
-    with pytest.raises(BadInput, match="The server lists no models"):
+    with pytest.raises(BadInput, match="The server does not list any models"):
         _find(server)
 
 
 def test_a_server_without_a_list_requires_a_name(server: FakeOpenAI) -> None:
-    with pytest.raises(BadInput, match="The name of the model is required"):
+    with pytest.raises(BadInput, match="The model's name is required"):
         _find(server, path="/nowhere")
 
 

@@ -69,8 +69,8 @@ def parse_base_url(text: str) -> BaseUrl:
     """
     refusal = BadInput(
         f"{text!r} is not the URL of an OpenAI-compatible server.",
-        why="the URL has the form http://HOST:PORT, https://HOST/v1 or HOST:PORT",
-        next_step="pass a URL such as -u http://127.0.0.1:8000",
+        why="the URL must have the form http://HOST:PORT, https://HOST/v1 or HOST:PORT",
+        next_step="pass a valid URL, for example -u http://127.0.0.1:8000",
     )
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -97,7 +97,7 @@ def parse_api_key(text: str | None) -> str | None:
     if not is_header_value(key):
         raise BadInput(
             "The API key contains characters that are not allowed in an HTTP header.",
-            why="a key consists of printable ASCII characters without spaces",
+            why="a key must consist of printable ASCII characters without spaces",
             next_step="correct --api-key or the OPENAI_API_KEY environment variable",
         )
     return key or None

@@ -116,7 +116,7 @@ class OpenAIModel:
                     yield from _parse(url, parser, _load_part(url, self.name, data), at_s)
                 is_complete = is_complete or parser.is_finished or not _is_stream(response)
         if not is_complete:
-            raise failures.connection_lost(url, "the response has no finish reason")
+            raise failures.connection_lost(url, "the response does not contain a finish reason")
         yield from parser.finish(at_s)
 
 
@@ -190,7 +190,7 @@ def _translating(
     except (OSError, IncompleteRead) as error:
         raise failures.connection_lost(url, describe_failure(error)) from error
     except HTTPException as error:
-        raise failures.invalid_response(url, "the response is not HTTP") from error
+        raise failures.invalid_response(url, "the response is not valid HTTP") from error
 
 
 @contextmanager
@@ -275,14 +275,14 @@ def _parse(url: BaseUrl, parser: PieceParser, body: dict[str, Any], at_s: float)
     try:
         return parser.parse(body, at_s)
     except ValueError as error:
-        raise failures.invalid_response(url, f"a part of it is not valid: {error}") from error
+        raise failures.invalid_response(url, f"part of the response is invalid: {error}") from error
 
 
 def _load(url: BaseUrl, text: str | bytes) -> dict[str, Any]:
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise failures.invalid_response(url, f"it is not JSON: {error}") from error
+        raise failures.invalid_response(url, f"the response is not valid JSON: {error}") from error
     if not isinstance(loaded, dict):
-        raise failures.invalid_response(url, "it is not a JSON object")
+        raise failures.invalid_response(url, "the response is not a JSON object")
     return loaded

@@ -97,7 +97,7 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
             return RequestFailed(
                 f"{url} redirects requests.",
                 why=why,
-                next_step="pass the URL of the server itself with -u, for example with https",
+                next_step="pass -u with the URL to which the server redirects",
             )
         case 404 if _is_about_model(failure):
             return RequestFailed(
@@ -107,22 +107,22 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
             )
         case 404 | 405:
             return RequestFailed(
-                f"{url} does not provide the API that the request uses.",
+                f"{url} does not provide the requested API.",
                 why=why,
-                next_step="check the path in -u, which usually ends with /v1, or choose the other "
+                next_step="check the path in -u, which usually ends with /v1, or select the other "
                 "API with --api",
             )
         case 429:
             wait = f" in {failure.retry_after} s" if failure.retry_after.isdecimal() else " later"
             return RequestFailed(
-                f"{url} rejected the request, because it is busy or a limit is exceeded.",
+                f"{url} is overloaded, or the request exceeds a rate limit.",
                 why=why,
                 next_step=f"send the request again{wait}",
             )
         case status if status >= 500:
-            next_step = "read the server's log, and send the request again"
+            next_step = "read the server's log, then send the request again"
         case _:
-            next_step = "change the option that the reason mentions, or read the server's log"
+            next_step = "change the option that caused the error, or read the server's log"
     return RequestFailed(f"The request to {model} failed.", why=why, next_step=next_step)
 
 
@@ -144,7 +144,7 @@ def no_server(url: BaseUrl, error: Exception) -> NoServer:
     return NoServer(
         f"No server responds at {url}.",
         why=describe_failure(error),
-        next_step="check that the server is running, and that -u is its URL",
+        next_step="check that the server is running, and that -u contains the server's URL",
     )
 
 
@@ -153,7 +153,7 @@ def connection_lost(url: BaseUrl, why: str) -> RequestFailed:
     return RequestFailed(
         f"The connection to {url} was lost before the response was complete.",
         why=why,
-        next_step="read the server's log, and send the request again",
+        next_step="read the server's log, then send the request again",
     )
 
 

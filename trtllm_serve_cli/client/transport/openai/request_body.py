@@ -103,10 +103,8 @@ def _plan_prompt(api: Api, request: GenerateRequest) -> Body:
     if request.history:
         raise BadInput(
             "A completion request cannot contain messages.",
-            why=(
-                "only chat completions accept a system prompt or the previous messages of a "
-                "conversation"
-            ),
+            why="only chat completions accept a system prompt or the previous messages of a "
+            "conversation",
             next_step="pass --api chat, or send a complete prompt without --system",
         )
     return {"prompt": request.text_input}
@@ -118,10 +116,11 @@ def _refuse_unsupported(values: Mapping[str, Value]) -> None:
         unsupported |= {"exclude_input_in_output"}
     if unsupported:
         flags = {_FLAGS.get(name, "--" + name.replace("_", "-")) for name in unsupported}
+        shown = " and ".join(sorted(flags))
         raise BadInput(
-            f"The OpenAI API does not support {' and '.join(sorted(flags))}.",
-            why="the API does not have a field for this setting",
-            next_step="omit the setting, or send the request to Triton with -i grpc",
+            f"The OpenAI API does not support {shown}.",
+            why="the API does not have an equivalent field",
+            next_step=f"omit {shown}, or send the request to Triton with -i grpc",
         )
 
 
@@ -135,9 +134,9 @@ def _plan_format(kind: str, guide: str) -> Body:
         case "structural_tag":
             return {"type": "structural_tag"} | _load_guide(guide)
     raise BadInput(
-        f"The OpenAI API does not support guides of type {kind}.",
+        f"The OpenAI API does not support {kind} guides.",
         why="the response_format field, which contains the guide, does not support this type",
-        next_step="use --json-schema, or send the request to Triton with -i grpc",
+        next_step="pass --json-schema instead, or send the request to Triton with -i grpc",
     )
 
 

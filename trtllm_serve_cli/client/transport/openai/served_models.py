@@ -73,7 +73,9 @@ def _fetch_models(endpoint: OpenAIEndpoint, timeout_s: float) -> list[ListedMode
             if each.get("parent") is None
         ]
     except (AttributeError, KeyError, TypeError) as error:
-        raise failures.invalid_response(endpoint.url, "it is not a list of models") from error
+        raise failures.invalid_response(
+            endpoint.url, "the response is not a list of models"
+        ) from error
 
 
 def _read_length(entry: dict[str, Any]) -> int | None:
@@ -83,7 +85,7 @@ def _read_length(entry: dict[str, Any]) -> int | None:
 
 def _refuse_unlisted(endpoint: OpenAIEndpoint) -> NoReturn:
     raise BadInput(
-        "The name of the model is required.",
+        "The model's name is required.",
         why=f"{endpoint.url}/models does not list the server's models",
         next_step="pass the model's name with -m, or check the path in -u, which usually ends with "
         "/v1",
@@ -94,10 +96,10 @@ def _ambiguous(endpoint: OpenAIEndpoint, listed: Sequence[ListedModel]) -> BadIn
     names = [each.name for each in listed]
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return BadInput(
-        "The server has several models." if names else "The server lists no models.",
+        "The server has several models." if names else "The server does not list any models.",
         why=f"the models at {endpoint.url} are {', '.join(names[:_MOST_NAMES])}{more}"
         if names
-        else f"{endpoint.url}/models is an empty list",
+        else f"the list at {endpoint.url}/models is empty",
         next_step=f"select a model with -m, for example -m {names[0]}"
         if names
         else "pass the model's name with -m, or wait until the server has loaded a model",
