@@ -562,7 +562,7 @@ def test_vllm_worker_runs_in_the_requested_python(
             "repository",
             RepositorySection(dir=Path("/srv/with space")),
             " without spaces and without characters that are special in a shell",
-            "set TLLM_HOME or --repo to a folder with another path",
+            "set --repo to a folder with a different path",
         ),
         (
             "engine",
