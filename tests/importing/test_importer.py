@@ -254,7 +254,7 @@ def test_broken_repository_is_restored_by_the_suggested_command(
 
     target = f"--repo '{path}'" if is_elsewhere else "mine"
     findings = validate_repository(open_repository(path))
-    assert [each.next_step for each in findings if each.what == "it is missing"] == [
+    assert [each.next_step for each in findings if each.what == "the file is missing"] == [
         f"run `tllm export {target} > mine.yaml && tllm import -f mine.yaml`"
     ]
 

@@ -102,8 +102,9 @@ def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
     with pytest.raises(UnknownModel) as raised:
         load_model(home, "lama-7b")
     assert str(raised.value) == (
-        "No model named 'lama-7b' has been imported.\nWhy: did you mean llama-7b?\n"
-        "Next: run the command with llama-7b, or list the imported models with `tllm list`"
+        "No model named 'lama-7b' has been imported.\n"
+        "Why: did you mean llama-7b?\n"
+        "Next: run the command again with llama-7b, or list the imported models with `tllm list`"
     )
 
 

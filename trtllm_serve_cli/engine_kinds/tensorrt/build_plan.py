@@ -143,7 +143,7 @@ def _check_beam_width(options: EngineOptions, parameters: Mapping[str, str]) -> 
     if width.isdecimal() and int(width) > limit:
         raise BadInput(
             f"max_beam_width={width} conflicts with this build.",
-            why=f"the engine would be built for at most {limit}",
+            why=f"the engine would be built for a beam width of at most {limit}",
             next_step=f"add --max-beam-width {width}, or set max_beam_width={limit}",
         )
 
