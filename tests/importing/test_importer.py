@@ -480,7 +480,7 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
     plan = plan_import(Declaration(ModelSection("mine", "engine:engine"), repository=served), home)
     assert plan.declaration.repository.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
     assert plan.describe().splitlines() == [
-        f"engine:{tmp_path / 'engine'}: use it in place",
+        f"engine:{tmp_path / 'engine'}: use in place",
         "Engine kind tensorrt: engine:DIR is a TensorRT engine.",
         "Nothing to build: the source is an engine.",
     ]
