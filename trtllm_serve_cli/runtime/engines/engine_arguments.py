@@ -59,7 +59,7 @@ class ArgumentTable:
         try:
             arguments = json.loads(text)
             if not isinstance(arguments, dict):
-                raise ValueError("it is not a JSON object")
+                raise ValueError("the value is not a JSON object")
         except ValueError as error:
             raise ValueError(f"{self.rest} is {text!r}, which is invalid: {error}") from error
         return arguments
