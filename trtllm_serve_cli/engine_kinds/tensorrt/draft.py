@@ -1,7 +1,7 @@
 """Check that a TensorRT engine can generate draft tokens for another engine, its target.
 
 Triton serves both engines. The text models send the draft engine's tokens to the target engine,
-which checks them. Sources: docs/source/advanced/speculative-decoding.md in NVIDIA/TensorRT-LLM
+which verifies them. Sources: docs/source/advanced/speculative-decoding.md in NVIDIA/TensorRT-LLM
 v0.19.0, and the error "KV cache block reuse must be enabled for speculative decoding target model".
 """
 
