@@ -48,7 +48,7 @@ def test_rejects_a_broken_manifest(home: Home, text: str, monkeypatch: pytest.Mo
     with pytest.raises(RepositoryError) as raised:
         load_model(home, "mine")
     assert raised.value.what == f"{home.models / 'mine'} is not a tllm model repository."
-    assert raised.value.why.startswith("its tllm.json cannot be read: ")
+    assert raised.value.why.startswith("tllm.json in this folder cannot be read: ")
     assert raised.value.next_step == (
         "import the model again with `tllm import -m mine -s SOURCE --force`, or delete it with "
         "`tllm remove mine`"

@@ -422,7 +422,7 @@ def _choose_loaded(
     for name in options.load_model:
         if name not in known:
             raise BadInput(
-                f"The server has no model named {name!r}.",
+                f"The server has no model {name!r}.",
                 why=f"the server's models are {', '.join(known)}",
                 next_step=f"add the model to the server with -m {name}",
             )
