@@ -228,7 +228,7 @@ def test_one_of_two_concurrent_starts_on_the_same_ports_succeeds(
     # The Triton of the other start may listen already, first on its gRPC port.
     refusals = [f"The {what} port {port} is in use." for what, port in
                 zip(("HTTP", "gRPC", "metrics"), ports, strict=True)]  # fmt: skip
-    refusals.append(f"A server for HTTP port {ports[0]} already exists.")
+    refusals.append(f"A server with HTTP port {ports[0]} already exists.")
     assert any(each in results[1].stderr for each in refusals), results[1].stderr
     assert [server["state"] for server in servers_of(tllm)] == ["ready"]
     everything = processes_of(tllm)

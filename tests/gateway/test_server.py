@@ -121,7 +121,8 @@ def test_hard_limit_of_open_files_that_is_too_low_is_logged(
     with running(tmp_path, config, (128, 500)) as log:
         (line,) = (each for each in log.read_text().splitlines() if "open files" in each)
     message = (
-        "The limit of open files is 500, but 656 are required for 200 running and 200 waiting "
-        "requests. Raise the hard limit, or lower --openai-max-in-flight and --openai-max-waiting."
+        "The open file limit is 500, but 656 open files are required for 200 running and 200 "
+        "waiting requests. Raise the hard limit, or lower --openai-max-in-flight and "
+        "--openai-max-waiting."
     )
     assert message == json.loads(line)["message"] if log_format == "json" else message in line

@@ -179,7 +179,7 @@ def test_plan_of_a_folder_requires_only_its_config(home: Home, tmp_path: Path) -
     declaration = Declaration(ModelSection("mine", f"local:{tmp_path / 'new'}"))
     plan = plan_import(declaration, home)
     assert plan.build is not None
-    assert plan.fetch.description.endswith("use it in place, after you add the weights")
+    assert plan.fetch.description.endswith("use in place, after you have added the weights")
 
 
 def test_dry_run_reports_a_missing_package(home: Home, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_plan_is_described(home: Home, gguf: str) -> None:
     plan = plan_import(Declaration(ModelSection("mine", gguf)), home)
     lines = plan.describe().splitlines()
     assert lines[:2] == [
-        f"{gguf}: use it in place",
+        f"{gguf}: use in place",
         "Engine kind openvino: it runs on any CPU, and openvino-genai is installed.",
     ]
     assert lines[2].startswith("Build an openvino engine for mine")

@@ -254,7 +254,7 @@ def test_broken_repository_is_restored_by_the_suggested_command(
 
     target = f"--repo '{path}'" if is_elsewhere else "mine"
     findings = validate_repository(open_repository(path))
-    assert [each.next_step for each in findings if each.what == "it is missing"] == [
+    assert [each.next_step for each in findings if each.what == "the file is missing"] == [
         f"run `tllm export {target} > mine.yaml && tllm import -f mine.yaml`"
     ]
 
@@ -482,7 +482,7 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
     plan = plan_import(Declaration(ModelSection("mine", "engine:engine"), repository=served), home)
     assert plan.declaration.repository.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
     assert plan.describe().splitlines() == [
-        f"engine:{tmp_path / 'engine'}: use it in place",
+        f"engine:{tmp_path / 'engine'}: use in place",
         "Engine kind tensorrt: engine:DIR is a TensorRT engine.",
         "The source is an engine, so nothing is built.",
     ]
@@ -564,7 +564,7 @@ def test_vllm_worker_runs_in_the_requested_python(
             "repository",
             RepositorySection(dir=Path("/srv/with space")),
             " without spaces and without characters that are special in a shell",
-            "set TLLM_HOME or --repo to a folder with another path",
+            "set --repo to a folder with a different path",
         ),
         (
             "engine",

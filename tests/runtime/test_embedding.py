@@ -115,11 +115,11 @@ def test_normalized_vectors_have_the_length_one_or_zero(vectors: Any) -> None:
         (
             {},
             4,
-            "this model supports only 8-dimensional embeddings, because its checkpoint sets "
-            "neither matryoshka_dimensions nor is_matryoshka; remove dimensions from the request",
+            "this model supports only 8 dimensions, because its checkpoint sets neither "
+            "matryoshka_dimensions nor is_matryoshka; omit dimensions",
         ),
-        ({"is_matryoshka": True}, 9, "it must be from 1 to 8"),
-        ({"is_matryoshka": True}, 0, "it must be from 1 to 8"),
+        ({"is_matryoshka": True}, 9, "it must be between 1 and 8"),
+        ({"is_matryoshka": True}, 0, "it must be between 1 and 8"),
         (
             {"is_matryoshka": True, "matryoshka_dimensions": (2, 4, 16)},
             3,

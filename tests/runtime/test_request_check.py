@@ -46,7 +46,7 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
         ),
         (
             {"input_ids": (-1, 100)},
-            "input_ids contains -1, which is not a token id; send ids of 0 or greater",
+            "input_ids contains -1, which is not a token id; send ids that are 0 or greater",
         ),
         (
             {"stop_words": ((1,), (2, 100))},
@@ -76,36 +76,39 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
             "request_output_len (max_tokens) is 9, but only 8 of the 10 tokens in this "
             "model's context (max_seq_len) remain after the prompt; request at most 8",
         ),
-        ({"beam_width": 0}, "beam_width is 0; it must be from 1 to 3"),
-        ({"beam_width": 4}, "beam_width is 4; it must be from 1 to 3"),
-        ({"num_return_sequences": 65}, "num_return_sequences is 65; it must be from 1 to 64"),
-        ({"temperature": -0.5}, "temperature is -0.5; it must be from 0 to 10000"),
-        ({"temperature": float("nan")}, "temperature is nan; it must be from 0 to 10000"),
-        ({"top_k": 2**31 - 1}, "runtime_top_k is 2147483647; it must be from 0 to 100"),
-        ({"top_k": 101}, "runtime_top_k is 101; it must be from 0 to 100"),
-        ({"top_p": 1.5}, "runtime_top_p is 1.5; it must be from 0 to 1"),
-        ({"seed": -1}, "seed is -1; it must be from 0 to 1.84467e+19"),
+        ({"beam_width": 0}, "beam_width is 0; it must be between 1 and 3"),
+        ({"beam_width": 4}, "beam_width is 4; it must be between 1 and 3"),
+        ({"num_return_sequences": 65}, "num_return_sequences is 65; it must be between 1 and 64"),
+        ({"temperature": -0.5}, "temperature is -0.5; it must be between 0 and 10000"),
+        ({"temperature": float("nan")}, "temperature is nan; it must be between 0 and 10000"),
+        ({"top_k": 2**31 - 1}, "runtime_top_k is 2147483647; it must be between 0 and 100"),
+        ({"top_k": 101}, "runtime_top_k is 101; it must be between 0 and 100"),
+        ({"top_p": 1.5}, "runtime_top_p is 1.5; it must be between 0 and 1"),
+        ({"seed": -1}, "seed is -1; it must be between 0 and 1.84467e+19"),
         (
             {"repetition_penalty": 0.0},
-            "repetition_penalty is 0; it must be from 0.0001 to 10000",
+            "repetition_penalty is 0; it must be between 0.0001 and 10000",
         ),
         (
             {"presence_penalty": float("inf")},
-            "presence_penalty is inf; it must be from -10000 to 10000",
+            "presence_penalty is inf; it must be between -10000 and 10000",
         ),
-        ({"frequency_penalty": -2e4}, "frequency_penalty is -20000; it must be from -10000 to 10000"),  # noqa: E501
+        (
+            {"frequency_penalty": -2e4},
+            "frequency_penalty is -20000; it must be between -10000 and 10000",
+        ),
         (
             {"len_penalty": 2e4},
-            "len_penalty (length_penalty) is 20000; it must be from -10000 to 10000",
+            "len_penalty (length_penalty) is 20000; it must be between -10000 and 10000",
         ),
         (
             {"guide": "{}"},
             "guided_decoding_guide is set, but guided_decoding_guide_type is missing; set the type "
             "to one of json, json_schema, regex, ebnf_grammar, structural_tag",
         ),
-        ({"min_tokens": 5}, "min_tokens is 5; it must be from 0 to 4"),
-        ({"min_p": 1.5}, "min_p is 1.5; it must be from 0 to 1"),
-        ({"num_top_log_probs": 21}, "num_top_log_probs is 21; it must be from 0 to 20"),
+        ({"min_tokens": 5}, "min_tokens is 5; it must be between 0 and 4"),
+        ({"min_p": 1.5}, "min_p is 1.5; it must be between 0 and 1"),
+        ({"num_top_log_probs": 21}, "num_top_log_probs is 21; it must be between 0 and 20"),
         (
             {"logit_bias": ((5, 1.0), (100, 1.0))},
             "embedding_bias contains 100, which is not a token id of this model; send ids from 0 "

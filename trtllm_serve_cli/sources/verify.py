@@ -53,9 +53,9 @@ def verify_files(
 def explain_wrong_content(names: Sequence[str]) -> SourceError:
     """Return the error for files that do not match the published SHA-256."""
     return SourceError(
-        f"{', '.join(names)} did not match the published checksum.",
-        why="the SHA-256 differs from the one that the hub publishes, so the downloaded data "
-        "was removed",
+        f"{', '.join(names)} does not match the published checksum.",
+        why="the SHA-256 checksum of the downloaded data differs from the checksum on the hub, "
+        "so tllm has deleted the data",
         next_step="run the same command again to download the data again",
     )
 

@@ -232,7 +232,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
 ) -> None:
     code, out, err = tllm(command, "-m", "m", "-s", model, "--dry-run")
     lines = out.splitlines()
-    assert (code, err, lines[0]) == (0, "", f"{model}: use it in place")
+    assert (code, err, lines[0]) == (0, "", f"{model}: use in place")
     assert "gguf_step" in lines[5]
     assert lines[-1].startswith(last)
     assert not home_folder.exists()

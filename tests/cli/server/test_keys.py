@@ -62,7 +62,7 @@ def test_revoked_keys_are_gone_and_the_last_one_is_explained(tllm: Tllm) -> None
     [
         (("add", "a b"), "'a b' is not a valid name for an API key."),
         (("add", "a", "--expires-in", "soon"), "'soon' is not a valid duration."),
-        (("revoke", "nope"), "No API key has the name 'nope'."),
+        (("revoke", "nope"), "There is no API key named 'nope'."),
     ],
 )
 def test_user_errors_exit_with_3(tllm: Tllm, arguments: tuple[str, ...], message: str) -> None:

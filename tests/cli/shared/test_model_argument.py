@@ -69,7 +69,7 @@ def test_status_of_one_model(tllm: Tllm, home: Home) -> None:
     add_model(home, "mine")
     for name, next_step in {
         "mine": "run `tllm start -m mine`",
-        "min": "run the command with mine, or list the imported models with `tllm list`",
+        "min": "run the command again with mine, or list the imported models with `tllm list`",
         "dem": "run `tllm import -m demo`, or list the imported models with `tllm list`",
     }.items():
         message = f"No server is running for {name}. Next: {next_step}\n"

@@ -261,7 +261,7 @@ def test_validation_finds_limits_beyond_the_checkpoint(written: Path) -> None:
     (folder / "config.json").write_text('{"vocab_size": 7, "max_position_embeddings": 2048}')
     found = [each.what for each in validate_repository(open_repository(written))]
     assert "max_seq_len is 4096, but the engine was built for 2048" in found
-    assert "vocab_size is 49152, but the engine has 7 tokens" in found
+    assert "vocab_size is 49152, but the engine's vocabulary has 7 tokens" in found
 
 
 @pytest.mark.parametrize(

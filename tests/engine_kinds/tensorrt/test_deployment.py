@@ -85,10 +85,7 @@ def test_next_step_for_an_engine_source_is_a_build_by_the_user(model: ImportedMo
     model = dataclasses.replace(model, source=f"engine:{model.engine_path}")
     with pytest.raises(BadInput) as raised:
         check_engine_fits(model, Machine(gpus=("NVIDIA L4",) * 2))
-    assert (
-        raised.value.next_step
-        == "build the engine again on this machine, then import the new engine"
-    )
+    assert raised.value.next_step == "build the engine again on this machine, then import it"
 
 
 def test_other_engine_kinds_fit_any_machine(model: ImportedModel) -> None:

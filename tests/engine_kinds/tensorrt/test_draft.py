@@ -95,15 +95,16 @@ def test_parameters_of_the_draft_model_require_its_engine(tmp_path: Path) -> Non
     ("changes", "why"),
     [
         ({"draft_version": "1.0.0"},
-         "it was built with TensorRT-LLM 1.0.0, but the target engine was built with 1.1.0"),
+         "the draft engine was built with TensorRT-LLM 1.0.0, but the target engine was built "
+         "with 1.1.0"),
         ({"target": PAGED},
-         "the target engine was built without draft_tokens_external, so it cannot check draft "
+         "the target engine was built without draft_tokens_external, so it cannot verify draft "
          "tokens"),
         ({"target": {"speculative_decoding_mode": 2}},
-         "the target engine was built without use_paged_context_fmha, which is required to check "
-         "draft tokens"),
+         "the target engine was built without use_paged_context_fmha, which verifying draft "
+         "tokens requires"),
         ({"enable_kv_cache_reuse": "false"},
-         "enable_kv_cache_reuse is false, but checking draft tokens requires the KV cache of "
+         "enable_kv_cache_reuse is false, but verifying draft tokens requires the KV cache of "
          "earlier steps"),
     ],
     ids=["version", "mode", "paged context", "KV cache reuse"],
@@ -127,7 +128,7 @@ def test_vocabularies_must_have_the_same_size_if_the_tokens_are_unknown(tmp_path
     options = ServingOptions(parameters=parameters)
     with pytest.raises(BadInput) as raised:
         plan_repository("mine", engine, options)
-    assert raised.value.why == "its vocabulary has 5 tokens, not 32000"
+    assert raised.value.why == "the draft engine's vocabulary has 5 tokens, not 32000"
     # With the same tokens, only the padding of the vocabularies differs.
     for folder in (tmp_path / "tokenizer", draft / "tokenizer"):
         folder.mkdir(exist_ok=True)

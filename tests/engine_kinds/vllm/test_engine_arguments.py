@@ -42,7 +42,7 @@ def test_options_become_engine_arguments(
         ({"quantization": "none"}, "fp8", "cannot serve this checkpoint with --quantization none"),
         ({"kv_cache_dtype": "int8"}, None, "does not support kv_cache_dtype int8"),
         ({"max_lora_rank": 48}, None, "does not support max_lora_rank 48"),
-        ({"lora_dir": ("/a",)}, None, "does not support the lora_dir option"),
+        ({"lora_dir": ("/a",)}, None, "does not support lora_dir"),
         ({"max_draft_len": 3}, None, "does not support max_draft_len"),
         ({"max_beam_width": 4}, None, "does not support --max-beam-width"),
     ],

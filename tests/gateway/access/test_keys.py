@@ -80,7 +80,7 @@ def test_names_are_unique_and_revoked_once(file: Path) -> None:
     with pytest.raises(BadInput, match="already exists"):
         add_key(file, "alice", now_s=1.0)
     revoke_key(file, "alice")
-    with pytest.raises(BadInput, match="No API key"):
+    with pytest.raises(BadInput, match="There is no API key"):
         revoke_key(file, "alice")
     assert read_keys(file) == ()
 

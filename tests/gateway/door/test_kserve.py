@@ -176,7 +176,7 @@ def test_binary_tensors_follow_the_json() -> None:
     body = head + struct.pack("<i", 7)
     check_body(body, str(len(head)))
     for length in ("99", "-1", "x"):
-        with pytest.raises(ApiError, match="must be a length"):
+        with pytest.raises(ApiError, match="header is invalid"):
             check_body(body, length)
 
 
@@ -267,7 +267,7 @@ def test_unknown_http_address_is_not_replaced_by_a_default() -> None:
         for path in (GENERATE, "/v2/health/ready"):
             response = client.request("POST" if path == GENERATE else "GET", path, json={})
             assert response.status_code == 404
-            assert "pass its HTTP address to `tllm gateway`" in response.json()["error"]
+            assert "pass the server's HTTP address to `tllm gateway`" in response.json()["error"]
 
 
 class StallingTriton:

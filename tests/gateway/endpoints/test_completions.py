@@ -73,7 +73,7 @@ def test_prompts_of_different_types_are_rejected() -> None:
         for prompt in (["a", 1], [1, "a"], [1, [2]], ["a", [2]]):
             error = client.post(PATH, json=body(prompt=prompt)).json()["error"]
             assert error["param"] == "prompt"
-            assert error["message"].startswith("prompt has values of different types")
+            assert error["message"].startswith("prompt mixes values of different types")
 
 
 def test_prompt_that_is_too_long_is_named() -> None:

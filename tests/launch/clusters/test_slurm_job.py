@@ -148,7 +148,7 @@ def test_unreachable_controller_gives_an_unknown_phase(folder: Path) -> None:
     assert phase_and_why(folder, squeue=squeue) == (
         "unknown",
         (
-            "Slurm job 12: Slurm does not respond.",
+            "Slurm job 12: Slurm did not report the state of the job.",
             "slurm_load_jobs error: Unable to contact slurm controller",
         ),
     )
@@ -180,7 +180,7 @@ def test_submit_timeout_names_the_job_that_may_exist(
         "sbatch did not respond within 0.1 s.\n"
         "Why: Slurm's controller may have accepted the job, but tllm did not receive its id\n"
         f"Next: run `squeue --name tllm-{PLAIN.name}` to find the job, and "
-        "`scancel ID` to cancel it"
+        "cancel it with `scancel ID`"
     )
 
 
@@ -230,7 +230,7 @@ def test_job_in_an_unknown_state_is_not_reported_as_stopped(folder: Path) -> Non
     assert str(raised.value) == (
         "Slurm did not cancel job 12.\n"
         "Why: Unable to contact slurm controller\n"
-        "Next: run `sinfo` to check Slurm's controller, then run `tllm stop` again"
+        "Next: run `sinfo` to check whether Slurm's controller responds, then run `tllm stop` again"
     )
     slurm = FakeSlurm({"scancel": (0, "", ""), "squeue": UNREACHABLE})
     with pytest.raises(

@@ -185,7 +185,9 @@ def test_instances_use_the_gpus_of_gpu_device_ids(tmp_path: Path) -> None:
     assert (model.num_gpus, model.num_ranks, model.spawns) == (4, 1, True)
     one = deployable(tmp_path / "one", engine, gpu_device_ids="2,3")
     assert (one.num_gpus, one.num_ranks, one.spawns) == (4, 2, False)
-    with pytest.raises(BadInput, match="gpu_device_ids of tensorrt_llm does not match its engine"):
+    with pytest.raises(
+        BadInput, match="gpu_device_ids of tensorrt_llm does not match the model's engine"
+    ):
         deployable(tmp_path / "odd", engine, gpu_device_ids="0;1")
 
 

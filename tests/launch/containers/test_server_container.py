@@ -257,7 +257,7 @@ def test_container_names_differ_between_homes() -> None:
 
 def test_models_of_two_images_cannot_be_served_together() -> None:
     other = dataclasses.replace(LLAMA, name="old", image=NGC.replace("24.07", "24.06"))
-    with pytest.raises(BadInput, match="llama and old cannot be served from one container"):
+    with pytest.raises(BadInput, match="llama and old cannot be served in one container"):
         plan_container([LLAMA, other], DOCKER, image=None, gpus=())
     assert plan_container([LLAMA, other], DOCKER, image="both:1", gpus=()).image == "both:1"
 

@@ -87,7 +87,8 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"triton": None},
             Finding("Triton", "problem",
-                    "no tritonserver on PATH, in /opt/tritonserver or embedded (Python 3.11)",
+                    "tritonserver not found on PATH or in /opt/tritonserver, and not embedded for "
+                    "Python 3.11",
                     EMBEDDED),
         ),
         (
@@ -118,7 +119,7 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"stub_python": None},
             Finding("NumPy", "problem", "no python3 found for Triton's stub",
-                    "install tllm in a separate virtual environment"),
+                    "install tllm in a virtual environment"),
         ),
         (
             {"numpy_version": None},
@@ -142,7 +143,7 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"disk_free": GIB // 2},
             Finding("disk", "problem", "0.5 GiB for /home/tllm; at least 1 GiB required",
-                    "free some space, or set TLLM_HOME to a folder on another disk"),
+                    "free disk space, or set TLLM_HOME to a folder on another disk"),
         ),
         (
             {"memory_available": GIB},
@@ -160,18 +161,18 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"open_file_limit": 4096},
             Finding("open files", "note",
-                    "at most 4096; the gateway requires 8448 to serve as many clients as it can",
-                    "raise the hard limit, for example with LimitNOFILE= of systemd or --ulimit of "
-                    "docker"),
+                    "at most 4096; the gateway requires 8448 for its maximum number of requests",
+                    "raise the hard limit, for example with LimitNOFILE= (systemd) or --ulimit "
+                    "nofile= (docker)"),
         ),
         ({"open_file_limit": -1}, Finding("open files", "ok", "no limit")),
         (
             {"gpu": None},
-            Finding("GPU", "note", "not found; not required for the openvino engine kind"),
+            Finding("GPU", "note", "not found; engine kind openvino does not need a GPU"),
         ),
         (
             {"driver": None},
-            Finding("NVIDIA driver", "note", "not found; required only for a GPU"),
+            Finding("NVIDIA driver", "note", "not found; required only for NVIDIA GPUs"),
         ),
         (
             {"driver": "535.104.05"},
@@ -214,8 +215,7 @@ def test_findings_of_a_good_machine() -> None:
         ),
         (
             {"slurm": Scheduler("24.05.1", "Unable to contact slurm controller")},
-            Finding("Slurm", "note", "24.05.1: Unable to contact slurm controller",
-                    "run sinfo to see the controller's error"),
+            Finding("Slurm", "note", "24.05.1: Unable to contact slurm controller", "sinfo"),
         ),
         (
             {"kubernetes": None},
@@ -269,7 +269,8 @@ def test_driver_too_old_for_a_container_is_reported_for_that_model() -> None:
     found = [each for each in diagnose(facts) if each.what.startswith("engine of ")]
     assert found == [
         Finding("engine of new", "note",
-                "its container has CUDA 13, which driver 570.10 does not support", NEWER_DRIVER)
+                "the engine's container has CUDA 13, which driver 570.10 does not support",
+                NEWER_DRIVER)
     ]  # fmt: skip
 
 

@@ -171,12 +171,13 @@ def test_ports_that_clash() -> None:
         plan(http_port=8001)
     assert str(raised.value) == (
         "The ports 8001, 8001, 8002 are not distinct.\n"
+        "Why: each service of the server needs its own port\n"
         "Next: set --http-port, --grpc-port, --metrics-port and --openai-port to different ports"
     )
 
 
 def test_ipv6_address_is_rejected() -> None:
-    with pytest.raises(BadInput, match="The server cannot listen on ::1"):
+    with pytest.raises(BadInput, match="The server cannot listen on the IPv6 address ::1"):
         plan(host="::1")
 
 

@@ -218,8 +218,8 @@ def test_engine_of_another_version_is_rejected(home: Home, tmp_path: Path) -> No
     with pytest.raises(RepositoryError, match="cannot be loaded") as raised:
         plan_for_this_machine(home, ["mine"], {})
     assert raised.value.why.endswith(
-        "its tensors are those of TensorRT-LLM 0.9.0, but the engine was built with 1.1.0, and 2 "
-        "more"
+        "the model's tensors match TensorRT-LLM 0.9.0, but the engine was built with 1.1.0, and "
+        "2 more"
     )
 
 

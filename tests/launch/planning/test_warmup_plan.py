@@ -73,7 +73,7 @@ def test_chat_reaches_every_process_of_the_gateway() -> None:
 def test_description_names_number_and_size() -> None:
     request = WarmupRequest("several streams", "m", 32, num_streams=4)
     assert request.describe() == (
-        "several streams: 4 text requests to m with 32 words, at most 16 tokens of response"
+        "several streams: 4 text requests to m, 32 words per prompt, at most 16 tokens per response"
     )
 
 

@@ -59,7 +59,10 @@ def test_server_without_explicit_mode_is_rejected(home: Home) -> None:
     add(home, models=("demo",), loading=PARTS)
     with pytest.raises(BadInput, match="cannot load or unload demo") as raised:
         find_controlled(home, "demo")
-    assert raised.value.why == "the server's model control mode is 'none'"
+    assert raised.value.why == (
+        "models can be loaded and unloaded only in model control mode explicit, but the server's "
+        "mode is 'none'"
+    )
     command = "`tllm stop -m demo && tllm start -m demo --model-control-mode explicit`"
     assert command in raised.value.next_step
 

@@ -22,7 +22,7 @@ def test_slurm_job_cannot_be_restarted(home: Home) -> None:
         replan(home, job)
     assert str(raised.value) == (
         "Slurm job 12 cannot be restarted.\n"
-        "Why: tllm can restart only servers on this machine\n"
+        "Why: `tllm restart` does not support Slurm jobs\n"
         "Next: run `tllm stop -m m`, then run `tllm deploy slurm -m m --submit` with the options "
-        "in the job's script, /jobs/job.sbatch"
+        "from the job's script, /jobs/job.sbatch"
     )

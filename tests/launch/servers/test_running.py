@@ -96,7 +96,7 @@ def test_server_is_read_back(home: Home) -> None:
 def test_folder_without_a_server(home: Home, name: str) -> None:
     server = add(home, "m", ALIVE)
     (server.directory / name).write_text("{}")
-    with pytest.raises(NoServer, match="does not contain the state of a server"):
+    with pytest.raises(NoServer, match="does not contain a server"):
         read_server(server.directory)
     assert list_servers(home) == []
 
@@ -113,8 +113,14 @@ def test_no_server_was_ever_started(home: Home) -> None:
         find_running(home, None)
     assert str(raised.value) == "No server is running.\nNext: run `tllm import -m demo`"
     add_model(home, "b")
-    with pytest.raises(NoServer, match="Next: run `tllm start`"):
+    with pytest.raises(NoServer, match=r"Next: run `tllm start`$"):
         find_running(home, None)
+    add_model(home, "c")
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert raised.value.next_step == (
+        "run `tllm start -m b`, or list the other models with `tllm list`"
+    )
 
 
 def test_only_running_server_is_found(home: Home) -> None:
@@ -164,7 +170,9 @@ def test_several_running_servers_are_ambiguous(home: Home) -> None:
     with pytest.raises(NoServer) as raised:
         find_running(home, None)
     assert raised.value.what == "2 servers are running."
-    each = sorted(raised.value.why.removeprefix("they serve ").split(", "))
+    why, _, listed = raised.value.why.partition(": ")
+    assert why == "the command applies to only one server, and these servers match"
+    each = sorted(listed.split(", "))
     assert each == [f"{server.models[0]} on {server.endpoint.http}" for server in servers]
     assert raised.value.next_step == "select a server with -m NAME or -u HOST:PORT"
 
@@ -195,7 +203,7 @@ def test_error_explains_why_a_server_failed(home: Home, why: tuple[str, ...], re
         find_running(home, None)
     assert str(raised.value) == (
         f"The server for a is no longer running.\nWhy: {reason}\n"
-        f"Next: check the log, {server.plan.log}, then run "
+        f"Next: read the log ({server.plan.log}), then run "
         f"`tllm restart -u {server.endpoint.http}`"
     )
 
@@ -226,15 +234,17 @@ UNKNOWN, FAILED = SlurmJob("12"), SlurmJob("12", "FAILED")
 def test_job_in_an_unknown_state_is_neither_running_nor_over(
     home: Home, listed: list[RunningServer]
 ) -> None:
-    job = add_job(home, "a", UNKNOWN, "Slurm job 12: Slurm does not respond.", "no route")
+    job = add_job(
+        home, "a", UNKNOWN, "Slurm job 12: Slurm did not report the state of the job.", "no route"
+    )
     listed.append(job)
     assert (job.is_running, job.is_over) == (False, False)
     with pytest.raises(NoServer) as raised:
         find_running(home, None)
     assert str(raised.value) == (
         "The state of the server for a is unknown.\n"
-        "Why: Slurm job 12: Slurm does not respond.; no route\n"
-        "Next: run `sinfo` to check Slurm's controller, then run `tllm status`"
+        "Why: Slurm job 12: Slurm did not report the state of the job.; no route\n"
+        "Next: run `sinfo` to check whether Slurm's controller responds, then run `tllm status`"
     )
     assert find_to_stop(home, None) == [job]
 
@@ -295,7 +305,7 @@ def test_server_of_another_machine_has_an_unknown_phase(home: Home) -> None:
             find(home, None)
         assert str(raised.value) == (
             "The state of the server for a is unknown.\n"
-            "Why: only node-a, which started the server, can determine its state\n"
+            "Why: only node-a, where the server was started, can determine its state\n"
             f"Next: run `tllm status` on node-a, or `rm -r {server.directory}` if that machine no "
             "longer exists"
         )

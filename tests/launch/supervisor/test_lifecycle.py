@@ -166,7 +166,7 @@ def test_start_that_takes_too_long_suggests_a_longer_time_limit(home: Home) -> N
         start(plan)
     assert raised.value.why.startswith("the server was not ready after 0.5 s")
     assert raised.value.next_step == (
-        f"allow more time, for example --timeout 1; the full log is {plan.log}"
+        f"allow more time, for example with --timeout 1; the full log is {plan.log}"
     )
 
 
@@ -182,7 +182,8 @@ def test_gateway_that_ends_suggests_its_log(home: Home) -> None:
         start(dataclasses.replace(plan, gateway=config))
     assert raised.value.why.startswith("the OpenAI-compatible gateway ended with exit code ")
     assert raised.value.next_step == (
-        f"read the gateway's log, {plan.gateway_log}, or start without the gateway: --no-openai; "
+        f"read the gateway's log ({plan.gateway_log}), or add --no-openai to start without the "
+        "gateway; "
         f"the full log is {plan.log}"
     )
 
@@ -267,7 +268,7 @@ def test_gateway_port_is_checked_on_the_address_of_the_gateway(home: Home) -> No
     gateway = GatewayConfig(models=(), host="203.0.113.7", port=port)
     with pytest.raises(BadInput) as raised:
         start(dataclasses.replace(fake_plan(home.servers), gateway=gateway))
-    assert raised.value.what == f"The server cannot listen on 203.0.113.7:{port}."
+    assert raised.value.what == (f"The server cannot listen on 203.0.113.7:{port}.")
     assert raised.value.next_step == "pass an address of this machine with --openai-host ADDRESS"
 
 
@@ -276,7 +277,7 @@ def test_starting_server_is_not_started_twice(home: Home) -> None:
     first = threading.Thread(target=start_and_fail, args=(plan,))
     first.start()
     wait_until(lambda: pids_in(plan.log) and read_state(plan.directory))
-    with pytest.raises(LaunchFailed, match=r"A server for HTTP port \d+ already exists") as raised:
+    with pytest.raises(LaunchFailed, match=r"A server with HTTP port \d+ already exists") as raised:
         start(plan)
     assert raised.value.why == "another tllm process is starting the server"
     stop_server(read_server(plan.directory))
@@ -319,7 +320,7 @@ def test_restarting_server_is_not_started_twice(home: Home) -> None:
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)
     write_state(plan.directory, describe_supervisor("restarting"))
-    with pytest.raises(LaunchFailed, match=r"A server for HTTP port \d+ already exists") as raised:
+    with pytest.raises(LaunchFailed, match=r"A server with HTTP port \d+ already exists") as raised:
         start(plan)
     assert raised.value.why == (
         f"the server is restarting, and its supervisor is process {os.getpid()}"
@@ -336,7 +337,7 @@ def test_folder_of_another_machines_server_is_kept(home: Home) -> None:
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
     assert str(raised.value) == (
-        f"A server for HTTP port {plan.ports['HTTP']} may be running on node-a.\n"
+        f"A server with HTTP port {plan.ports['HTTP']} may be running on node-a.\n"
         f"Why: both servers would use the folder {plan.directory}, which the machines share\n"
         "Next: run `tllm stop` on node-a, choose another port with --http-port N, or run "
         f"`rm -r {plan.directory}` if node-a no longer exists"
@@ -358,10 +359,10 @@ def test_slurm_job_cannot_drain(home: Home) -> None:
     with pytest.raises(BadInput) as raised:
         stop_server(job, 60)
     assert str(raised.value) == (
-        "Slurm job 12 cannot wait for requests in flight.\n"
-        "Why: Slurm ends all processes of a job, including the models' processes, at the same "
-        "time\n"
-        "Next: run `tllm stop -m m` without --timeout, which cancels the requests"
+        "Slurm job 12 cannot be stopped gracefully.\n"
+        "Why: Slurm ends all processes of a job at the same time, so requests in flight cannot "
+        "complete\n"
+        "Next: run `tllm stop -m m` without --timeout to cancel the job and its requests"
     )
 
 

@@ -259,7 +259,7 @@ def test_ports_above_the_range_are_rejected() -> None:
 
 def test_llm_api_engine_is_rejected() -> None:
     model = dataclasses.replace(MODEL, engine_kind="pytorch")
-    with pytest.raises(BadInput, match="mine cannot be started by mpirun"):
+    with pytest.raises(BadInput, match="mine cannot be started with mpirun"):
         plan_launch(
             [model], SYSTEM, LaunchOptions(mode="mpi"), servers=Path("/servers"), token="secret"
         )

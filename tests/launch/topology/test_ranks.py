@@ -65,7 +65,7 @@ def test_local_mode_has_one_process(engines) -> None:
     [
         ([TP2], {"mode": "local"}, "tensorrt_llm's engine needs 2 processes"),
         ([], {"mode": "local", "world_size": 2, "oversubscribe": True},
-         "--world-size, --oversubscribe can only be used with MPI"),
+         "--world-size, --oversubscribe can be used only with MPI"),
         ([TP2], {"world_size": 4}, "--world-size must be 2, not 4"),
         ([ON_FOUR], {"world_size": 4}, "--world-size must be 1, not 4"),
         ([FIRST_TWO, NEXT_TWO], {"disable_spawn_processes": True, "world_size": 4},

@@ -23,7 +23,7 @@ def test_draining_models_reject_requests(tmp_path: Path, monkeypatch: pytest.Mon
     with draining(tmp_path, ["a"]):
         reject_if_draining("b")
         with pytest.raises(
-            InvalidRequest, match="a does not accept new requests, because it is being"
+            InvalidRequest, match="a does not accept new requests, because the model is"
         ):
             reject_if_draining("a")
     reject_if_draining("a")

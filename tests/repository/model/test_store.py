@@ -48,7 +48,7 @@ def test_rejects_a_broken_manifest(home: Home, text: str, monkeypatch: pytest.Mo
     with pytest.raises(RepositoryError) as raised:
         load_model(home, "mine")
     assert raised.value.what == f"{home.models / 'mine'} is not a tllm model repository."
-    assert raised.value.why.startswith("its tllm.json cannot be read: ")
+    assert raised.value.why.startswith("tllm.json in this folder cannot be read: ")
     assert raised.value.next_step == (
         "import the model again with `tllm import -m mine -s SOURCE --force`, or delete it with "
         "`tllm remove mine`"
@@ -102,8 +102,9 @@ def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
     with pytest.raises(UnknownModel) as raised:
         load_model(home, "lama-7b")
     assert str(raised.value) == (
-        "No model named 'lama-7b' has been imported.\nWhy: did you mean llama-7b?\n"
-        "Next: run the command with llama-7b, or list the imported models with `tllm list`"
+        "No model named 'lama-7b' has been imported.\n"
+        "Why: did you mean llama-7b?\n"
+        "Next: run the command again with llama-7b, or list the imported models with `tllm list`"
     )
 
 

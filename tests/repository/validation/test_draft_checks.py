@@ -49,8 +49,8 @@ def test_engine_of_another_version_is_an_error(tmp_path: Path) -> None:
     repository = _write(tmp_path)
     _rebuild(tmp_path, version="1.0.0")
     what = (
-        "its engine cannot generate draft tokens: it was built with TensorRT-LLM 1.0.0, but "
-        "the target engine was built with 1.1.0"
+        "its engine cannot generate draft tokens: the draft engine was built with TensorRT-LLM "
+        "1.0.0, but the target engine was built with 1.1.0"
     )
     assert _findings(repository) == [("error", what)]
     with pytest.raises(RepositoryError) as raised:
@@ -71,8 +71,8 @@ def test_smaller_limits_of_the_draft_engine_are_warnings(tmp_path: Path) -> None
     assert _findings(repository) == [
         (
             "warning",
-            "its engine was built for 99 tokens, so longer requests with num_draft_tokens fail; "
-            "the target engine was built for 2048",
+            "the draft engine was built for 99 tokens, but the target engine was built for 2048, "
+            "so longer requests with num_draft_tokens fail",
         )
     ]
 
@@ -84,7 +84,7 @@ def test_larger_vocabulary_of_the_draft_engine_is_a_warning(tmp_path: Path) -> N
     assert _findings(repository) == [
         (
             "warning",
-            "the vocabulary of its engine has 32064 tokens, not 32000, so requests with "
+            "the draft engine's vocabulary has 32064 tokens, not 32000, so requests with "
             "use_draft_logits fail",
         )
     ]
@@ -118,7 +118,7 @@ def test_draft_parameters_cannot_be_set_without_a_draft_model(tmp_path: Path) ->
 def test_different_modes_are_an_error(tmp_path: Path, changed: str, mode: str) -> None:
     path = _write(tmp_path).path / changed / "config.pbtxt"
     path.write_text(path.read_text().replace("decoupled: true", "decoupled: false"))
-    what = "its decoupled_mode value differs from that of tensorrt_llm"
+    what = "decoupled_mode differs from the value in tensorrt_llm"
     repository = open_repository(path.parents[1])
     (found,) = (each for each in validate_repository(repository) if each.what == what)
     assert (found.severity, found.next_step) == (
@@ -129,7 +129,7 @@ def test_different_modes_are_an_error(tmp_path: Path, changed: str, mode: str) -
 def test_kv_cache_reuse_cannot_be_disabled(tmp_path: Path) -> None:
     repository = _write(tmp_path)
     changes = plan_changes(repository, {"enable_kv_cache_reuse": "false"})
-    with pytest.raises(BadInput, match="checking draft tokens requires the KV cache"):
+    with pytest.raises(BadInput, match="verifying draft tokens requires the KV cache"):
         apply_changes(repository, changes)
 
 

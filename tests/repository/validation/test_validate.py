@@ -63,7 +63,7 @@ def findings(directory: Path, *, lacks: bool = False) -> Found:
     return [
         (each.severity, str(each.path).removeprefix(f"{directory}/"), each.line, each.what)
         for each in found
-        if lacks or not each.what.startswith("it lacks")
+        if lacks or not each.what.startswith("the model lacks")
     ]
 
 
@@ -87,8 +87,8 @@ def test_filled_upstream_copy_is_valid(copy: Path) -> None:
     [
         (
             "mine", "max_batch_size", "max_batchsize",
-            ("error", 4, 'Triton cannot read it: Message type "inference.ModelConfig" has no field '
-             'named "max_batchsize".'),
+            ("error", 4, 'Triton cannot read the file: Message type "inference.ModelConfig" has '
+                         'no field named "max_batchsize".'),
         ),
         ("mine", 'name: "mine"', 'name: "yours"',
          ("error", 2, "the model is named yours, but its folder is named mine")),
@@ -98,7 +98,7 @@ def test_filled_upstream_copy_is_valid(copy: Path) -> None:
         ("preprocessing", "TYPE_STRING", "TYPE_INT8",
          ("error", None, "the QUERY input is TYPE_INT8, but clients expect TYPE_STRING")),
         ("postprocessing", '"OUTPUT"', '"TEXT"',
-         ("error", None, "it lacks 1 output that clients may use: OUTPUT")),
+         ("error", None, "the model lacks 1 output that clients may use: OUTPUT")),
         ("tensorrt_llm", '"max_beam_width" value: { string_value: "4"',
          '"max_beam_width" value: { string_value: "many"',
          ("error", None, "max_beam_width is 'many'")),
@@ -135,9 +135,9 @@ def test_finds_an_invalid_edit(
 @pytest.mark.parametrize(
     ("remove", "found"),
     [
-        ("mine/1/tllm_runtime", ("mine/1/tllm_runtime", "it is missing")),
-        ("mine/1/model.py", ("mine/1/model.py", "it is missing")),
-        ("mine/1", ("mine", "it has no version folder")),
+        ("mine/1/tllm_runtime", ("mine/1/tllm_runtime", "the folder is missing")),
+        ("mine/1/model.py", ("mine/1/model.py", "the file is missing")),
+        ("mine/1", ("mine", "the model has no version folder")),
     ],
 )
 def test_finds_missing_code(ours: Path, remove: str, found: tuple[str, str]) -> None:
@@ -150,14 +150,14 @@ def test_next_step_quotes_the_folder(tmp_path: Path) -> None:
     copy = copy_upstream(tmp_path / "my repo")
     (copy / "tensorrt_llm" / "1").rmdir()
     found = {each.what: each.next_step for each in validate_repository(open_repository(copy))}
-    assert found["it has no version folder"] == f"run `mkdir '{copy}/tensorrt_llm/1'`"
+    assert found["the model has no version folder"] == f"run `mkdir '{copy}/tensorrt_llm/1'`"
 
 
 def test_finds_a_missing_model(ours: Path) -> None:
     shutil.rmtree(ours / "preprocessing")
     reference_error = "it calls the preprocessing model, which does not exist"
     assert [each for each in findings(ours) if each[3] != reference_error] == [
-        ("error", "preprocessing/config.pbtxt", None, "it is missing")
+        ("error", "preprocessing/config.pbtxt", None, "the file is missing")
     ]
 
 
@@ -207,7 +207,7 @@ def test_finds_an_unquoted_variable_of_any_parameter(tmp_path: Path, name: str) 
     for model in fills:
         filled = ("error", f"{model}/config.pbtxt", 2, f"${{{name}}} is not filled in")
         assert filled in found
-    assert not [each for each in found if each[3].startswith("Triton cannot read it")]
+    assert not [each for each in found if each[3].startswith("Triton cannot read the file")]
 
 
 STEP = "ensemble/config.pbtxt"
@@ -300,7 +300,7 @@ def test_finds_the_tokenizer_of_another_model(copy: Path) -> None:
     )
     assert findings(copy) == [
         ("error", "preprocessing/config.pbtxt", 10,
-         "the tokenizer has 5 tokens, but the engine has 4"),
+         "the tokenizer has 5 tokens, but the engine's vocabulary has 4"),
     ]  # fmt: skip
 
 
@@ -344,7 +344,7 @@ def test_finds_an_engine_with_another_vocabulary(ours: Path) -> None:
     (engine / "engine.json").write_text(json.dumps(facts))
     assert {each[3] for each in findings(ours)} == {
         "max_seq_len is 8192, but the engine was built for 16",
-        "vocab_size is 49152, but the engine has 7 tokens",
+        "vocab_size is 49152, but the engine's vocabulary has 7 tokens",
     }
 
 
@@ -402,7 +402,7 @@ def test_engine_of_another_version_contradicts_the_tensors(tmp_path: Path) -> No
     assert [(path, what) for _, path, _, what in found] == [
         (
             f"{model}/config.pbtxt",
-            "its tensors are those of TensorRT-LLM 0.9.0, but the engine was built with 1.1.0",
+            "the model's tensors match TensorRT-LLM 0.9.0, but the engine was built with 1.1.0",
         )
         for model in ("ensemble", "mine", "tensorrt_llm_bls")
     ]

@@ -76,4 +76,4 @@ def test_unsigned_end_id_can_be_negative(model: Any) -> None:
 
 def test_old_names_of_inputs_are_used(model: Any) -> None:
     (why,) = generate(model, min_length=[[3], [3]])
-    assert why == "min_tokens is 3; it must be from 0 to 2"
+    assert why == "min_tokens is 3; it must be between 0 and 2"

@@ -176,7 +176,10 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
             "sampling_param_logits_post_processor_name (logits post-processors) is not supported "
             "by the openvino engine kind, because only upstream's model in the llmapi layout runs",
         ),
-        ({"sampling_param_temperature": [-1.0]}, "temperature is -1; it must be from 0 to 10000"),
+        (
+            {"sampling_param_temperature": [-1.0]},
+            "temperature is -1; it must be between 0 and 10000",
+        ),
         (
             {"sampling_param_best_of": [2], "streaming": [True]},
             "a response with sampling_param_best_of above 1 cannot be streamed",

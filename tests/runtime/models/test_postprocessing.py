@@ -41,8 +41,9 @@ def test_skips_special_tokens(model: Any) -> None:
 )
 def test_rejects_lengths_that_do_not_fit(model: Any, lengths: Any, shape: Any) -> None:
     assert _respond(model, [[[104, 105, 0]]], lengths) == (
-        f"SEQUENCE_LENGTH {shape} does not match TOKENS_BATCH [1, 1, 3]; send one length per "
-        "sequence, and no length above the last dimension of TOKENS_BATCH"
+        f"the shape of SEQUENCE_LENGTH, {shape}, does not match the shape of TOKENS_BATCH, [1, 1, "
+        "3]; send one length per sequence, and no length above the last dimension of "
+        "TOKENS_BATCH"
     )
 
 

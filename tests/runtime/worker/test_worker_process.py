@@ -231,8 +231,8 @@ def test_invalid_message_fails_all_requests_and_restarts_the_worker(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     why = (
-        "the connection to the engine worker failed (a frame is not valid JSON), so the worker is "
-        "being restarted"
+        "the connection to the engine worker failed (a frame is not valid JSON), so the engine "
+        "worker is being restarted"
     )
     with started(command=(sys.executable, "-c", _CONFUSED_WORKER)) as client:
         hanging = client.submit(HANG)

@@ -77,22 +77,28 @@ def test_random_bytes_never_crash_the_reader(noise):
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"PK\3\4", "it does not start with the bytes GGUF"),
-        (gguf({}, version=1), "its version is 1, but only little-endian files of versions 2 and 3"),
+        (b"PK\3\4", "the file does not start with the bytes GGUF"),
+        (
+            gguf({}, version=1),
+            "the file has version 1, but only little-endian files of versions 2 and 3",
+        ),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**63), "it declares 9223372036854775808 metadata"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 2**40, 0), "it declares 1099511627776 tensors"),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 0, 2**63),
+            "the header declares 9223372036854775808 metadata",
+        ),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**40, 0), "the header declares 1099511627776 tensors"),
         (
             b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 8, 2**23),
-            "it declares more than 4194304 strings",
+            "the header declares more than 4194304 strings",
         ),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "before the end of the header"),
-        (b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 99), "a value of unknown type 99"),
+        (b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 99), "a value of the unknown type 99"),
         (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 8, 2**60), "items in one array"),
-        (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 9, 1), "an array of unknown type 9"),
+        (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 9, 1), "an array of the unknown type 9"),
         (b"GGUF" + struct.pack("<IQQQI", 3, 1, 0, 0, 10**6), "a tensor with 1000000 dimensions"),
         (b"GGUF" + struct.pack("<IQQQ2s", 3, 0, 1, 2, b"\xff\xff"), "is not UTF-8"),
-        (gguf({"general.alignment": ("u32", 0)}), "its alignment 0 is not valid"),
+        (gguf({"general.alignment": ("u32", 0)}), "the alignment 0 is not valid"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

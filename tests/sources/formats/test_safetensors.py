@@ -70,19 +70,19 @@ def test_rejects_truncated_files(find_flaw, length):
     ids=range(13),
 )
 def test_rejects_invalid_headers(find_flaw, header):
-    assert find_flaw(pack(header)) == "its header is not a valid JSON table of tensors"
+    assert find_flaw(pack(header)) == "the header is not a valid JSON table of tensors"
 
 
 @pytest.mark.parametrize(
     ("header", "num_bytes", "flaw"),
     [
-        ({"a": tensor(0, 4), "b": tensor(2, 6)}, 6, "its header places b in the preceding "
-         "tensor"),
-        ({"a": tensor(0, 4), "b": tensor(5, 6)}, 6, "its header places b after a gap"),
-        ({"a": tensor(1, 4)}, 4, "its header places a after a gap"),
-        ({"a": tensor(0, 4, dtype="BF16", shape=[2, 2])}, 4, "its header assigns 4 bytes to "
-         "a, which does not match the type BF16 and the shape [2, 2]"),
-        ({"a": tensor(0, 4)}, 5, "it has 73 bytes, but its header describes 72 bytes"),
+        ({"a": tensor(0, 4), "b": tensor(2, 6)}, 6, "the header places b in the preceding tensor"),
+        ({"a": tensor(0, 4), "b": tensor(5, 6)}, 6, "the header places b after a gap"),
+        ({"a": tensor(1, 4)}, 4, "the header places a after a gap"),
+        ({"a": tensor(0, 4, dtype="BF16", shape=[2, 2])}, 4, "the header assigns 4 bytes to a, "
+                                                             "which does not match the type BF16 "
+                                                             "and the shape [2, 2]"),
+        ({"a": tensor(0, 4)}, 5, "the file has 73 bytes, but the header describes 72 bytes"),
     ],
     ids=["overlap", "gap", "start", "shape", "longer"],
 )  # fmt: skip
@@ -99,7 +99,7 @@ def test_accepts_unknown_dtypes(tmp_path):
 def test_recognizes_git_lfs_pointers(find_flaw):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
     assert find_flaw(pointer) == (
-        "it is a Git LFS pointer; run `git lfs pull` to download the file"
+        "the file is a Git LFS pointer; run `git lfs pull` to download the file's content"
     )
 
 

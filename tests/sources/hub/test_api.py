@@ -149,9 +149,9 @@ def test_rejects_wrong_checksum_and_fetches_again(fake, hub):
     with pytest.raises(SourceError) as caught:
         fetch(hub)
     assert str(caught.value) == (
-        "model.safetensors did not match the published checksum.\n"
-        "Why: the SHA-256 differs from the one that the hub publishes, so the downloaded data was "
-        "removed\n"
+        "model.safetensors does not match the published checksum.\n"
+        "Why: the SHA-256 checksum of the downloaded data differs from the checksum on the hub, "
+        "so tllm has deleted the data\n"
         "Next: run the same command again to download the data again"
     )
     assert not list(hub.cache.glob("*/blobs/" + "0" * 64))
@@ -165,9 +165,9 @@ def test_gated_model_links_to_its_licence(fake, hub):
         fetch(hub)
     assert str(caught.value) == (
         "acme/tiny is gated.\n"
-        "Why: its publisher requires that you accept a licence before the download\n"
-        f"Next: accept the licence at {fake.url}/acme/tiny, then log in with `hf auth login`, "
-        "or set HF_TOKEN to a token with read access"
+        "Why: the publisher requires that you accept a licence before you download the model\n"
+        f"Next: accept the licence at {fake.url}/acme/tiny, then log in with `hf auth login`, or "
+        "set HF_TOKEN to a token with read access"
     )
 
 
@@ -183,7 +183,7 @@ def test_unknown_model_may_be_private(fake, hub):
 def test_rejects_unknown_revision(fake, hub):
     with pytest.raises(SourceError) as caught:
         fetch(hub, HubSource("acme/tiny", "v9"))
-    assert caught.value.what == "acme/tiny has no revision v9."
+    assert caught.value.what == "acme/tiny does not have a revision named v9."
     assert caught.value.next_step == (
         f"choose a commit listed at {fake.url}/acme/tiny/commits/main, or omit the revision"
     )
@@ -211,13 +211,13 @@ def test_reports_and_fetches_a_renamed_model(fake, hub):
 
 def test_reports_a_token_without_permission(fake, hub):
     fake.status = 403
-    with pytest.raises(GatedModel, match="a fine-grained token must allow"):
+    with pytest.raises(GatedModel, match="a fine-grained token needs read access"):
         fetch(hub)
 
 
 def test_reports_the_status_of_a_failing_hub(fake, hub):
     fake.status = 500
-    with pytest.raises(SourceError, match="did not deliver acme/tiny") as caught:
+    with pytest.raises(SourceError, match="acme/tiny could not be downloaded") as caught:
         fetch(hub)
     assert caught.value.why.startswith(f"{fake.url} responded with status 500: ")
 
@@ -246,7 +246,7 @@ def test_reports_a_response_that_is_not_the_hubs(fake, hub, body):
         fetch(hub)
     assert str(caught.value) == (
         f"The response from {fake.url} did not come from the hub.\n"
-        "Why: the response contains neither a list of files nor a file, possibly because of a "
+        "Why: the response is neither a list of files nor a file, which can be caused by a "
         "proxy, a login page or a wrong HF_ENDPOINT\n"
         f"Next: inspect the response with `curl -sI {fake.url}`, and check HTTPS_PROXY and "
         "HF_ENDPOINT"
@@ -271,8 +271,8 @@ def test_offline_mode_reports_a_model_that_is_not_cached(fake, hub):
     assert str(caught.value) == (
         "hf:acme/tiny was not fetched from the hub.\n"
         "Why: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so only the cache is used\n"
-        f"Next: unset both variables, or fetch the model into the same cache ({hub.cache}) while "
-        "the hub can be reached"
+        "Next: run `unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE`, or download the model to this "
+        f"cache ({hub.cache}) while the hub can be reached"
     )
     assert fake.requests == []
 
@@ -283,7 +283,7 @@ def test_offline_mode_reports_what_a_partial_copy_lacks(fake, hub):
         SourceError, match="The checkpoint in the hub's cache cannot be used instead"
     ) as caught:
         fetch(replace(hub, is_offline=True))
-    assert "it does not contain *.safetensors files" in caught.value.why
+    assert "the checkpoint does not contain *.safetensors files" in caught.value.why
 
 
 def test_uses_cached_copy_without_a_network(tmp_path):
@@ -320,7 +320,7 @@ def test_downloads_trusted_code(fake, hub):
 
 def test_rejects_pickles_before_the_download(fake, hub):
     fake.files["pytorch_model.bin"] = fake.files.pop("model.safetensors")
-    with pytest.raises(UnsafeCheckpoint, match=r"it contains pytorch_model.bin but no"):
+    with pytest.raises(UnsafeCheckpoint, match=r"contains pytorch_model.bin, but no"):
         fetch(hub)
     assert "pytorch_model.bin" not in fake.downloaded()
 
@@ -354,7 +354,7 @@ def test_unwritable_cache_names_the_folder(fake, hub):
 
 def test_gguf_repository_has_a_next_step(fake, hub):
     fake.files = {"tiny.Q4_0.gguf": b"GGUF"}
-    with pytest.raises(SourceError, match=r"it contains GGUF files: tiny.Q4_0.gguf"):
+    with pytest.raises(SourceError, match=r"the source contains GGUF files: tiny.Q4_0.gguf"):
         fetch(hub)
 
 

@@ -274,8 +274,8 @@ def _check_weights(options: EngineOptions, weights: str | None) -> None:
     raise BadInput(
         f"The pytorch engine kind cannot serve this checkpoint with --quantization {requested}.",
         why=(
-            "this kind serves the checkpoint's weights unchanged, and they are "
-            f"{weights or 'not quantized'}"
+            "the pytorch engine kind serves the checkpoint's weights unchanged, and these "
+            f"weights are {weights or 'not quantized'}"
         ),
         next_step="use a checkpoint with this quantization, for example from NVIDIA's "
         "organization on the hub, or choose --engine tensorrt"

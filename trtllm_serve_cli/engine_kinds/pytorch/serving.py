@@ -103,7 +103,7 @@ def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
             f"The parameter max_beam_width is {overrides['max_beam_width']}, but the engine's "
             f"arguments set it to {width}.",
             why="the two values must be equal",
-            next_step=f"set --max-beam-width {overrides['max_beam_width']} instead",
+            next_step=f"omit the parameter, or add --max-beam-width {overrides['max_beam_width']}",
         )
 
 

@@ -110,7 +110,7 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
 
     If the parameters contain the folder of a draft engine, select the draft_tokens_external
     decoding mode. Enable paged context FMHA if a parameter or this mode requires it. The mode
-    requires it, because the runtime checks draft tokens only with KV cache reuse ("KV cache block
+    requires it, because the runtime verifies draft tokens only with KV cache reuse ("KV cache block
     reuse must be enabled for speculative decoding target model"). Raise `BadInput` if `options`
     disables paged context FMHA, or if `max_beam_width` exceeds the engine's limit.
     """
@@ -143,7 +143,7 @@ def _check_beam_width(options: EngineOptions, parameters: Mapping[str, str]) -> 
     if width.isdecimal() and int(width) > limit:
         raise BadInput(
             f"max_beam_width={width} conflicts with this build.",
-            why=f"the engine would be built for at most {limit}",
+            why=f"the engine would be built for a beam width of at most {limit}",
             next_step=f"add --max-beam-width {width}, or set max_beam_width={limit}",
         )
 

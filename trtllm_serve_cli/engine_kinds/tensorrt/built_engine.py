@@ -35,7 +35,7 @@ class TensorRtBuild:
 
     Lengths are in tokens. `world_size` is the number of GPUs. `max_num_tokens` is None if the
     engine's files do not contain this limit. KV cache reuse and chunked context
-    require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts` can check the
+    require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts` can verify the
     tokens of a draft model. `file_name` is the name of each rank's engine file, with `{}` in place
     of the rank.
     """
@@ -155,10 +155,10 @@ def has_paged_context_fmha(build_config: Mapping[str, Any]) -> bool:
 
 
 def accepts_drafts(build_config: Mapping[str, Any]) -> bool:
-    """Return whether the engine of this build can check the tokens of a draft model.
+    """Return whether the engine of this build can verify the tokens of a draft model.
 
     In 0.9 and earlier, `build_config` does not contain `speculative_decoding_mode`. In these
-    versions, any engine with a `max_draft_len` can check the tokens of a draft model.
+    versions, any engine with a `max_draft_len` can verify the tokens of a draft model.
     """
     mode = build_config.get("speculative_decoding_mode")
     if mode is None:

@@ -93,8 +93,8 @@ def _check_version(
     raise BadInput(
         f"The engine for {model.name} was built with another version of TensorRT-LLM.",
         why=(
-            f"it was built with {needed}, but {installed} is installed, and an engine can be "
-            "loaded only by the version that it was built with"
+            f"the engine was built with {needed}, but {installed} is installed, and an engine can "
+            "be loaded only by the version that built it"
         ),
         next_step=_rebuild(model, import_again) + elsewhere,
     )
@@ -102,7 +102,7 @@ def _check_version(
 
 def _rebuild(model: ModelView, import_again: str) -> str:
     if model.source.startswith("engine:"):
-        return "build the engine again on this machine, then import the new engine"
+        return "build the engine again on this machine, then import it"
     return f"run `{import_again} --force`"
 
 

@@ -1,7 +1,7 @@
 """Check that a TensorRT engine can generate draft tokens for another engine, its target.
 
 Triton serves both engines. The text models send the draft engine's tokens to the target engine,
-which checks them. Sources: docs/source/advanced/speculative-decoding.md in NVIDIA/TensorRT-LLM
+which verifies them. Sources: docs/source/advanced/speculative-decoding.md in NVIDIA/TensorRT-LLM
 v0.19.0, and the error "KV cache block reuse must be enabled for speculative decoding target model".
 """
 
@@ -54,26 +54,26 @@ def list_mismatches(
     """Yield a reason and a next step for each incompatibility between the two engines."""
     if draft.version != target.version:
         yield (
-            f"it was built with TensorRT-LLM {draft.version}, but the target engine was built with "
-            f"{target.version}",
-            "build both engines with the same version",
+            f"the draft engine was built with TensorRT-LLM {draft.version}, but the target engine "
+            f"was built with {target.version}",
+            "build both engines with the same version of TensorRT-LLM",
         )
     if not target.accepts_drafts:
         yield (
-            "the target engine was built without draft_tokens_external, so it cannot check draft "
-            "tokens",
+            "the target engine was built without draft_tokens_external, so it cannot verify "
+            "draft tokens",
             "build the target engine again with --build-option "
             "speculative_decoding_mode=draft_tokens_external --build-option max_draft_len=10",
         )
     if not target.has_paged_context_fmha:
         yield (
-            "the target engine was built without use_paged_context_fmha, which is required to "
-            "check draft tokens",
+            "the target engine was built without use_paged_context_fmha, which verifying draft "
+            "tokens requires",
             "build the target engine again with --build-option use_paged_context_fmha=true",
         )
     elif not reuses_kv_cache:
         yield (
-            f"{_REUSE} is false, but checking draft tokens requires the KV cache of earlier steps",
+            f"{_REUSE} is false, but verifying draft tokens requires the KV cache of earlier steps",
             f"set {_REUSE}=true",
         )
 
@@ -96,7 +96,9 @@ def _compare_tokenizers(
             else ("the tokenizers of the two models have different tokens", next_step)
         )
     if draft.vocab_size != target.vocab_size:
-        sizes = f"its vocabulary has {draft.vocab_size} tokens, not {target.vocab_size}"
+        sizes = (
+            f"the draft engine's vocabulary has {draft.vocab_size} tokens, not {target.vocab_size}"
+        )
         return sizes, next_step
     return None
 

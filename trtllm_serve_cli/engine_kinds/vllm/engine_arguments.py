@@ -67,8 +67,8 @@ def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]
     raise BadInput(
         f"The vllm engine kind cannot serve this checkpoint with --quantization {requested}.",
         why=(
-            "vLLM can only quantize unquantized weights, and only to fp8; the checkpoint's weights "
-            f"are {weights or 'not quantized'}"
+            "vLLM can quantize only unquantized weights, and only to fp8; the checkpoint's "
+            f"weights are {weights or 'not quantized'}"
         ),
         next_step="use a checkpoint with this quantization, or omit --quantization",
     )
@@ -98,7 +98,7 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
         return {}
     if options.lora_dir:
         raise BadInput(
-            "--engine vllm does not support the lora_dir option.",
+            "The vllm engine kind does not support lora_dir.",
             why="vLLM loads adapters at run time, not during a build",
             next_step="pass the folder with the adapters as --param lora_prefetch_dir=DIR, and set "
             "the maximum rank, for example --build-option max_lora_rank=16",

@@ -81,12 +81,12 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, TypeError, LookupError) as error:
-        why = getattr(error, "strerror", None) or f"it is not a valid key file ({error})"
+        why = getattr(error, "strerror", None) or f"the file is not a valid key file ({error})"
         raise BadInput(
             f"The API keys in {file} cannot be read.",
             why=why,
             next_step=f"correct the file, or delete it with `rm {file}` and add new keys with "
-            "`tllm keys add`",
+            "`tllm keys add NAME`",
         ) from error
 
 
@@ -129,7 +129,7 @@ def add_key(file: Path, name: str, *, now_s: float, **limits: Any) -> str:
     def append(keys: Sequence[ApiKey]) -> list[ApiKey]:
         if any(each.name == name for each in keys):
             raise BadInput(
-                f"An API key with the name {name!r} already exists.",
+                f"An API key named {name!r} already exists.",
                 next_step=f"choose another name, or run `tllm keys revoke {name}` first",
             )
         return [*keys, ApiKey(name, hash_key(key), now_s, **limits)]
@@ -148,9 +148,9 @@ def revoke_key(file: Path, name: str) -> None:
         if all(each.name != name for each in keys):
             names = ", ".join(each.name for each in keys) or "none"
             raise BadInput(
-                f"No API key has the name {name!r}.",
-                why=f"the keys are: {names}",
-                next_step="pass the name of an existing key; `tllm keys list` lists the keys",
+                f"There is no API key named {name!r}.",
+                why=f"the existing keys are {names}",
+                next_step="pass the name of an existing key; `tllm keys list` lists all keys",
             )
         return [each for each in keys if each.name != name]
 

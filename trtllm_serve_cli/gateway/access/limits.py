@@ -230,7 +230,7 @@ def _check_concurrency(key: ApiKey, usage: KeyUsage, num_sequences: int) -> None
         raise _never_allowed(
             "concurrency",
             f"The request generates {num_sequences} sequences, but the API key '{key.name}' may "
-            f"generate at most {limit} at the same time. Send fewer prompts, or a lower n.",
+            f"generate at most {limit} at the same time. Send fewer prompts, or reduce n.",
         )
     sequences = "1 sequence" if limit == 1 else f"{limit} sequences"
     raise _limited(key, "concurrency", f"{sequences} at the same time", _BUSY_RETRY_S, usage)
@@ -281,7 +281,7 @@ def _queue_full(num_running: int, num_waiting: int) -> ApiError:
     return ApiError(
         429,
         f"The gateway is busy: {num_running} requests are running and {num_waiting} are waiting. "
-        "Retry the request.",
+        "Retry the request later.",
         code="queue_full",
         retry_after_s=RETRY_AFTER_S,
         reason="queue_full",

@@ -165,7 +165,11 @@ def find_servers(
         return models
     servers = tuple(each for each in models if name in list_triton_models(each.text_model))
     if not servers:
-        raise ApiError(404, f"The model '{name}' is not served.", code="model_not_found")
+        raise ApiError(
+            404,
+            f"The model '{name}' is not served. Send the name of a served model.",
+            code="model_not_found",
+        )
     return servers
 
 
@@ -178,9 +182,9 @@ def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
     if not addresses:
         raise ApiError(
             404,
-            "This gateway does not serve Triton's API (/v2), because it knows only the gRPC "
-            "address of the server. To serve it, pass its HTTP address to `tllm gateway`, for "
-            f"example `-u http://{servers[0].endpoint.grpc.rpartition(':')[0]}:8000`.",
+            "This gateway does not serve Triton's API (/v2), because it knows only the server's "
+            "gRPC address. Ask the operator to pass the server's HTTP address to `tllm gateway`, "
+            f"for example `-u http://{servers[0].endpoint.grpc.rpartition(':')[0]}:8000`.",
         )
     return addresses
 
@@ -205,8 +209,8 @@ def check_body(body: bytes, binary_header: str | None) -> None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):
             raise ApiError(
                 400,
-                f"The {_BINARY_HEADER} header must be a length in bytes that is not greater "
-                "than the length of the request body.",
+                f"The {_BINARY_HEADER} header is invalid. Set it to the length of the JSON part "
+                "of the request body in bytes.",
             )
         body = body[: int(binary_header)]
     try:

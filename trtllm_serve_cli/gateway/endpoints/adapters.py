@@ -81,9 +81,9 @@ async def unload_adapter(request: Request) -> Response:
     if not registry.remove_runtime_adapter(body.lora_name):
         raise ApiError(
             404,
-            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because it is not one of the "
-            "adapters that clients have loaded with /v1/load_lora_adapter. Send the name of one "
-            "of these adapters.",
+            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because no client has "
+            "loaded it with /v1/load_lora_adapter. Send the name of an adapter that was loaded "
+            "this way.",
             param="lora_name",
             code="model_not_found",
         )
@@ -104,8 +104,8 @@ def find_adapter_folder(root: Path, path: str) -> Path:
         folder = (root / path).resolve()
     if folder is None or folder == root or not folder.is_relative_to(root) or not folder.is_dir():
         raise invalid(
-            "lora_path is not a folder below the folder that the operator selected with "
-            "--runtime-lora-dir. Send the path of an adapter relative to this folder.",
+            "lora_path is not a subfolder of the folder that --runtime-lora-dir specifies. Send "
+            "the adapter's path relative to that folder.",
             "lora_path",
         )
     return folder
@@ -153,7 +153,7 @@ def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
         if len(names) > 1:
             raise invalid(
                 f"The server has several models: {', '.join(names)}. Set model to the name of the "
-                "model that the adapter changes.",
+                "adapter's base model.",
                 "model",
             )
         name = names[0]
@@ -170,7 +170,7 @@ def _check_adapters_supported(base: LoadedModel) -> None:
     why = find_obstacle(base, "lora_name")
     if why is None and base.backend.reads_server_files:
         return
-    why = why or "the gateway is not connected to an engine worker on its machine"
+    why = why or "the gateway is not connected to an engine worker on the same machine"
     raise invalid(
         f"The model '{base.name}' cannot load adapters at run time, because {why}.",
         "model",

@@ -69,7 +69,10 @@ async def create_chat_completion(request: Request) -> Response:
 def _check_and_plan(model: LoadedModel, body: ChatBody) -> ChatPlan:
     check_messages(body.messages)
     if body.parallel_tool_calls is not None and not body.tools:
-        raise invalid("parallel_tool_calls requires tools. Send tools.", "parallel_tool_calls")
+        raise invalid(
+            "parallel_tool_calls requires tools. Send tools, or omit parallel_tool_calls.",
+            "parallel_tool_calls",
+        )
     return plan_chat(model, body)
 
 
@@ -113,8 +116,8 @@ def require_template(model: LoadedModel) -> ChatTemplate:
     """Return the model's chat template. Raise `ApiError` (400) if the model has no template."""
     if model.template is None:
         raise invalid(
-            f"The model '{model.name}' has no chat template. Use /v1/completions, or start the "
-            "gateway with --chat-template FILE.",
+            f"The model '{model.name}' has no chat template. Use /v1/completions, or ask the "
+            "operator to start the gateway with --chat-template FILE.",
             "messages",
         )
     return model.template

@@ -76,8 +76,8 @@ def check_sequences(body: CompletionBody) -> None:
     """Raise `ApiError` (400) if the request generates more than `MAX_SEQUENCES` sequences."""
     if body.num_sequences > MAX_SEQUENCES:
         raise invalid(
-            f"The request generates {body.num_sequences} sequences: prompts times n or best_of. "
-            f"Request at most {MAX_SEQUENCES} sequences.",
+            f"The request generates {body.num_sequences} sequences (the number of prompts times n "
+            f"or best_of). Request at most {MAX_SEQUENCES} sequences.",
             "prompt",
         )
 
@@ -86,13 +86,19 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
     """Plan a completion. Raise `ApiError` (400) if the request is not valid."""
     best_of = body.num_generated
     if best_of < body.num_choices:
-        raise invalid(f"best_of is {best_of}, but it must be at least n.", "best_of")
+        raise invalid(
+            f"best_of is {best_of}, but it must not be less than n. Increase best_of, or omit it.",
+            "best_of",
+        )
     if best_of > body.num_choices and body.stream:
-        raise invalid("best_of above n cannot be streamed. Omit stream or best_of.", "best_of")
+        raise invalid(
+            "A request with best_of above n cannot be streamed. Omit stream or best_of.", "best_of"
+        )
     scores_prompts = bool(body.echo) and body.logprobs is not None
     if scores_prompts and body.stream and body.num_choices > 1:
         raise invalid(
-            "echo with logprobs and n above 1 cannot be streamed. Omit stream or n.", "stream"
+            "A request with echo, logprobs and n above 1 cannot be streamed. Omit stream or n.",
+            "stream",
         )
     discards_output = body.max_tokens == 0
     if discards_output and not body.echo:
@@ -107,9 +113,11 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         sampled = _without_sampling(body)
     prompts = body.prompts
     if not prompts:
-        raise invalid("prompt is empty. Send a text or token ids.", "prompt")
+        raise invalid("prompt is empty. Send text or token ids.", "prompt")
     if isinstance(body.prompt, list) and len({type(each) for each in body.prompt}) > 1:
-        raise invalid("prompt has values of different types. Send texts or token ids.", "prompt")
+        raise invalid(
+            "prompt mixes values of different types. Send only text or only token ids.", "prompt"
+        )
     ids = [_encode_prompt(model, prompt, body) for prompt in prompts]
     generations = [
         plan_generation(
@@ -172,11 +180,13 @@ def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: Completion
         return ids or [model.tokenizer.end_id]
     vocab_size = model.info.vocab_size
     if not prompt:
-        raise invalid("prompt contains an empty list of token ids.", "prompt")
+        raise invalid(
+            "prompt contains an empty list of token ids. Send at least one token id.", "prompt"
+        )
     if vocab_size is not None and max(prompt) >= vocab_size:
         raise invalid(
             f"prompt contains the token id {max(prompt)}, but the vocabulary has {vocab_size} "
-            "tokens.",
+            f"tokens. Send ids from 0 to {vocab_size - 1}.",
             "prompt",
         )
     return prompt

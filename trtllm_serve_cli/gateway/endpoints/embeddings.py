@@ -67,9 +67,11 @@ def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings
         )
     inputs = body.inputs
     if not inputs or not all(inputs):
-        raise invalid("input is empty or has an empty item. Send texts or token ids.", "input")
+        raise invalid("input or one of its items is empty. Send text or token ids.", "input")
     if isinstance(body.input, list) and len({type(each) for each in body.input}) > 1:
-        raise invalid("input has values of different types. Send texts or token ids.", "input")
+        raise invalid(
+            "input mixes values of different types. Send only text or only token ids.", "input"
+        )
     if len(inputs) > MAX_INPUTS:
         raise invalid(
             f"input has {len(inputs)} items. Send at most {MAX_INPUTS} items per request.", "input"
@@ -93,7 +95,9 @@ def encode_inputs(model: LoadedModel, body: EmbeddingsBody, prefix: str) -> list
     limit = None if cut is None else longest if cut == -1 else min(cut, longest)
     if limit == 0:
         raise invalid(
-            "truncate_prompt_tokens is 0. Keep at least 1 token.", "truncate_prompt_tokens"
+            "truncate_prompt_tokens is 0. Set it to at least 1, or to -1 for the maximum input "
+            "length.",
+            "truncate_prompt_tokens",
         )
     encoded = []
     for each in body.inputs:
@@ -113,7 +117,10 @@ def _find_prompt(settings: EmbeddingSettings, body: EmbeddingsBody) -> str:
     if not body.prompt_name:
         return ""
     if not all(isinstance(each, str) for each in body.inputs):
-        raise invalid("prompt_name requires texts. Send texts, or omit prompt_name.", "prompt_name")
+        raise invalid(
+            "prompt_name requires text input. Send text instead of token ids, or omit prompt_name.",
+            "prompt_name",
+        )
     try:
         return settings.find_prompt(body.prompt_name)
     except InvalidRequest as error:
@@ -133,7 +140,8 @@ def _encode(model: LoadedModel, each: str | list[int], prefix: str, limit: int |
     vocab_size = model.info.vocab_size
     if vocab_size is not None and max(each) >= vocab_size:
         raise invalid(
-            f"input contains the token id {max(each)}, but the vocabulary has {vocab_size} tokens.",
+            f"input contains the token id {max(each)}, but the vocabulary has {vocab_size} "
+            f"tokens. Send ids from 0 to {vocab_size - 1}.",
             "input",
         )
     return each if limit is None else each[:limit]

@@ -97,7 +97,9 @@ def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str
     list.
     """
     if query.after_id is not None and query.before_id is not None:
-        raise invalid("after_id and before_id cannot be combined. Send one of them.", "after_id")
+        raise invalid(
+            "after_id and before_id cannot be combined. Send only one of them.", "after_id"
+        )
     listed = list(models) if not query.lifecycle or "active" in query.lifecycle else []
     if query.before_id is not None:
         listed = listed[: _find(listed, query.before_id, "before_id")]
@@ -118,7 +120,10 @@ def _find(models: Sequence[LoadedModel], name: str, param: str) -> int:
     for index, model in enumerate(models):
         if model.name == name:
             return index
-    raise invalid(f"{param} is {name!r}, which is not a model. Send the id of a model.", param)
+    raise invalid(
+        f"{param} is {name!r}, which is not the id of a model. Send the id of a listed model.",
+        param,
+    )
 
 
 def _read_query(request: Request) -> ModelsQuery:

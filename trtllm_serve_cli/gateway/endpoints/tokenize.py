@@ -54,7 +54,10 @@ async def tokenize(request: Request) -> Response:
 
 def _tokenize(model: LoadedModel, body: TokenizeBody) -> dict[str, Any]:
     if (body.prompt is None) == (body.messages is None):
-        raise invalid("Send either prompt or messages.", "prompt")
+        raise invalid(
+            "The request must contain either prompt or messages. Send exactly one of them.",
+            "prompt",
+        )
     prompt = body.prompt
     if prompt is None:
         if model.template is None:
@@ -103,7 +106,7 @@ def _detokenize(model: LoadedModel, body: DetokenizeBody) -> str:
     if body.tokens and max(body.tokens) >= vocab_size:
         raise invalid(
             f"tokens contains the token id {max(body.tokens)}, but the vocabulary has "
-            f"{vocab_size} tokens.",
+            f"{vocab_size} tokens. Send ids from 0 to {vocab_size - 1}.",
             "tokens",
         )
     return model.tokenizer.decode(body.tokens, skip_special_tokens=False)

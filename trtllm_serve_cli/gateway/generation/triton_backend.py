@@ -62,7 +62,7 @@ _SCALARS: Mapping[str, tuple[str, str]] = {
 # Maps fields without a Triton input to their descriptions in the error message.
 _WITHOUT_INPUT = {
     "min_p": "Requests with min_p",
-    "num_top_log_probs": "Alternatives (top_logprobs, or logprobs above 0)",
+    "num_top_log_probs": "Log probabilities of alternatives (top_logprobs, or logprobs above 0)",
     "return_prompt_log_probs": "Log probabilities of the prompt (echo with logprobs)",
     "lora_name": "Adapters",
 }
@@ -244,7 +244,8 @@ def plan_message(
     for field, what in _WITHOUT_INPUT.items():
         if fields.get(field):
             raise invalid(
-                f"{what} require an engine worker on the gateway's machine.",
+                f"{what} require an engine worker on the gateway's machine. Omit them, or ask the "
+                "operator to run the gateway on the server's machine.",
                 "model" if field == "lora_name" else None,
                 "unsupported_parameter",
             )

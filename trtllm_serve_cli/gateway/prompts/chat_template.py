@@ -42,7 +42,7 @@ class ChatTemplate:
         if tool_parser is not None and tool_parser not in FORMATS:
             raise BadInput(
                 f"The tool parser {tool_parser!r} does not exist.",
-                next_step=f"use one of {', '.join(sorted(FORMATS))}",
+                next_step=f"choose one of {', '.join(sorted(FORMATS))}",
             )
         source = override or info.chat_template
         if source is None:

@@ -27,16 +27,16 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
 def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
     """Return a field of the message and the problem with it, or None if there is no problem."""
     if message.content == []:
-        return "content", "is empty. Send a text, or at least one part."
+        return "content", "is empty. Send text, or at least one part."
     if message.role == "tool" and not message.tool_call_id:
         return "tool_call_id", "is missing. Send the id of the tool call."
     if message.content is not None or message.role == "function":
         return None
     if message.role != "assistant":
-        return "content", "is missing. Send a text."
+        return "content", "is missing. Send text."
     if message.tool_calls or message.refusal or message.reasoning_content:
         return None
-    return "content", "is missing. Send a text or tool_calls."
+    return "content", "is missing. Send text or tool_calls."
 
 
 def convert_message(message: ChatMessage) -> dict[str, Any]:
@@ -64,12 +64,12 @@ def _read_part(part: ContentPart) -> str:
         text = part.text if part.type == "text" else part.refusal
         if text is None:
             raise invalid(
-                f"Content of the type '{part.type}' has no {part.type}. Send {part.type}.",
+                f"Content of type '{part.type}' has no {part.type}. Set {part.type}.",
                 "messages",
             )
         return text
     raise invalid(
-        f"Content of the type '{part.type}' is not supported. Send parts of the type text.",
+        f"Content of type '{part.type}' is not supported. Send parts of type text.",
         "messages",
         "unsupported_parameter",
     )

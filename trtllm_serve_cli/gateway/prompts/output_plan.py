@@ -74,7 +74,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
     if chosen is None:
         raise invalid(
             "The gateway cannot parse the tool calls of this model. Set tool_choice to none or "
-            "required, or start the gateway with --tool-parser.",
+            "required, or ask the operator to start the gateway with --tool-parser.",
             "tool_choice",
             "unsupported_parameter",
         )
@@ -108,12 +108,14 @@ def _check_tools(body: ChatBody, functions: list[FunctionDefinition]) -> None:
     choice = body.tool_choice
     if not functions:
         if choice not in (None, "none"):
-            raise invalid("tool_choice requires tools. Send tools.", "tool_choice")
+            raise invalid(
+                "tool_choice requires tools. Send tools, or omit tool_choice.", "tool_choice"
+            )
         return
     names = Counter(each.name for each in functions)
     if repeated := [name for name, count in names.items() if count > 1]:
         raise invalid(
-            f"tools contains several functions with the name '{repeated[0]}'. Use unique names.",
+            f"tools contains several functions named '{repeated[0]}'. Use unique names.",
             "tools",
         )
     for name in _list_chosen(choice):

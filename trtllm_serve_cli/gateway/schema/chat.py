@@ -110,7 +110,10 @@ class ChatBody(SamplingBody, kw_only=True):
     continue_final_message: bool = False
     chat_template: Annotated[
         str | None,
-        rejected("the operator selects the template", "Start the gateway with --chat-template."),
+        rejected(
+            "the operator selects the template",
+            "Ask the operator to start the gateway with --chat-template.",
+        ),
     ] = None
     echo: Annotated[bool | None, rejected("responses contain only the new message")] = False
     add_special_tokens: Annotated[
@@ -153,5 +156,5 @@ class ChatBody(SamplingBody, kw_only=True):
     moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None
     web_search_options: Annotated[
         dict[str, Any] | None,
-        rejected("the gateway does not run tools", "Send tools of the type function."),
+        rejected("the gateway does not run tools", "Send tools of type function."),
     ] = None

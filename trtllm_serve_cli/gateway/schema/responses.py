@@ -50,9 +50,7 @@ class InputItem(msgspec.Struct, kw_only=True):
 class FunctionTool(msgspec.Struct, kw_only=True):
     """A tool that the model may call. Only the type `function` is supported."""
 
-    type: Annotated[
-        str, rejected("the gateway does not run tools", "Send tools of the type function.")
-    ]
+    type: Annotated[str, rejected("the gateway does not run tools", "Send tools of type function.")]
     name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,128}\\Z")] | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -63,7 +61,7 @@ class SelectedTool(msgspec.Struct, kw_only=True):
     """A reference to one of the request's tools."""
 
     type: Annotated[
-        str, rejected("the gateway does not run tools", "Select tools of the type function.")
+        str, rejected("the gateway does not run tools", "Select tools of type function.")
     ]
     name: str | None = None
 

@@ -126,7 +126,7 @@ class Metrics:
         )
         self._rejected = Counter(
             "tllm_gateway_rejected_requests",
-            "Requests rejected because of a limit, or because of a missing or invalid API key.",
+            "Requests rejected because of a limit, or because the API key was missing or invalid.",
             ("reason", "key"),
             registry=self._registry,
         )

@@ -152,13 +152,16 @@ def _convert_texts(blocks: Sequence[anthropic.ResultPart]) -> list[ContentPart]:
 def _convert_tool(tool: anthropic.Tool) -> Tool:
     if tool.type not in (None, "custom"):
         raise invalid(
-            f"The tool '{tool.name}' has the type '{tool.type}'. The gateway does not run tools: "
-            "send tools of the type custom.",
+            f"The tool '{tool.name}' has the type '{tool.type}', but the gateway does not run "
+            "tools. Send tools of type custom.",
             "tools",
             "unsupported_parameter",
         )
     if tool.input_schema is None:
-        raise invalid(f"The tool '{tool.name}' has no input_schema. Send a JSON schema.", "tools")
+        raise invalid(
+            f"The tool '{tool.name}' has no input_schema. Set input_schema to a JSON schema.",
+            "tools",
+        )
     function = FunctionDefinition(
         name=tool.name,
         description=tool.description,
@@ -172,14 +175,17 @@ def _convert_choice(choice: anthropic.ToolChoice) -> Any:
     if choice.type != "tool":
         return _TOOL_CHOICES[choice.type]
     if choice.name is None:
-        raise invalid("tool_choice of the type tool requires a name. Send name.", "tool_choice")
+        raise invalid(
+            "tool_choice of type tool requires a name. Set name to the name of a tool.",
+            "tool_choice",
+        )
     return NamedTool(function=NamedFunction(name=choice.name))
 
 
 def _unsupported(block: Any) -> ApiError:
     kind = type(block).__struct_config__.tag
     return invalid(
-        f"A block of the type '{kind}' is not supported in this message. Send text.",
+        f"A block of type '{kind}' is not supported in this message. Send text.",
         "messages",
         "unsupported_parameter",
     )

@@ -111,13 +111,13 @@ def _add_item(messages: list[ChatMessage], item: InputItem, path: str) -> None:
             raise _unsupported(
                 "input",
                 f"{path} refers to a stored item, but the gateway does not store responses. Send "
-                "the item itself.",
+                "the whole item.",
             )
         case _:
             raise _unsupported(
                 "input",
-                f"{path} has the type '{item.type}', which is not supported. Send items of the "
-                "types message, function_call, function_call_output and reasoning.",
+                f"{path} has the type '{item.type}', which is not supported. Send items of type "
+                "message, function_call, function_call_output or reasoning.",
             )
 
 
@@ -152,8 +152,8 @@ def _convert_part(part: Part, path: str) -> ContentPart:
         return ContentPart(type="text", text=_require(part.text, path, "text"))
     raise _unsupported(
         "input",
-        f"{path} has content of the type '{part.type}', which is not supported. Send content of "
-        "the type input_text.",
+        f"{path} has content of type '{part.type}', which is not supported. Send content of type "
+        "input_text.",
     )
 
 
@@ -177,7 +177,7 @@ def _convert_tools(body: ResponsesBody) -> tuple[list[Tool], Any]:
         return [each for each in tools if each.function.name in names], choice.mode
     raise _unsupported(
         "tool_choice",
-        f"tool_choice of the type '{choice.type}' is not supported. Use the type function or "
+        f"tool_choice of type '{choice.type}' is not supported. Use the type function or "
         "allowed_tools.",
     )
 
@@ -186,11 +186,11 @@ def _convert_tool(tool: FunctionTool) -> Tool:
     if tool.type != "function":
         raise _unsupported(
             "tools",
-            f"A tool of the type '{tool.type}' is not supported. The gateway does not run tools: "
-            "send tools of the type function.",
+            f"A tool of type '{tool.type}' is not supported, because the gateway does not run "
+            "tools. Send tools of type function.",
         )
     if not tool.name:
-        raise invalid("A tool has no name. Send name.", "tools")
+        raise invalid("A tool has no name. Set name for each tool.", "tools")
     function = FunctionDefinition(
         name=tool.name,
         description=tool.description,
@@ -204,9 +204,13 @@ def _convert_format(text_format: TextFormat) -> ResponseFormat:
     if text_format.type != "json_schema":
         return ResponseFormat(type=text_format.type)
     if text_format.schema is None:
-        raise invalid("text.format.schema is required for the type json_schema.", "text.format")
+        raise invalid(
+            "text.format.schema is required if the type is json_schema. Set schema.", "text.format"
+        )
     if text_format.name is None:
-        raise invalid("text.format.name is required for the type json_schema.", "text.format")
+        raise invalid(
+            "text.format.name is required if the type is json_schema. Set name.", "text.format"
+        )
     schema = JsonSchema(name=text_format.name, schema=text_format.schema, strict=text_format.strict)
     return ResponseFormat(type="json_schema", json_schema=schema)
 
@@ -215,17 +219,19 @@ def _require_tool_name(tool: ToolChoice | SelectedTool) -> str:
     if tool.type != "function":
         raise _unsupported(
             "tool_choice",
-            f"tool_choice selects a tool of the type '{tool.type}', but the gateway does not run "
-            "tools. Select tools of the type function.",
+            f"tool_choice selects a tool of type '{tool.type}', but the gateway does not run "
+            "tools. Select tools of type function.",
         )
     if tool.name is None:
-        raise invalid("tool_choice must select functions by name. Send name.", "tool_choice")
+        raise invalid(
+            "tool_choice must select functions by name. Set name for each function.", "tool_choice"
+        )
     return tool.name
 
 
 def _require(value: Any, path: str, name: str) -> Any:
     if value is None:
-        raise invalid(f"{path} has no {name}. Send {name}.", "input")
+        raise invalid(f"{path} has no {name}. Set {name}.", "input")
     return value
 
 

@@ -100,8 +100,8 @@ def plan_kubernetes(
             f"{model.name} needs a custom image to run on {options.nodes} nodes.",
             why="the leader pod starts ranks in the other pods with kubectl, which NVIDIA's images "
             "do not contain",
-            next_step="build an image that adds kubectl to NVIDIA's image (run `tllm deploy k8s` "
-            "without --nodes to print its name), and pass the new image with --image",
+            next_step="run `tllm deploy k8s` without --nodes to print the name of NVIDIA's "
+            "image, build an image that adds kubectl to it, and pass the new image with --image",
         )
     if gateway is not None:
         check_gateway(gateway)
@@ -128,9 +128,10 @@ def _check_namespace(namespace: str | None) -> None:
     if namespace is not None and not _LABEL.fullmatch(namespace):
         raise BadInput(
             f"{namespace!r} is not a valid namespace.",
-            why="a namespace has at most 63 characters, contains only lowercase letters, digits "
-            "and '-', and neither starts nor ends with '-'",
-            next_step="run `kubectl get namespaces` to list the namespaces",
+            why="a namespace consists of at most 63 lowercase letters, digits and '-', and "
+            "starts and ends with a letter or digit",
+            next_step="choose a valid name with --namespace; `kubectl get namespaces` lists the "
+            "existing namespaces",
         )
 
 
@@ -331,12 +332,12 @@ def _model_volumes(
     outside = [str(path) for path in model.folders if home not in path.parents]
     if outside:
         raise BadInput(
-            f"The claim {options.claim} does not contain all files of {model.name}.",
+            f"The claim {options.claim} does not contain all files that {model.name} needs.",
             why=(
-                f"the claim contains a copy of TLLM_HOME ({home}), which does not include "
-                f"{', '.join(outside)}"
+                f"the pods use the claim as a copy of TLLM_HOME ({home}), but these files are "
+                f"outside TLLM_HOME: {', '.join(outside)}"
             ),
-            next_step="omit --claim if the nodes have the model's files at the same paths, or "
+            next_step="omit --claim if every node has the model's files at the same paths, or "
             "import the model again without --engine-dir and --repo",
         )
     claim = {"claimName": options.claim, "readOnly": True}

@@ -52,15 +52,15 @@ def check_gateway(gateway: PodGateway) -> None:
     if port in PORTS.values():
         raise BadInput(
             f"The OpenAI-compatible API cannot use port {port}.",
-            why=f"Triton uses the pod's ports {', '.join(map(str, PORTS.values()))}",
-            next_step="pass a different port with --openai-port",
+            why=f"Triton uses the ports {', '.join(map(str, PORTS.values()))} in the pod",
+            next_step="choose another port with --openai-port N",
         )
     if gateway.config.key_policy == "on" and gateway.keys_secret is None:
         raise BadInput(
             "The OpenAI-compatible API would reject all requests.",
             why="--openai-auth on requires API keys, but no Secret provides keys to the pods",
-            next_step="create a Secret from keys.json in TLLM_HOME, and pass its name with "
-            "--openai-keys-secret",
+            next_step="run `kubectl create secret generic tllm-keys --from-file=keys.json` in "
+            "TLLM_HOME, and add --openai-keys-secret tllm-keys",
         )
 
 

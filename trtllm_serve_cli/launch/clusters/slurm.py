@@ -154,7 +154,7 @@ def plan_slurm(
                 f"the engine has {model.num_ranks} ranks, and each of the {options.nodes} nodes "
                 "must run the same number of ranks"
             ),
-            next_step="omit --ntasks-per-node, or change --nodes",
+            next_step="omit --ntasks-per-node, or choose another number of nodes with --nodes",
         )
     in_slurm, in_shell = _file_prefixes(model, directory)
     prefix = '"tllm-$SLURM_JOB_ID-$SLURM_PROCID-"'
@@ -235,8 +235,8 @@ def _check_not_spawning(model: Deployable) -> None:
     if model.spawns:
         raise BadInput(
             f"{model.name} cannot run several instances under Slurm.",
-            why="several instances require MPI to spawn processes (TensorRT-LLM's orchestrator "
-            "mode), which srun does not support",
+            why="with several instances, TensorRT-LLM uses orchestrator mode and spawns "
+            "processes with MPI, which srun does not support",
             next_step=f"run `tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1`, "
             "then submit one job per instance",
         )

@@ -108,16 +108,17 @@ def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Command
         timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _QUERY_TIMEOUT_S
     answer = run_captured(command, timeout_s)
     if answer is None:
-        script = ", or omit --submit to only write the script" if command[0] == "sbatch" else ""
+        script = ", or omit --submit to print the script" if command[0] == "sbatch" else ""
         raise MissingPart(
             f"{command[0]} is not installed.",
             why="tllm submits and tracks jobs with Slurm's commands",
-            next_step=f"run tllm on a machine that can submit jobs{script}",
+            next_step="run the command on a machine that has Slurm's commands, for example a "
+            f"login node{script}",
         )
     if answer.code is None:
         raise LaunchFailed(
             f"{command[0]} did not respond within {timeout_s:g} s.",
-            next_step="run `sinfo` to check Slurm's controller",
+            next_step="run `sinfo` to check whether Slurm's controller responds",
         )
     return answer
 
@@ -184,8 +185,8 @@ def _submit(script: Path, model: Deployable, run: Runner) -> str:
         raise LaunchFailed(
             error.what,
             why="Slurm's controller may have accepted the job, but tllm did not receive its id",
-            next_step=f"run `squeue --name tllm-{model.name}` to find the job, and `scancel ID` to "
-            "cancel it",
+            next_step=f"run `squeue --name tllm-{model.name}` to find the job, and cancel it with "
+            "`scancel ID`",
         ) from error
     if answer.code:
         raise _Rejected(
@@ -261,9 +262,9 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
         return SlurmJob(job_id, state.strip(), "" if reason == "None" else reason.strip())
     if answer.code and "Invalid job id" not in answer.err:
         raise LaunchFailed(
-            "Slurm does not respond.",
+            "Slurm did not report the state of the job.",
             why=_output_of(answer),
-            next_step="run `sinfo` to check Slurm's controller",
+            next_step="run `sinfo` to check whether Slurm's controller responds",
         )
     accounting = run(
         ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}",
@@ -294,13 +295,14 @@ def _cancel(job: SlurmJob, run: Runner) -> None:
         raise LaunchFailed(
             f"Slurm did not cancel job {job.id}.",
             why=_output_of(answer),
-            next_step="run `sinfo` to check Slurm's controller, then run `tllm stop` again",
+            next_step="run `sinfo` to check whether Slurm's controller responds, then run `tllm "
+            "stop` again",
         )
     deadline_s = time.monotonic() + _CANCEL_TIMEOUT_S
     while not (now := _query_after_cancel(job, run)).is_over:
         if time.monotonic() > deadline_s:
             raise LaunchFailed(
-                f"Job {job.id} was cancelled but has not ended after {_CANCEL_TIMEOUT_S:g} s.",
+                f"Job {job.id} was cancelled, but it has not ended after {_CANCEL_TIMEOUT_S:g} s.",
                 why=now.describe(),
                 next_step="run `tllm status` to check the job, then run `tllm stop` again",
             )
@@ -314,7 +316,8 @@ def _query_after_cancel(job: SlurmJob, run: Runner) -> SlurmJob:
         raise LaunchFailed(
             f"Job {job.id} was cancelled, but Slurm does not report whether it has ended.",
             why=error.why or error.what,
-            next_step="run `sinfo` to check Slurm's controller, then run `tllm stop` again",
+            next_step="run `sinfo` to check whether Slurm's controller responds, then run `tllm "
+            "stop` again",
         ) from error
 
 
@@ -358,7 +361,9 @@ def _explain(job: SlurmJob, plan: LaunchPlan, record: WatchRecord) -> tuple[str,
     if job.state != _UNKNOWN:
         return (job.describe(), *lines)
     code = last_lines(plan.directory / EXIT_CODE_FILE, 1)
-    how = f"the job ended with exit code {code[0]}" if code else "the job recorded no exit code"
+    how = (
+        f"the job ended with exit code {code[0]}" if code else "the job did not record an exit code"
+    )
     return (f"Slurm has no record of job {job.id}, and {how}", *lines)
 
 

@@ -36,10 +36,10 @@ def plan_container(
     images = {check_image(model, image): model.name for model in models}
     if len(images) > 1:
         raise BadInput(
-            f"{' and '.join(images.values())} cannot be served from one container.",
-            why=f"their engines need different images: {' and '.join(images)}",
-            next_step="start one server for each model, or pass --image with an image that can "
-            "serve all models",
+            f"{' and '.join(images.values())} cannot be served in one container.",
+            why=f"the models' engines require different images: {' and '.join(images)}",
+            next_step="start a separate server for each model, or pass an image that can serve "
+            "all of them with --image IMAGE",
         )
     folders = outermost(folder for model in models for folder in model.folders)
     check_mounts(folders)

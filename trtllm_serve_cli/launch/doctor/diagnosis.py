@@ -41,7 +41,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         *(_port(port, holder) for port, holder in facts.ports.items()),
         *_home(facts.home),
         _at_least("disk", facts.disk_free, _MIN_DISK, f"for {facts.home}",
-                  "free some space, or set TLLM_HOME to a folder on another disk"),
+                  "free disk space, or set TLLM_HOME to a folder on another disk"),
         _at_least("memory", facts.memory_available, _MIN_MEMORY, "available",
                   "close other programs, or serve a smaller model"),
         _shared_memory(facts),
@@ -56,7 +56,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
                    "apt-get install openmpi-bin"),
         _scheduler("Slurm", facts.slurm,
                    "sinfo not found; required only for tllm deploy slurm --submit",
-                   "run sinfo to see the controller's error"),
+                   "sinfo"),
         _scheduler("Kubernetes", facts.kubernetes,
                    "kubectl not found; required only for tllm deploy k8s",
                    "kubectl config get-contexts"),
@@ -66,7 +66,10 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
 def _triton(facts: MachineFacts) -> Finding:
     if facts.triton is None:
         version = ".".join(map(str, facts.python))
-        detail = f"no tritonserver on PATH, in /opt/tritonserver or embedded (Python {version})"
+        detail = (
+            "tritonserver not found on PATH or in /opt/tritonserver, and not embedded for "
+            f"Python {version}"
+        )
         return Finding("Triton", "problem", detail, _EMBEDDED)
     if facts.triton_version is None:
         detail = f"{facts.triton.binary} does not start: {facts.triton_output}"
@@ -84,7 +87,7 @@ def _triton(facts: MachineFacts) -> Finding:
 def _stub(facts: MachineFacts) -> Finding:
     version = ".".join(map(str, facts.python))
     if facts.triton is None:
-        return Finding("Python stub", "note", "included in Triton")
+        return Finding("Python stub", "note", "part of the embedded Triton")
     if not facts.has_stub:
         return Finding(
             "Python stub",
@@ -116,7 +119,7 @@ def _numpy(facts: MachineFacts) -> Finding:
         return Finding("NumPy", "note", "the embedded Triton installs a compatible version")
     if facts.stub_python is None:
         return Finding("NumPy", "problem", "no python3 found for Triton's stub",
-                       "install tllm in a separate virtual environment")  # fmt: skip
+                       "install tllm in a virtual environment")  # fmt: skip
     fix = f"{shlex.quote(facts.stub_python)} -m pip install 'numpy<2'"
     if facts.numpy_version is None:
         return Finding("NumPy", "problem", f"not installed for {facts.stub_python}", fix)
@@ -143,7 +146,7 @@ def _gateway(facts: MachineFacts) -> Finding:
     """Report the packages that the gateway requires. `--no-openai` disables the gateway."""
     missing = [name for name, version in facts.gateway_versions.items() if version is None]
     if missing:
-        detail = f"not installed: {', '.join(missing)}; tllm start works only with --no-openai"
+        detail = f"not installed: {', '.join(missing)}; `tllm start` requires --no-openai"
         return Finding("gateway", "problem", detail, f"pip install {' '.join(missing)}")
     return Finding(
         "gateway",
@@ -192,20 +195,22 @@ def _open_files(limit: int) -> Finding:
         return Finding("open files", "ok", "no limit")
     if limit >= required:
         return Finding("open files", "ok", f"at most {limit}")
-    detail = f"at most {limit}; the gateway requires {required} to serve as many clients as it can"
-    fix = "raise the hard limit, for example with LimitNOFILE= of systemd or --ulimit of docker"
+    detail = f"at most {limit}; the gateway requires {required} for its maximum number of requests"
+    fix = (
+        "raise the hard limit, for example with LimitNOFILE= (systemd) or --ulimit nofile= (docker)"
+    )
     return Finding("open files", "note", detail, fix)
 
 
 def _gpu(facts: MachineFacts) -> Finding:
     if facts.gpu is None:
-        return Finding("GPU", "note", "not found; not required for the openvino engine kind")
+        return Finding("GPU", "note", "not found; engine kind openvino does not need a GPU")
     return Finding("GPU", "ok", facts.gpu)
 
 
 def _driver(facts: MachineFacts) -> Finding:
     if facts.driver is None:
-        return Finding("NVIDIA driver", "note", "not found; required only for a GPU")
+        return Finding("NVIDIA driver", "note", "not found; required only for NVIDIA GPUs")
     try:
         runs = newest_cuda(facts.driver)
     except ValueError:
@@ -250,7 +255,7 @@ def _model(model: ModelFacts, driver: str | None) -> list[Finding]:
         return []
     if runs is not None and runs >= model.cuda:
         return []
-    detail = f"its container has CUDA {model.cuda}, which driver {driver} does not support"
+    detail = f"the engine's container has CUDA {model.cuda}, which driver {driver} does not support"
     return [Finding(what, "note", detail, _newer_driver(model.cuda))]
 
 

@@ -116,7 +116,7 @@ def describe_missing_keys(config: GatewayConfig) -> str:
         )
     if not is_required and config.host not in ("127.0.0.1", "localhost", "::1"):
         return (
-            "The OpenAI-compatible API does not require an API key: anyone who can connect to "
+            "The OpenAI-compatible API does not require an API key, so anyone who can connect to "
             f"{join_address(config.host, config.port)} can use it. Next: tllm keys add NAME"
         )
     return ""
@@ -134,8 +134,8 @@ def read_chat_template(file: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
             f"The chat template {file} cannot be read.",
-            why=getattr(error, "strerror", None) or "it is not UTF-8 text",
-            next_step="pass the path of a Jinja template with --chat-template",
+            why=getattr(error, "strerror", None) or "the file is not UTF-8 text",
+            next_step="pass the path of a Jinja template with --chat-template FILE",
         ) from error
 
 
@@ -152,8 +152,8 @@ def _check_lora_dir(options: LaunchOptions) -> str | None:
     if (options.openai_processes or 1) > 1:
         raise BadInput(
             "--runtime-lora-dir requires the OpenAI-compatible API to run in a single process.",
-            why="with several processes, each would serve only the adapters that clients have "
-            "loaded into it",
+            why="each process would serve only the adapters that clients have loaded into that "
+            "process",
             next_step="omit --openai-processes, or set it to 1",
         )
     return str(folder.absolute())

@@ -311,8 +311,8 @@ def plan_launch(
     """
     if ":" in options.host:
         raise BadInput(
-            f"The server cannot listen on {options.host}.",
-            why="Triton's front ends expect different notations for IPv6 addresses",
+            f"The server cannot listen on the IPv6 address {options.host}.",
+            why="Triton's HTTP and gRPC servers expect different notations for IPv6 addresses",
             next_step="pass an IPv4 address, for example --host 127.0.0.1",
         )
     ports = (options.http_port, options.grpc_port, options.metrics_port)
@@ -320,6 +320,7 @@ def plan_launch(
     if len(set(every_port)) < len(every_port):
         raise BadInput(
             f"The ports {', '.join(map(str, every_port))} are not distinct.",
+            why="each service of the server needs its own port",
             next_step="set --http-port, --grpc-port, --metrics-port and --openai-port to different "
             "ports",
         )
@@ -412,8 +413,8 @@ def _choose_loaded(
     if options.model_control_mode != "explicit":
         raise BadInput(
             f"The server cannot load only {names}.",
-            why=f"in model control mode {options.model_control_mode!r}, the server loads all its "
-            "models",
+            why=f"in model control mode {options.model_control_mode!r}, the server loads all of "
+            "its models",
             next_step="add --model-control-mode explicit, and load the other models later "
             "with `tllm load NAME`",
         )
@@ -421,7 +422,7 @@ def _choose_loaded(
     for name in options.load_model:
         if name not in known:
             raise BadInput(
-                f"The server does not have a model named {name!r} to load.",
+                f"The server has no model {name!r}.",
                 why=f"the server's models are {', '.join(known)}",
                 next_step=f"add the model to the server with -m {name}",
             )

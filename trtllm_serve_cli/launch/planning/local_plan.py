@@ -180,9 +180,9 @@ def _check_gpus(ids: str | None) -> None:
         if not count or (gpu.isdecimal() and int(gpu) >= count):
             raise MissingPart(
                 f"This machine does not have GPU {gpu}.",
-                why=f"it has {count} NVIDIA GPU{'s' * (count != 1)}"
+                why=f"the machine has {count} NVIDIA GPU{'s' * (count != 1)}"
                 if count
-                else "it does not have an NVIDIA GPU",
+                else "the machine does not have an NVIDIA GPU",
                 next_step="run `nvidia-smi -L` to list the GPUs, or omit --gpus",
             )
 

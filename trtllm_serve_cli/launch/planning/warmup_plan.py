@@ -58,8 +58,8 @@ class WarmupRequest:
         kind = "chat completion" if self.is_chat else "text request"
         count = f"{self.num_streams} {kind}s" if self.num_streams > 1 else f"1 {kind}"
         return (
-            f"{self.name}: {count} to {self.model} with {self.num_words} words, "
-            f"at most {self.max_tokens} tokens of response"
+            f"{self.name}: {count} to {self.model}, {self.num_words} words per prompt, at most "
+            f"{self.max_tokens} tokens per response"
         )
 
 

@@ -39,14 +39,15 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
         raise BadInput(
             f"The server has no model {name!r}.",
             why=f"the server's models are {', '.join(server.plan.every_model)}",
-            next_step="run `tllm list` to see all models, or start a server for several models "
-            "with `tllm start -m A -m B`",
+            next_step="run `tllm list` to list the imported models, or serve several models with "
+            "`tllm start -m A -m B`",
         )
     if server.plan.model_control_mode != "explicit":
         models, stop = " -m ".join(server.models), f"tllm stop -m {server.models[0]}"
         raise BadInput(
             f"The server cannot load or unload {name}.",
-            why=f"the server's model control mode is {server.plan.model_control_mode!r}",
+            why="models can be loaded and unloaded only in model control mode explicit, but the "
+            f"server's mode is {server.plan.model_control_mode!r}",
             next_step="restart the server with "
             f"`{stop} && tllm start -m {models} --model-control-mode explicit`",
         )
@@ -90,7 +91,7 @@ def load_models(
                 raise RequestFailed(
                     f"{part} could not be loaded.",
                     why=error.why,
-                    next_step=f"run `tllm logs --source {part}` to see the model's log",
+                    next_step=f"run `tllm logs --source {part}` to read the model's log",
                 ) from error
 
 
@@ -127,8 +128,9 @@ def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
     for in_flight in watch_in_flight(_endpoints(plan), engines):
         if in_flight != {} and time.monotonic() > deadline_s:
             raise TimedOut(
-                f"{name} still has requests after {timeout_s:g} s and stays loaded.",
-                why=f"requests are in flight: {format_in_flight(in_flight)}",
+                f"{name} was not unloaded, because requests were still in flight after "
+                f"{timeout_s:g} s.",
+                why=f"requests in flight: {format_in_flight(in_flight)}",
                 next_step=f"run `tllm unload {name} --timeout {2 * timeout_s:g}` to wait longer",
             )
         time.sleep(_POLL_S)

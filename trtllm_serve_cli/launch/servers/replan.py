@@ -18,9 +18,10 @@ def replan(home: Home, server: RunningServer) -> LaunchPlan:
     if server.job is not None:
         raise BadInput(
             f"{server.location} cannot be restarted.",
-            why="tllm can restart only servers on this machine",
-            next_step=f"run `tllm stop -m {server.models[0]}`, then run `{server.restart_command}` "
-            f"with the options in the job's script, {server.plan.argv[-1]}",
+            why="`tllm restart` does not support Slurm jobs",
+            next_step=f"run `tllm stop -m {server.models[0]}`, then run "
+            f"`{server.restart_command}` with the options from the job's script, "
+            f"{server.plan.argv[-1]}",
         )
     request = server.plan.request or LaunchRequest(server.models, (), {})
     return plan_for_this_machine(

@@ -111,7 +111,9 @@ class RunningServer:
         If the server died, they include the causes from its log.
         """
         if self.state.is_elsewhere:
-            return (f"only {self.state.host}, which started the server, can determine its state",)
+            return (
+                f"only {self.state.host}, where the server was started, can determine its state",
+            )
         if self._has_stopped_supervisor:
             pid = self.state.supervisor_pid
             return (
@@ -133,8 +135,9 @@ def read_server(directory: Path) -> RunningServer:
     state, plan = read_state(directory), read_plan(directory)
     if state is None or plan is None:
         raise NoServer(
-            f"{directory} does not contain the state of a server.",
-            next_step="run `tllm start` to start a server",
+            f"{directory} does not contain a server.",
+            why="the folder contains neither a server's state nor a Slurm job",
+            next_step="run `tllm status` to list the servers",
         )
     return RunningServer(directory, plan, state)
 
@@ -216,7 +219,7 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
         raise NoServer(
             f"The server for {', '.join(died.models)} is no longer running.",
             why="; ".join(died.why) or "no reason was recorded",
-            next_step=f"check the log, {died.plan.log}, then run `{died.restart_command}`",
+            next_step=f"read the log ({died.plan.log}), then run `{died.restart_command}`",
         )
     if address is not None:
         raise NoServer(
@@ -241,6 +244,8 @@ def suggest_start(home: Home, model: str | None) -> str:
     """
     names = list_names(home)
     if model is None:
+        if len(names) > 1:
+            return f"run `tllm start -m {names[0]}`, or list the other models with `tllm list`"
         return "run `tllm start`" if names else "run `tllm import -m demo`"
     if model in names:
         return f"run `tllm start -m {model}`"
@@ -269,7 +274,7 @@ def find_by_triton_model(home: Home, name: str, address: str | None = None) -> R
 def _how_to_check(server: RunningServer) -> str:
     """Return the next step to determine whether a server with an unknown state is running."""
     if server.job is not None:
-        return "run `sinfo` to check Slurm's controller, then run `tllm status`"
+        return "run `sinfo` to check whether Slurm's controller responds, then run `tllm status`"
     gone = f"rm -r {shlex.quote(str(server.directory))}"
     return f"run `tllm status` on {server.state.host}, or `{gone}` if that machine no longer exists"
 
@@ -321,6 +326,7 @@ def _ambiguous(servers: list[RunningServer]) -> NoServer:
         what = "have ended" if all(server.is_over for server in servers) else "may be running"
     return NoServer(
         f"{len(servers)} servers {what}.",
-        why=f"they serve {_describe_servers(servers)}",
+        why="the command applies to only one server, and these servers match: "
+        f"{_describe_servers(servers)}",
         next_step="select a server with -m NAME or -u HOST:PORT",
     )

@@ -173,7 +173,7 @@ def _check_not_supervised(plan: LaunchPlan) -> None:
     state = read_state(plan.directory)
     if state is not None and state.is_elsewhere:
         raise LaunchFailed(
-            f"A server for HTTP port {plan.ports['HTTP']} may be running on {state.host}.",
+            f"A server with HTTP port {plan.ports['HTTP']} may be running on {state.host}.",
             why=f"both servers would use the folder {plan.directory}, which the machines share",
             next_step=f"run `tllm stop` on {state.host}, choose another port with --http-port N, "
             f"or run `rm -r {shlex.quote(str(plan.directory))}` if {state.host} no longer exists",
@@ -187,9 +187,10 @@ def _check_not_supervised(plan: LaunchPlan) -> None:
 
 def _already_exists(plan: LaunchPlan, why: str) -> LaunchFailed:
     return LaunchFailed(
-        f"A server for HTTP port {plan.ports['HTTP']} already exists.",
+        f"A server with HTTP port {plan.ports['HTTP']} already exists.",
         why=why,
-        next_step="run `tllm stop`, or choose another port with --http-port N",
+        next_step=f"run `tllm stop -u {plan.endpoint.http}`, or choose another port with "
+        "--http-port N",
     )
 
 
@@ -260,7 +261,7 @@ def _supervisor_exited(plan: LaunchPlan, when: str, default: str = "") -> Launch
     return LaunchFailed(
         f"The server's supervisor exited {when}.",
         why=why or default,
-        next_step="run the command again, and report a bug if the command fails again",
+        next_step="run the same command again, and report a bug if it fails again",
     )
 
 
@@ -270,7 +271,7 @@ def _suggest_checks(plan: LaunchPlan, state: ServerState, why: Sequence[str]) ->
     `why` contains the causes of the failure.
     """
     if is_option_rejected(last_lines(plan.log, 400)):
-        return "fix the options after --; Triton's documentation lists its options"
+        return "correct the options after --, which must be options of tritonserver"
     if not any(line.startswith(f"{model}: ") for line in why for model in plan.loading):
         return _suggest_checks_of_machine(plan, state)
     served = list(zip(plan.repositories, plan.models, strict=False))
@@ -289,10 +290,10 @@ def _suggest_checks_of_machine(plan: LaunchPlan, state: ServerState) -> str:
     # Triton did not exit, so the time limit was reached, the gateway ended, or Triton could not be
     # started.
     if any(line.startswith("the server was not ready after") for line in state.why):
-        return f"allow more time, for example --timeout {2 * plan.timeout_s:g}"
+        return f"allow more time, for example with --timeout {2 * plan.timeout_s:g}"
     if any(line.startswith("the OpenAI-compatible gateway ") for line in state.why):
         log = plan.gateway_log
-        return f"read the gateway's log, {log}, or start without the gateway: --no-openai"
+        return f"read the gateway's log ({log}), or add --no-openai to start without the gateway"
     return "check this machine with `tllm doctor`"
 
 

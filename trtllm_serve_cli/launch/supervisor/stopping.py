@@ -93,11 +93,11 @@ def stop_server(
     if server.job is not None:
         if timeout_s and not server.is_over:
             raise BadInput(
-                f"{server.location} cannot wait for requests in flight.",
-                why="Slurm ends all processes of a job, including the models' processes, at the "
-                "same time",
-                next_step=f"run `tllm stop -m {server.models[0]}` without --timeout, which cancels "
-                "the requests",
+                f"{server.location} cannot be stopped gracefully.",
+                why="Slurm ends all processes of a job at the same time, so requests in flight "
+                "cannot complete",
+                next_step=f"run `tllm stop -m {server.models[0]}` without --timeout to cancel "
+                "the job and its requests",
             )
         cancel_job(server.directory, server.job)
         return ()

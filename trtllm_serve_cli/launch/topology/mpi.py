@@ -56,7 +56,7 @@ def check_models(models: Iterable[ImportedModel]) -> None:
     for model in models:
         if why := find_kind(model.engine_kind).deployment.refuses_mpirun:
             raise BadInput(
-                f"{model.name} cannot be started by mpirun.",
+                f"{model.name} cannot be started with mpirun.",
                 why=why,
                 next_step=f"run `tllm start -m {model.name} --mode local`",
             )

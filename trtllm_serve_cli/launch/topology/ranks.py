@@ -76,8 +76,8 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
     if options.hostfile is not None:
         raise BadInput(
             "--hostfile cannot be used with spawned processes.",
-            why="an orchestrator spawns its engines' ranks only on this machine",
-            next_step="add --disable-spawn-processes, and set each model's participant_ids",
+            why="the orchestrator spawns the engines' ranks only on this machine",
+            next_step="add --disable-spawn-processes, and set participant_ids for each model",
         )
     return Ranks(
         _check_world_size(options, 1, "an orchestrator that spawns its ranks needs"),
@@ -103,7 +103,7 @@ def _plan_alone(engines: Sequence[EngineInstances], options: LaunchOptions) -> R
     }
     if used := [name for name, is_set in mpi_options.items() if is_set]:
         raise BadInput(
-            f"{', '.join(used)} can only be used with MPI.",
+            f"{', '.join(used)} can be used only with MPI.",
             why=f"the server runs in {options.mode} mode",
             next_step="add --mode mpi",
         )
@@ -154,10 +154,12 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
     for group in engine.gpus:
         if len(group) != engine.world_size:
             raise BadInput(
-                f"gpu_device_ids of {engine.model} does not match its engine.",
-                why=f"each instance's number of GPUs must be {engine.world_size}, not {len(group)}",
+                f"gpu_device_ids of {engine.model} does not match the model's engine.",
+                why=f"the number of GPUs per instance must be {engine.world_size}, not "
+                f"{len(group)}",
                 next_step="separate instances with semicolons and GPUs with commas, for example "
-                "0,1;2,3 for two instances with two GPUs each",
+                'with `tllm set NAME "gpu_device_ids=0,1;2,3"` for two instances with two GPUs '
+                "each",
             )
     if not gpus:
         return
@@ -176,7 +178,7 @@ def _check_mig(gpus: tuple[str, ...]) -> None:
         raise BadInput(
             f"A process cannot use {len(gpus)} GPUs if one of them is a MIG device.",
             why="CUDA exposes only the first MIG device to a process",
-            next_step="pass only one MIG-<uuid> for each server",
+            next_step="pass at most one MIG device for each server, for example --gpus MIG-UUID",
         )
 
 
@@ -188,7 +190,7 @@ def _highest_participant(engine: EngineInstances) -> int:
     for group in engine.participants:
         if len(group) != engine.world_size or min(group) < 1:
             raise BadInput(
-                f"participant_ids of {engine.model} does not match its engine.",
+                f"participant_ids of {engine.model} does not match the model's engine.",
                 why=(
                     f"the engine needs {engine.world_size} ranks other than 0, which is the "
                     "orchestrator's rank, but participant_ids contains "

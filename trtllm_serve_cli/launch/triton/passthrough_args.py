@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.triton.triton_command import Flags
 
-_PORT = "tllm sends requests to this port, and checks that it is free"
-_HOST = "tllm needs the address of the server"
+_PORT = "tllm checks that this port is free and sends requests to it"
+_HOST = "tllm needs to know the server's address"
 # Triton options that users cannot pass, each with the reason and the replacement.
 _RESERVED: Mapping[str, tuple[str, str]] = {
     "model-repository": ("the models determine the repository", "-m NAME or --repo DIR"),

@@ -32,12 +32,13 @@ def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[P
     `servers` is the folder of all servers in TLLM_HOME. `engines` are only opened by the engine
     workers, so their paths must be ASCII but may contain spaces and special characters.
     """
-    for path in (servers, *repositories):
+    options = {servers: "TLLM_HOME"} | dict.fromkeys(repositories, "--repo")
+    for path, option in options.items():
         if not is_usable(path):
             raise BadInput(
                 f"Triton cannot use the folder {path}.",
                 why=WHY,
-                next_step="set TLLM_HOME or --repo to a folder with another path",
+                next_step=f"set {option} to a folder with a different path",
             )
     for path in engines:
         if not str(path).isascii():

@@ -61,7 +61,7 @@ def traces_url(endpoint: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(
             f"{endpoint!r} is not a valid collector URL.",
-            why="spans are sent over HTTP, not over gRPC (port 4317)",
+            why="spans are sent over HTTP, and gRPC (port 4317) is not supported",
             next_step="pass an HTTP URL, for example --otlp-endpoint http://localhost:4318",
         )
     return endpoint.rstrip("/") + "/v1/traces" if parts.path in ("", "/") else endpoint

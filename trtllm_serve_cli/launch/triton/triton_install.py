@@ -70,9 +70,10 @@ def find_triton(
         )
     raise MissingPart(
         "Triton Inference Server is not installed.",
-        why="tritonserver is not on PATH or in /opt/tritonserver, and the nvidia-pytriton package, "
-        "which contains tritonserver (for Linux and Python up to 3.12), is not installed",
-        next_step="run `pip install 'trtllm-serve-cli[embedded]'`",
+        why="tritonserver is neither on PATH nor in /opt/tritonserver, and the nvidia-pytriton "
+        "package, which includes tritonserver, is not installed",
+        next_step="run `pip install 'trtllm-serve-cli[embedded]'` (requires Linux and Python "
+        "3.12 or earlier)",
     )
 
 

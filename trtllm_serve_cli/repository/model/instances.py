@@ -95,8 +95,8 @@ def _groups(
     except ValueError as error:
         raise BadInput(
             f"{value!r} is not a valid value for the {parameter} parameter in {repository.name}.",
-            why="the value must contain whole numbers, separated by commas within an instance and "
-            "by semicolons between instances",
+            why="the value must consist of whole numbers, separated by commas within an instance "
+            "and by semicolons between instances",
             next_step=f"set another value, for example with `tllm set {repository.target} "
             f'"{parameter}=0,1;2,3"`',
         ) from error

@@ -175,13 +175,13 @@ def open_repository(directory: Path) -> OpenRepository:
             f"The model repository {directory} cannot be read.",
             why=f"{type(error).__name__}: {error}",
             next_step=f"check {MANIFEST} and the {CONFIG} files in this folder, or import the "
-            "model again with `tllm import --force`",
+            "model again with `tllm import -m NAME -s SOURCE --force`",
         ) from error
     if not texts:
         raise RepositoryError(
             f"{directory} is not a model repository.",
-            why=f"none of its folders contains a {CONFIG}",
-            next_step="set --repo to the folder that contains the model folders",
+            why=f"no subfolder contains a {CONFIG} file",
+            next_step="pass the folder that contains the models' folders with --repo DIR",
         )
     return OpenRepository(directory, texts, manifest)
 
@@ -192,7 +192,7 @@ def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> Rep
     return RepositoryError(
         f"{path}, line {error.line}: {error.what}",
         why="the file is not in protobuf's text format",
-        next_step="fix this line, then run the same command again",
+        next_step="correct this line, then run the same command again",
     )
 
 

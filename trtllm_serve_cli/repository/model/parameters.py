@@ -199,8 +199,8 @@ def check_tokenizer_folder(values: Mapping[str, str]) -> None:
         raise BadInput(
             f"The tokenizer folder {folder} does not exist.",
             why="the server cannot load its models without the tokenizer",
-            next_step="pass an existing folder; if the server runs on another machine, pass the "
-            "model repository with --repo DIR instead of the model's name",
+            next_step="set tokenizer_dir to an existing folder; if the folder is on another "
+            "machine, run the command with --repo DIR instead of the model's name",
         )
 
 
@@ -285,12 +285,12 @@ def find_parameter(name: str, kind: str) -> Parameter:
     if table[name].is_fact:
         raise BadInput(
             f"The {name} parameter cannot be set.",
-            why="the engine or the layout determines its value",
+            why="the engine or the layout determines the parameter's value",
             next_step="import the model again if the engine has changed",
         )
     raise BadInput(
         f"The {name} parameter has no effect on the {kind} engine kind.",
-        why=f"it has an effect only on {' and '.join(table[name].engines)}",
+        why=f"the parameter applies only to {' and '.join(table[name].engines)}",
         next_step="omit the parameter",
     )
 

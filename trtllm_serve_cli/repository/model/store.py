@@ -81,7 +81,7 @@ def read_manifest(directory: Path) -> ImportedModel:
             options, removal = f"-m NAME --repo {shlex.quote(str(directory))}", "delete the folder"
         raise RepositoryError(
             f"{directory} is not a tllm model repository.",
-            why=f"its {MANIFEST} cannot be read: {type(error).__name__}: {error}",
+            why=f"{MANIFEST} in this folder cannot be read: {type(error).__name__}: {error}",
             next_step=f"import the model again with `tllm import {options} -s SOURCE --force`, or "
             f"{removal}",
         ) from error
@@ -154,7 +154,9 @@ def unknown_model(home: Home, name: str) -> UnknownModel:
     near = difflib.get_close_matches(name, list_names(home), n=3)
     aliases = [name] if is_alias else find_near_aliases(name, limit=3)
     if near and not is_alias:
-        next_step = f"run the command with {near[0]}, or list the imported models with `tllm list`"
+        next_step = (
+            f"run the command again with {near[0]}, or list the imported models with `tllm list`"
+        )
     elif aliases:
         next_step = (
             f"run `tllm import -m {aliases[0]}`, or list the imported models with `tllm list`"

@@ -32,7 +32,7 @@ def read_repository(directory: Path) -> ImportedModel:
         raise RepositoryError(
             f"{directory} is neither a tllm model repository nor a copy of NVIDIA's "
             "inflight_batcher_llm.",
-            why=f"it contains neither a {MANIFEST} file nor a {_CORE} model that uses the "
+            why=f"the folder contains neither a {MANIFEST} file nor a {_CORE} model that uses the "
             "tensorrtllm backend",
             next_step="to serve this repository without tllm, run "
             f"`tritonserver --model-repository={shlex.quote(str(directory))}`",

@@ -63,7 +63,8 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
         raise BadInput(
             f"{owner} and {other} cannot be served together.",
             why=f"the combined repository would contain two models named {clash}",
-            next_step="serve the models separately, or import one of the models under another name",
+            next_step="serve the models with separate servers, or import one of them under "
+            "another name",
         )
     return placed
 

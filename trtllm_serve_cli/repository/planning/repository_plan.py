@@ -116,13 +116,13 @@ def check_task(layout: Layout, *, is_embedding_model: bool) -> None:
     if is_embedding_model and layout != "embedding":
         raise BadInput(
             f"An embedding model cannot be served in the {layout} layout.",
-            why="the models of this layout generate text",
+            why="the models in this layout generate text",
             next_step="use --layout embedding",
         )
     if layout == "embedding" and not is_embedding_model:
         raise BadInput(
             "A model that generates text cannot be served in the embedding layout.",
-            why="its checkpoint lacks modules.json, the description of an embedding model",
+            why="the checkpoint lacks modules.json, which describes an embedding model",
             next_step="omit --layout",
         )
 

@@ -28,7 +28,7 @@ def check_draft_model(checked: Checked) -> Iterator[Finding]:
     mode = repository.value(_TARGET, _DECOUPLED) or "false"
     if (repository.value(DRAFT_MODEL, _DECOUPLED) or "false") != mode:
         yield checked.finding(
-            "error", DRAFT_MODEL, f"its decoupled_mode value differs from that of {_TARGET}",
+            "error", DRAFT_MODEL, f"decoupled_mode differs from the value in {_TARGET}",
             f"run `{checked.set_command} decoupled_mode={mode}`", place=_DECOUPLED,
         )  # fmt: skip
     builds = [_read_build(checked, model) for model in (_TARGET, DRAFT_MODEL)]
@@ -44,15 +44,15 @@ def check_draft_model(checked: Checked) -> Iterator[Finding]:
     if draft.max_seq_len < target.max_seq_len:
         yield checked.finding(
             "warning", DRAFT_MODEL,
-            f"its engine was built for {draft.max_seq_len} tokens, so longer requests with "
-            f"num_draft_tokens fail; the target engine was built for {target.max_seq_len}",
+            f"the draft engine was built for {draft.max_seq_len} tokens, but the target engine "
+            f"was built for {target.max_seq_len}, so longer requests with num_draft_tokens fail",
             "build the draft engine again with the same --max-seq-len", place=_ENGINE,
         )  # fmt: skip
     if draft.vocab_size != target.vocab_size:
         yield checked.finding(
             "warning", DRAFT_MODEL,
-            f"the vocabulary of its engine has {draft.vocab_size} tokens, not {target.vocab_size}, "
-            "so requests with use_draft_logits fail",
+            f"the draft engine's vocabulary has {draft.vocab_size} tokens, not "
+            f"{target.vocab_size}, so requests with use_draft_logits fail",
             "omit use_draft_logits in requests", place=_ENGINE,
         )  # fmt: skip
 

@@ -225,8 +225,8 @@ def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
         if rendered and limits.version and rendered != limits.version:
             yield checked.finding(
                 "error", model,
-                f"its tensors are those of TensorRT-LLM {rendered}, but the engine was built with "
-                f"{limits.version}",
+                f"the model's tensors match TensorRT-LLM {rendered}, but the engine was built "
+                f"with {limits.version}",
                 f"run `{command_to_import_again(repository.path, repository.name)}`",
                 place=_VERSION,
             )  # fmt: skip
@@ -277,7 +277,8 @@ def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Ite
     if vocab_size is not None and limits.vocab_size not in (None, vocab_size):
         yield checked.finding(
             "error", model,
-            f"vocab_size is {vocab_size}, but the engine has {limits.vocab_size} tokens",
+            f"vocab_size is {vocab_size}, but the engine's vocabulary has {limits.vocab_size} "
+            "tokens",
             f"run `{command_to_import_again(repository.path, repository.name)}`",
             place="parameters.vocab_size",
         )  # fmt: skip
@@ -287,7 +288,8 @@ def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Ite
         if tokens and limits.vocab_size is not None and tokens > limits.vocab_size:
             yield checked.finding(
                 "error", text_model,
-                f"the tokenizer has {tokens} tokens, but the engine has {limits.vocab_size}",
+                f"the tokenizer has {tokens} tokens, but the engine's vocabulary has "
+                f"{limits.vocab_size}",
                 f"run `{checked.set_command} tokenizer_dir=PATH`", place=place,
             )  # fmt: skip
 

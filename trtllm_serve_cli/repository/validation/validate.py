@@ -64,8 +64,8 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
         except PbtxtError as error:
             path = repository.path / model / CONFIG
             findings.append(
-                Finding("error", path, error.line, f"Triton cannot read it: {error.what}",
-                        "fix the line")
+                Finding("error", path, error.line, f"Triton cannot read the file: {error.what}",
+                        "correct this line")
             )  # fmt: skip
     for model in configs:
         findings += _check_folder(checked, model)
@@ -179,15 +179,19 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
     )
     if not versions:
         command = f"mkdir {shlex.quote(f'{folder}/1')}"
-        yield Finding("error", folder, None, "it has no version folder", f"run `{command}`")
+        yield Finding("error", folder, None, "the model has no version folder", f"run `{command}`")
         return
     if config.backend == "python":
         code = versions[-1] / (config.default_model_filename or "model.py")
         if not code.is_file():
-            yield Finding("error", code, None, "it is missing", _restore(checked))
+            yield Finding("error", code, None, "the file is missing", _restore(checked))
         elif checked.repository.has_manifest and not (code.parent / RUNTIME_PACKAGE).is_dir():
             yield Finding(
-                "error", code.parent / RUNTIME_PACKAGE, None, "it is missing", _restore(checked)
+                "error",
+                code.parent / RUNTIME_PACKAGE,
+                None,
+                "the folder is missing",
+                _restore(checked),
             )
 
 
@@ -196,7 +200,11 @@ def _check_models(checked: Checked) -> Iterator[Finding]:
     for model in repository.manifest.get("models", ()):
         if model not in repository.texts:
             yield Finding(
-                "error", repository.path / model / CONFIG, None, "it is missing", _restore(checked)
+                "error",
+                repository.path / model / CONFIG,
+                None,
+                "the file is missing",
+                _restore(checked),
             )
 
 
@@ -256,14 +264,14 @@ def _check_side(
     if missing := [name for name in expected if name not in actual]:
         yield checked.finding(
             "error" if has_manifest else "warning", model,
-            f"it lacks {_count(missing, side)} that clients may use: {', '.join(missing)}",
+            f"the model lacks {_count(missing, side)} that clients may use: {', '.join(missing)}",
             _restore(checked) if has_manifest
             else "ignore this warning if the repository is for an older version of TensorRT-LLM",
         )  # fmt: skip
     if extra := [name for name in actual if name not in expected]:
         yield checked.finding(
             "warning", model,
-            f"it has {_count(extra, side)} that clients do not expect: {', '.join(extra)}",
+            f"the model has {_count(extra, side)} that clients do not expect: {', '.join(extra)}",
         )  # fmt: skip
 
 

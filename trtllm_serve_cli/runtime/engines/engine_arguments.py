@@ -66,7 +66,7 @@ class ArgumentTable:
         try:
             arguments = json.loads(text)
             if not isinstance(arguments, dict):
-                raise ValueError("it is not a JSON object")
+                raise ValueError("the value is not a JSON object")
             for group in self._groups:
                 if arguments.get(group) is None:
                     arguments.pop(group, None)

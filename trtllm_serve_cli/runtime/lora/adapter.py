@@ -108,7 +108,7 @@ def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, Low
     for index, (row, entry) in enumerate(zip(values, config.tolist(), strict=True)):
         module = _module_of(index, entry, places)
         if module in adapter:
-            raise BadAdapter(f"lora_config has several rows for {module}; send only one")
+            raise BadAdapter(f"lora_config has several rows for {module}; send only one row")
         adapter[module] = _unflatten(index, row, module, entry[2], sites[module])
     return adapter
 
@@ -146,8 +146,9 @@ def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
         rank = len(change.a)
         if not 1 <= rank <= max_rank:
             raise BadAdapter(
-                f"the adapter for {module} has the size (rank) {rank}; this server accepts sizes "
-                f"from 1 to {max_rank} (lora_cache_max_adapter_size)"
+                f"the adapter for {module} has the size (rank) {rank}, but this server accepts "
+                f"only sizes from 1 to {max_rank} (lora_cache_max_adapter_size); send an adapter "
+                "with a valid size"
             )
         features = (len(change.b), change.a.shape[1])
         if features != sites[module]:
@@ -189,7 +190,9 @@ def _module_of(index: int, entry: list[int], places: Mapping[tuple[int, int], st
             f"to {len(_ID_NAMES) - 1} ({_ID_NAMES[-1]})"
         )
     if rank < 1:
-        raise BadAdapter(f"lora_config row {index} has the adapter size {rank}; send at least 1")
+        raise BadAdapter(
+            f"lora_config row {index} has the adapter size {rank}; send a size of at least 1"
+        )
     module = places.get((layer, kind))
     if module is None:
         kinds = ", ".join(f"{each} ({_ID_NAMES[each]})" for each in sorted({k for _, k in places}))

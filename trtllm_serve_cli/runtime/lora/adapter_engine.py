@@ -154,8 +154,8 @@ class LoraEngine:
         limit = self._options.lora_cache_host_memory_bytes
         if _size(adapter) > limit:
             raise BadAdapter(
-                f"the adapter has {_size(adapter)} bytes in float32; this server accepts at most "
-                f"{limit} bytes (lora_cache_host_memory_bytes)"
+                f"the adapter has {_size(adapter)} bytes in float32, but this server accepts at "
+                f"most {limit} bytes (lora_cache_host_memory_bytes); send a smaller adapter"
             )
 
     def _collect_read(self) -> list[SequenceUpdate]:

@@ -122,14 +122,16 @@ class AdapterFolders:
         except FileNotFoundError as error:
             raise InvalidRequest(explain_missing_file(request)) from error
         except OSError as error:
-            raise InvalidRequest(f"the adapter cannot be read ({error.strerror})") from error
+            raise InvalidRequest(
+                f"the adapter cannot be read ({error.strerror}); check the "
+                "adapter's files on the server"
+            ) from error
         try:
             return self._add(key, self._write(adapter))
         except OSError as error:
             raise InvalidRequest(
-                "the server cannot write the adapter to its temporary folder "
-                f"({error.strerror}); correct this problem on the server and "
-                "send the request again"
+                f"the server cannot write the adapter to its temporary folder ({error.strerror}); "
+                "correct the problem on the server, then send the request again"
             ) from error
 
     def _check(self, adapter: Adapter) -> None:

@@ -54,7 +54,7 @@ def check_no_adapter(request: GenerationRequest, needed: str) -> None:
     if key_of(request) is not None:
         raise InvalidRequest(
             "lora_task_id or lora_name selects an adapter, but this model was imported without "
-            f"adapters; import the model again and specify {needed}"
+            f"support for adapters; import the model again and specify {needed}"
         )
 
 

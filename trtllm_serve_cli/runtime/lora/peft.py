@@ -94,7 +94,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadAdapter(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
-        raise BadAdapter(f"{path} is not the config of a LoRA adapter; its peft_type must be LORA")
+        raise BadAdapter(
+            f"{path} is not the configuration of a LoRA adapter; peft_type must be LORA"
+        )
     for option, meaning in _UNSUPPORTED.items():
         if config.get(option):
             raise BadAdapter(f"{path} sets {option}, but adapters with {meaning} cannot be served")
@@ -137,7 +139,9 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
                 return float(alpha)
         return float(config["lora_alpha"])
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, re.error) as error:
-        raise BadAdapter(f"{PEFT_CONFIG} contains no numeric lora_alpha for {module}") from error
+        raise BadAdapter(
+            f"{PEFT_CONFIG} does not contain a numeric lora_alpha for {module}"
+        ) from error
 
 
 def _drop_batch_dimension(array: Array) -> Array:

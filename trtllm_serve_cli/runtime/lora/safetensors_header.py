@@ -56,10 +56,12 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     with path.open("rb") as file:
         first = file.read(len(_LFS_POINTER))
         if first == _LFS_POINTER:
-            raise BadHeader("it is a Git LFS pointer; run `git lfs pull` to download the file")
+            raise BadHeader(
+                "the file is a Git LFS pointer; run `git lfs pull` to download the file's content"
+            )
         length = struct.unpack("<Q", first[:8])[0] if len(first) >= 8 else 0
         if not 0 < length <= min(_MAX_HEADER_BYTES, size - 8):
-            raise BadHeader(f"its header does not fit in the file's {size} bytes")
+            raise BadHeader(f"the header does not fit in the file's {size} bytes")
         file.seek(8)
         header = file.read(length)
     tensors = _parse_header(header)
@@ -77,7 +79,7 @@ def _parse_header(header: bytes) -> dict[str, TensorEntry]:
             raise TypeError
         return {name: _parse_entry(name, entry, 8 + len(header)) for name, entry in table.items()}
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise BadHeader("its header is not a valid JSON table of tensors") from error
+        raise BadHeader("the header is not a valid JSON table of tensors") from error
 
 
 def _parse_entry(name: str, entry: Mapping[str, Any], data_start: int) -> TensorEntry:
@@ -86,7 +88,7 @@ def _parse_entry(name: str, entry: Mapping[str, Any], data_start: int) -> Tensor
     bits = _BITS.get(entry["dtype"])
     if start > end or (bits is not None and math.prod(shape) * bits != (end - start) * 8):
         raise BadHeader(
-            f"its header assigns {end - start} bytes to {name}, which does not match the type "
+            f"the header assigns {end - start} bytes to {name}, which does not match the type "
             f"{entry['dtype']} and the shape {shape}"
         )
     return TensorEntry(entry["dtype"], tuple(shape), data_start + start, data_start + end)
@@ -107,7 +109,7 @@ def _check_places(tensors: Mapping[str, TensorEntry], end: int, size: int) -> No
     for name, tensor in sorted(tensors.items(), key=lambda each: (each[1].start, each[1].end)):
         if tensor.start != end:
             place = "in the preceding tensor" if tensor.start < end else "after a gap"
-            raise BadHeader(f"its header places {name} {place}")
+            raise BadHeader(f"the header places {name} {place}")
         end = tensor.end
     if end != size:
-        raise BadHeader(f"it has {size} bytes, but its header describes {end} bytes")
+        raise BadHeader(f"the file has {size} bytes, but the header describes {end} bytes")

@@ -170,7 +170,8 @@ def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> N
     """
     if arguments.get("triton_config.multimodal"):
         raise pb_utils.TritonModelException(
-            "model.yaml sets triton_config.multimodal, but only text models are served; remove it"
+            "model.yaml sets triton_config.multimodal, but only text models are served; remove "
+            "triton_config.multimodal"
         )
     if bool(arguments.get("triton_config.decoupled", False)) is not parameters.is_decoupled:
         raise pb_utils.TritonModelException(

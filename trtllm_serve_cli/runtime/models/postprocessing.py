@@ -46,9 +46,9 @@ class TritonPythonModel:
         lengths = inputs.get("SEQUENCE_LENGTH", np.sum(tokens >= 0, axis=-1))
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (
-                f"SEQUENCE_LENGTH {list(lengths.shape)} does not match TOKENS_BATCH "
-                f"{list(tokens.shape)}; send one length per sequence, and no length above the "
-                "last dimension of TOKENS_BATCH"
+                f"the shape of SEQUENCE_LENGTH, {list(lengths.shape)}, does not match the shape "
+                f"of TOKENS_BATCH, {list(tokens.shape)}; send one length per sequence, and no "
+                "length above the last dimension of TOKENS_BATCH"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
         used = np.arange(tokens.shape[2]) < lengths[..., np.newaxis]

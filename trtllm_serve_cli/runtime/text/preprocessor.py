@@ -171,7 +171,8 @@ def _check_num_rows(name: str, words: Array, num_rows: int) -> None:
     """
     if len(words) != num_rows:
         raise InvalidRequest(
-            f"{name} has {len(words)} rows, but {num_rows} prompts; send a row for each prompt"
+            f"{name} has {len(words)} rows, but the request has {num_rows} prompts; send a row "
+            "for each prompt"
         )
 
 

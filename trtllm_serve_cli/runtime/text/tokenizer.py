@@ -120,9 +120,9 @@ class OpenVinoTokenizer:
             if ids[before : before + len(plain)] == plain:
                 return before, num_special - before
         raise ValueError(
-            f"two encoders disagree about {text!r}: openvino_tokenizer.xml returns the tokens "
-            f"{ids}, and OpenVINO GenAI {plain} without special tokens; build the engine again "
-            "with `tllm import --force`"
+            f"two encoders encode {text!r} differently: openvino_tokenizer.xml returns the tokens "
+            f"{ids}, but OpenVINO GenAI returns {plain} without special tokens; build the engine "
+            "again with `tllm import --force`"
         )
 
     def _decode_together(self, sequences: Sequence[Sequence[int]]) -> list[str]:

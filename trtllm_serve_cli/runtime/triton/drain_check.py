@@ -21,6 +21,6 @@ def reject_if_draining(model: str) -> None:
     folder = os.environ.get(_FOLDER)
     if folder and (Path(folder) / model).exists():
         raise InvalidRequest(
-            f"{model} does not accept new requests, because it is being stopped or unloaded; "
-            "retry later"
+            f"{model} does not accept new requests, because the model is being stopped or "
+            "unloaded; retry later"
         )

@@ -249,8 +249,8 @@ class SharedWorkerClient(WorkerLink):
             elif now_s - last_seen_s > timeout_s:
                 self.close()
                 raise WorkerFailed(
-                    "the engine worker of the first instance did not start; read the reason in the "
-                    "server's log"
+                    "the engine worker of the first instance did not start; see the server's log "
+                    "for the reason"
                 )
             self._closing.wait(_RECONNECT_S / 4)
 

@@ -159,7 +159,7 @@ class WorkerProcess(WorkerLink):
             assert self._process is not None
             exit_code = _wait_for_end(self._process)
             if failure:
-                why = f"{failure}, so the worker is being restarted"
+                why = f"{failure}, so the engine worker is being restarted"
                 write_log("E", why)
             else:
                 died = f"the engine worker died ({_describe_exit(exit_code)})"

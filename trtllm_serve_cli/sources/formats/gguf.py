@@ -92,7 +92,7 @@ def read_gguf(path: Path) -> GgufFacts:
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
-                raise _Invalid("it does not start with the bytes GGUF")
+                raise _Invalid("the file does not start with the bytes GGUF")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _parse(_Cursor(data))
     except _Invalid as error:
@@ -125,7 +125,7 @@ class _Cursor:
     def skip(self, num_bytes: int) -> int:
         start = self.at
         if num_bytes > self.size - start:
-            raise _Invalid(f"it ends after {self.size} bytes, before the end of the header")
+            raise _Invalid(f"the file ends after {self.size} bytes, before the end of the header")
         self.at = start + num_bytes
         return start
 
@@ -149,12 +149,12 @@ class _Cursor:
         """Add `number` to the count of strings. Raise `_Invalid` if the count is too large."""
         self._num_strings += number
         if self._num_strings > _MAX_STRINGS:
-            raise _Invalid(f"it declares more than {_MAX_STRINGS} strings")
+            raise _Invalid(f"the header declares more than {_MAX_STRINGS} strings")
 
     def count(self, limit: int, what: str) -> int:
         number = self.number("Q")
         if number > limit:
-            raise _Invalid(f"it declares {number} {what}, but the limit is {limit}")
+            raise _Invalid(f"the header declares {number} {what}, but the limit is {limit}")
         return number
 
 
@@ -162,8 +162,8 @@ def _parse(cursor: _Cursor) -> GgufFacts:
     version = cursor.number("I")
     if version not in (2, 3):
         raise _Invalid(
-            f"its version is {version}, but only little-endian files of versions 2 and 3 are "
-            "supported"
+            f"the file has version {version}, but only little-endian files of versions 2 and 3 "
+            "are supported"
         )
     num_tensors = cursor.count(_MAX_ENTRIES, "tensors")
     num_entries = cursor.count(_MAX_ENTRIES, "metadata entries")
@@ -182,7 +182,7 @@ def _read_value(cursor: _Cursor, kind: int) -> GgufValue:
         return cursor.string()
     if kind == _ARRAY:
         return _skip_array(cursor)
-    raise _Invalid(f"it has a value of unknown type {kind}")
+    raise _Invalid(f"the header contains a value of the unknown type {kind}")
 
 
 def _skip_array(cursor: _Cursor) -> GgufArray:
@@ -195,13 +195,13 @@ def _skip_array(cursor: _Cursor) -> GgufArray:
         for _ in range(length):
             cursor.skip(cursor.number("Q"))
     else:
-        raise _Invalid(f"it has an array of unknown type {kind}")
+        raise _Invalid(f"the header contains an array of the unknown type {kind}")
     return GgufArray(length)
 
 
 def _read_num_dimensions(cursor: _Cursor) -> int:
     if (number := cursor.number("I")) > _MAX_DIMENSIONS:
-        raise _Invalid(f"it has a tensor with {number} dimensions")
+        raise _Invalid(f"the header describes a tensor with {number} dimensions")
     return number
 
 
@@ -212,7 +212,7 @@ def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> f
     tensor extends past the end of the file.
     """
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-        raise _Invalid(f"its alignment {alignment} is not valid")
+        raise _Invalid(f"the alignment {alignment} is not valid")
     end = 0
     names = set()
     for _ in range(num_tensors):
@@ -224,5 +224,5 @@ def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> f
         end = max(end, cursor.number("Q") + -(-elements // per_block) * block_bytes)
     data_start = -(-cursor.at // alignment) * alignment
     if num_tensors and data_start + end > cursor.size:
-        raise _Invalid(f"it contains only {cursor.size} of {data_start + end} bytes")
+        raise _Invalid(f"the file contains only {cursor.size} of {data_start + end} bytes")
     return frozenset(names)

@@ -13,7 +13,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file. Raise `SourceError` if the file cannot be used."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise broken_json(path, "it does not contain a JSON object")
+        raise broken_json(path, "the file does not contain a JSON object")
     return value
 
 

@@ -56,7 +56,7 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
     dimension = pooling.get("word_embedding_dimension") or pooling.get("embedding_dimension")
     dimension = dimension or config.get("hidden_size")
     if not _is_count(dimension):
-        raise broken_json(path, "it lacks word_embedding_dimension")
+        raise broken_json(path, "word_embedding_dimension is missing")
     sizes = config.get("matryoshka_dimensions") or []
     if not isinstance(sizes, list) or not all(map(_is_count, sizes)):
         raise broken_json(
@@ -90,7 +90,7 @@ def read_max_length(folder: Path) -> int:
     configured = read_object(path).get("max_seq_length") if path.exists() else None
     lengths = [length for length in (positions, configured) if _is_count(length)]
     if not lengths:
-        raise ValueError(f"{folder} does not specify the maximum length of an input")
+        raise ValueError(f"{folder} does not specify the maximum input length")
     return min(lengths)
 
 
@@ -109,7 +109,7 @@ def _read_modules(folder: Path) -> dict[str, str]:
     try:
         modules = {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in entries}
     except (TypeError, KeyError) as error:
-        raise broken_json(path, "its entries do not have `type` and `path`") from error
+        raise broken_json(path, "some entries lack `type` or `path`") from error
     if unknown := [name for name in modules if name not in _SUPPORTED]:
         raise _unsupported(folder, f"{path} lists the {unknown[0]} module")
     if "Pooling" not in modules:
@@ -146,8 +146,9 @@ def _read_prompts(folder: Path) -> dict[str, str]:
 def _unsupported(folder: Path, why: str) -> SourceError:
     return SourceError(
         f"The embedding model in {folder} is not supported.",
-        why=f"{why}; tllm supports only the modules {', '.join(_SUPPORTED)}, one pooling mode "
-        f"({', '.join(POOLING_MODES)}), and models without do_lower_case",
+        why=f"{why}; tllm supports only models that consist of the modules "
+        f"{', '.join(_SUPPORTED)}, use a single pooling mode ({', '.join(POOLING_MODES)}) and do "
+        "not set do_lower_case",
         next_step="pass another embedding model, for example `-s "
         "hf:sentence-transformers/all-MiniLM-L6-v2`",
     )

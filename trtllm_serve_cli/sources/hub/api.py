@@ -229,8 +229,8 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
         raise HubUnreachable(
             f"{source} was not fetched from the hub.",
             why="HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so only the cache is used",
-            next_step="unset both variables, or fetch the model into the same cache "
-            f"({hub.cache}) while the hub can be reached",
+            next_step="run `unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE`, or download the model to "
+            f"this cache ({hub.cache}) while the hub can be reached",
         )
     if not hub.url.startswith(("http://", "https://")):
         raise BadInput(

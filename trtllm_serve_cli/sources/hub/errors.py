@@ -82,12 +82,12 @@ def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
         return GatedModel(
             f"{source.repository} is gated, and you do not have access yet.",
             why=error.response.headers.get("X-Error-Message")
-            or "you have not accepted its licence, or its publisher has not approved your request",
+            or "you have not accepted the licence, or the publisher has not approved your request",
             next_step=f"check your request at {page}, and wait for the publisher's approval",
         )
     return GatedModel(
         f"{source.repository} is gated.",
-        why="its publisher requires that you accept a licence before the download",
+        why="the publisher requires that you accept a licence before you download the model",
         next_step=f"accept the licence at {page}, then {_LOG_IN}",
     )
 
@@ -102,8 +102,8 @@ def _not_found(source: HubAddress) -> SourceError:
 
 def _no_revision(source: HubAddress, url: str) -> SourceError:
     return SourceError(
-        f"{source.repository} has no revision {source.revision}.",
-        why="no branch, tag or commit has that name",
+        f"{source.repository} does not have a revision named {source.revision}.",
+        why="no branch, tag or commit has this name",
         next_step=f"choose a commit listed at {url}/{source.repository}/commits/main, or omit the "
         "revision",
     )
@@ -116,7 +116,7 @@ def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
         return GatedModel(
             f"The hub denied access to {source.repository}.",
             why=why,
-            next_step=f"{_LOG_IN}; a fine-grained token must allow reading gated repositories",
+            next_step=f"{_LOG_IN}; a fine-grained token needs read access to gated repositories",
         )
     if status == 429:
         busy = HubBusy(
@@ -128,7 +128,7 @@ def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
         return busy
     kind = HubBusy if status >= 500 or status == 408 else SourceError
     return kind(
-        f"The hub did not deliver {source.repository}.",
+        f"{source.repository} could not be downloaded from the hub.",
         why=why,
         next_step="run the same command again later to resume the download",
     )
@@ -178,8 +178,8 @@ def _unreachable(url: str, causes: list[BaseException]) -> HubUnreachable:
         return HubUnreachable(
             f"The certificate of {url} is not trusted.",
             why=why,
-            next_step="if your network uses a proxy, set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to a "
-            "file with its CA certificate",
+            next_step="if your network uses a proxy, set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to "
+            "a file that contains the proxy's CA certificate",
         )
     if any(isinstance(each, socket.gaierror) for each in causes):
         return HubUnreachable(
@@ -214,8 +214,8 @@ def explain_web_page(url: str) -> SourceError:
     """Return the error for a response that is not from the hub, for example from a proxy."""
     return SourceError(
         f"The response from {url} did not come from the hub.",
-        why="the response contains neither a list of files nor a file, possibly because of a "
-        "proxy, a login page or a wrong HF_ENDPOINT",
+        why="the response is neither a list of files nor a file, which can be caused by a proxy, "
+        "a login page or a wrong HF_ENDPOINT",
         next_step=f"inspect the response with `curl -sI {shlex.quote(url)}`, and check HTTPS_PROXY "
         "and HF_ENDPOINT",
     )

@@ -96,7 +96,8 @@ class HubSource(HubAddress, CheckpointSource):
     def at_revision(self, revision: str) -> HubSource:
         if self.revision not in (None, revision):
             raise BadInput(
-                f"Two different revisions are requested: {self.revision} and {revision}.",
+                f"The source and --revision specify different revisions: {self.revision} and "
+                f"{revision}.",
                 why=f"the source is {self}, and --revision is {revision}",
                 next_step=f"pass `-s hf:{self.repository}@{revision}` without --revision",
             )

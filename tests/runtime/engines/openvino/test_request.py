@@ -98,7 +98,7 @@ def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"presence_penalty": 2.5}, "presence_penalty is 2.5; it must be from -2 to 2"),
+        ({"presence_penalty": 2.5}, "presence_penalty is 2.5; it must be between -2 and 2"),
         (
             {"beam_width": 2, "repetition_penalty": 1.5},
             "repetition_penalty is 1.5, which is not supported with a beam_width of 2. Omit "
@@ -112,7 +112,7 @@ def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None
         (
             {"num_top_log_probs": 2},
             "top_logprobs is not supported by the openvino engine kind, because OpenVINO GenAI "
-            "returns only the log probability of the selected token. Omit it.",
+            "returns only the log probability of the selected token. Omit top_logprobs.",
         ),
         (
             {"logit_bias": ((5, 1.0),)},

@@ -57,7 +57,7 @@ def test_the_adapter_cache_is_only_for_models_with_adapters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("{", "Expecting property name"), ("[]", "it is not a JSON object")]
+    ("text", "why"), [("{", "Expecting property name"), ("[]", "the value is not a JSON object")]
 )
 def test_rejects_arguments_that_are_not_an_object(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=rf"llm_args is '.*', which is invalid: {why}"):

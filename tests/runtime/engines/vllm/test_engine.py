@@ -260,7 +260,7 @@ def test_argument_groups_become_vllm_objects(load: EngineLoader) -> None:
     [
         (
             {"paged": True},
-            "vLLM does not have these engine arguments: paged; remove them from vllm_args",
+            "vLLM does not support the engine arguments paged; remove them from vllm_args",
         ),
         (
             {"gpu_memory_utilization": 2.0},

@@ -148,7 +148,7 @@ class ObjectBody:
             if self._key not in (*_NAME_KEYS, *_ARGUMENT_KEYS, *_OTHER_KEYS):
                 raise InvalidCall(f"a call must not have the key {self._key!r}")
             if self._key in _ARGUMENT_KEYS and self._arguments is not None:
-                raise InvalidCall("the call has several fields for arguments")
+                raise InvalidCall("the call contains the arguments more than once")
         elif self._key in _NAME_KEYS:
             self._read_name(json.loads(text))
         elif self._key in _ARGUMENT_KEYS:
@@ -156,7 +156,7 @@ class ObjectBody:
 
     def _read_name(self, name: Any) -> None:
         if not isinstance(name, str) or not name or self.name:
-            raise InvalidCall("the call does not have exactly one name, which must be a string")
+            raise InvalidCall("the call must have exactly one name, which must be a string")
         if self._names is not None and name not in self._names:
             raise InvalidCall(f"{name!r} is not a tool")
         self.name = name

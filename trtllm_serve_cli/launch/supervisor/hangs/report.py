@@ -43,7 +43,7 @@ def report_hang(
         ("Processes", states),
         *((f"py-spy dump --pid {pid}", _run("py-spy", "dump", "--pid", str(pid))) for pid in pids),
         ("nvidia-smi", _run("nvidia-smi")),
-        ("Stacks, and what the server logged after them", stacks),
+        ("Stacks, and the server log after them", stacks),
         ("Server log before the stacks", before),
     ]
     text = "\n\n".join("\n".join((f"== {title}", *lines)) for title, lines in sections if lines)

@@ -87,7 +87,7 @@ class GrammarCheck:
                 limit = f"{CHECK_LIMIT_S:g} s or too much memory"
                 return CheckedGuide(
                     f"takes more than {limit} to compile and to generate {_NUM_SAMPLED} tokens; "
-                    "simplify it"
+                    "simplify the guide"
                 )
             self._results[key] = result
         self._results.move_to_end(key)
@@ -290,7 +290,7 @@ def _check(pipeline: Any, config: Any) -> CheckedGuide:
             if sampling_s > _SAMPLING_LIMIT_S:
                 limit = f"{_SAMPLING_LIMIT_S:g} s of CPU time"
                 return CheckedGuide(
-                    f"takes more than {limit} to generate {_NUM_SAMPLED} tokens; simplify it"
+                    f"takes more than {limit} to generate {_NUM_SAMPLED} tokens; simplify the guide"
                 )
         del handle
     except Exception as error:  # the grammar compiler may raise any type of exception

@@ -181,7 +181,7 @@ def _check_supported(request: GenerationRequest) -> None:
     if request.num_top_log_probs:
         raise InvalidRequest(
             "top_logprobs is not supported by the openvino engine kind, because OpenVINO GenAI "
-            "returns only the log probability of the selected token. Omit it."
+            "returns only the log probability of the selected token. Omit top_logprobs."
         )
 
 
@@ -200,7 +200,7 @@ def _check_penalties(request: GenerationRequest) -> None:
                 f"{request.beam_width}. Omit {tensor}, or set beam_width to 1."
             )
         if neutral == 0.0 and not -2.0 <= value <= 2.0:
-            raise InvalidRequest(f"{tensor} is {value:g}; it must be from -2 to 2")
+            raise InvalidRequest(f"{tensor} is {value:g}; it must be between -2 and 2")
 
 
 def _check_speculative(request: GenerationRequest) -> None:

@@ -92,7 +92,7 @@ def check_servable(
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(
-            "stop_words_list contains a word of several tokens, but with a beam_width of "
+            "stop_words_list contains a word with several tokens, but with a beam_width of "
             f"{request.beam_width}, each stop word must be a single token. Omit the word."
         )
     if request.guide_type is not None and not arguments.get("guided_decoding_backend"):

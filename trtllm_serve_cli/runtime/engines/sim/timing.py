@@ -115,7 +115,7 @@ def parse_simulation(text: str) -> Simulation:
     _reject_unknown("", fields, ("schema", "timing", "limits", "origin"))
     limits = fields.get("limits", {})
     if not isinstance(limits, dict):
-        raise ValueError("limits is not a JSON object; write an object, or remove limits")
+        raise ValueError("limits is not a JSON object; set limits to an object, or remove it")
     return Simulation(
         _parse_timing(fields["timing"]),
         parse_limits(limits),

@@ -321,7 +321,7 @@ def _configure(arguments: Arguments) -> Any:
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
     if unknown:
         raise ValueError(
-            f"vLLM does not have these engine arguments: {', '.join(unknown)}; remove them from "
+            f"vLLM does not support the engine arguments {', '.join(unknown)}; remove them from "
             "vllm_args"
         )
     arguments = deepcopy(arguments)
