@@ -26,9 +26,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpu_check import FULL, SHORT, Check, draw_burst, greedy_prompts, prompt_of
+from gpu_check import FULL, SHORT, Check, draw_burst, draw_warmup, greedy_prompts, prompt_of
 from gpu_gateway import check_gateway
 from gpu_models import write_shape, write_small
+from gpu_ready import check_ready
 from gpu_report import report
 from gpu_served import (
     generate_all,
@@ -47,15 +48,16 @@ from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.sizing.gpus import find_gpus
 
 # Seconds after which a part is stopped.
-LIMITS = {"raw": 420, "greedy": 300, "served": 480, "raw_server": 300, "gateway": 560,
-          "text": 420, "tp2": 480}  # fmt: skip
+LIMITS = {"raw": 420, "greedy": 300, "served": 480, "ready": 300, "raw_server": 300,
+          "gateway": 560, "text": 420, "tp2": 480}  # fmt: skip
 
 
 def check_raw(check: Check) -> dict[str, Any]:
     """Measure vLLM alone: a burst of all requests, and a single stream."""
     prompts, lengths = draw_burst(check)
     jobs = {
-        "burst": {"kind": "burst", "prompts": prompts, "lengths": lengths},
+        "burst": {"kind": "burst", "prompts": prompts, "lengths": lengths,
+                  "warmup": draw_warmup(check)},
         "alone": {"kind": "alone", "prompt": prompt_of(check, 200), "num_tokens": 300,
                   "repeats": check.sizes.repeats},
         "latency": {"kind": "alone", "prompt": prompt_of(check, 200), "num_tokens": 100,
@@ -84,9 +86,7 @@ def check_greedy(check: Check) -> dict[str, Any]:
 def check_served(check: Check) -> dict[str, Any]:
     """Run all measurements of the large model behind Triton."""
     found: dict[str, Any] = {}
-    started_s = time.perf_counter()
     with served(check, check.big) as server:
-        found["ready_after_s"] = time.perf_counter() - started_s
         for name, measure in {
             "burst": measure_burst,
             "alone": measure_alone,
@@ -132,6 +132,7 @@ PARTS: dict[str, Callable[[Check], dict[str, Any]]] = {
     "raw": check_raw,
     "greedy": check_greedy,
     "served": check_served,
+    "ready": check_ready,
     "raw_server": check_raw_server,
     "gateway": check_gateway,
     "text": check_text,

@@ -5,7 +5,7 @@
 JOBS has `arguments` (vLLM's engine arguments) and `jobs`, each with a `kind`:
 
     greedy   prompts, num_tokens           -> tokens, one prompt after another
-    burst    prompts, lengths              -> duration_s of all prompts together
+    burst    prompts, lengths, warmup      -> duration_s of all prompts together
     alone    prompt, num_tokens, repeats   -> duration_s and ttft_s of each repeat, one in flight
     stream   url, model, prompts, num_tokens, concurrency -> records of vLLM's server
 
@@ -63,8 +63,8 @@ def run_greedy(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_burst(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Generate all prompts together, after a warm-up."""
-    _generate(engine, job["prompts"][:32], [8] * 32)
+    """Generate all prompts together, after a warm-up with prompts that are not measured."""
+    _generate(engine, job["warmup"], [8] * len(job["warmup"]))
     started_s = time.perf_counter()
     answers = _generate(engine, job["prompts"], job["lengths"])
     return {

@@ -74,7 +74,8 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
               "tp2.greedy.num_prompts", "all", "d")  # fmt: skip
     yield row("TP 2: burst, requests/s", "tp2.burst.requests_per_s",
               "served.burst.requests_per_s")  # fmt: skip
-    yield row("ready after, s", "served.ready_after_s")
+    yield row("ready after, cold cache, s", "ready.cold_s")
+    yield row("ready after, warm cache, s", "ready.warm_s")
 
 
 def _get(found: dict[str, Any], path: str) -> Any:
