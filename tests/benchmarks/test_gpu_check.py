@@ -1,4 +1,4 @@
-"""The prompts of the GPU check."""
+"""The prompts of the GPU check, and its samples of the GPUs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gpu_check import FULL, SHORT, Check, draw_burst, draw_warmup, greedy_prompts, prompt_of
+from gpu_clocks import parse_samples, summarize
 
 # First tokens of a prompt that are commands of the tests' stand-in for vLLM, which --rehearse uses
 # (tests/fakes/stand_in/vllm/v1/engine/core_client.py).
@@ -38,3 +39,16 @@ def test_warm_up_does_not_cache_a_measured_prompt(tmp_path: Path) -> None:
     run = check(tmp_path, is_rehearsal=False)
     measured = {tuple(prompt[:16]) for prompt in draw_burst(run)[0]}
     assert not {tuple(prompt[:16]) for prompt in draw_warmup(run)} & measured
+
+
+def test_clocks_are_those_of_busy_gpus() -> None:
+    table = "1980, 690.5, 61, 100\n345, 75.0, 30, 0\n[N/A], 1, 2, 3\n"
+    samples = parse_samples(table) + parse_samples("1500, 650.5, 65, 95")
+    assert summarize(samples) == {
+        "num_samples": 3,
+        "num_busy": 2,
+        "sm_clock_mhz": {"min": 1500, "p50": 1740, "max": 1980},
+        "power_w": {"min": 650.5, "p50": 670.5, "max": 690.5},
+        "temperature_c": {"min": 61, "p50": 63, "max": 65},
+    }
+    assert summarize([]) == {"num_samples": 0, "num_busy": 0}
