@@ -26,9 +26,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpu_check import FULL, SHORT, Check, draw_burst, greedy_prompts, prompt_of
+from gpu_check import FULL, SHORT, Check, draw_burst, draw_warmup, greedy_prompts, prompt_of
+from gpu_clocks import watching_gpus
 from gpu_gateway import check_gateway
 from gpu_models import write_shape, write_small
+from gpu_ready import check_ready
 from gpu_report import report
 from gpu_served import (
     generate_all,
@@ -41,13 +43,13 @@ from gpu_served import (
     summarize_alone,
 )
 from gpu_text import check_text
-from gpu_vllm import raw_greedy, run_raw, run_stream_client, serving
+from gpu_vllm import raw_greedy, run_raw
 
 from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.sizing.gpus import find_gpus
 
 # Seconds after which a part is stopped.
-LIMITS = {"raw": 420, "greedy": 300, "served": 480, "raw_server": 300, "gateway": 560,
+LIMITS = {"raw": 420, "greedy": 300, "served": 480, "ready": 300, "gateway": 560,
           "text": 420, "tp2": 480}  # fmt: skip
 
 
@@ -55,7 +57,8 @@ def check_raw(check: Check) -> dict[str, Any]:
     """Measure vLLM alone: a burst of all requests, and a single stream."""
     prompts, lengths = draw_burst(check)
     jobs = {
-        "burst": {"kind": "burst", "prompts": prompts, "lengths": lengths},
+        "burst": {"kind": "burst", "prompts": prompts, "lengths": lengths,
+                  "warmup": draw_warmup(check)},
         "alone": {"kind": "alone", "prompt": prompt_of(check, 200), "num_tokens": 300,
                   "repeats": check.sizes.repeats},
         "latency": {"kind": "alone", "prompt": prompt_of(check, 200), "num_tokens": 100,
@@ -84,9 +87,7 @@ def check_greedy(check: Check) -> dict[str, Any]:
 def check_served(check: Check) -> dict[str, Any]:
     """Run all measurements of the large model behind Triton."""
     found: dict[str, Any] = {}
-    started_s = time.perf_counter()
     with served(check, check.big) as server:
-        found["ready_after_s"] = time.perf_counter() - started_s
         for name, measure in {
             "burst": measure_burst,
             "alone": measure_alone,
@@ -103,14 +104,6 @@ def check_served(check: Check) -> dict[str, Any]:
             check.found["served"] = found
             check.save()
     return found
-
-
-def check_raw_server(check: Check) -> dict[str, Any]:
-    """Measure vLLM's server with the same number of concurrent streams."""
-    if check.is_rehearsal:
-        return {"left_out": "the stand-in has no server"}
-    with serving(check, check.big):
-        return run_stream_client(check)
 
 
 def check_tp2(check: Check) -> dict[str, Any]:
@@ -132,7 +125,7 @@ PARTS: dict[str, Callable[[Check], dict[str, Any]]] = {
     "raw": check_raw,
     "greedy": check_greedy,
     "served": check_served,
-    "raw_server": check_raw_server,
+    "ready": check_ready,
     "gateway": check_gateway,
     "text": check_text,
     "tp2": check_tp2,
@@ -223,14 +216,16 @@ def main() -> None:
     for part in arguments.only or PARTS:
         print(f"--- {part}", file=sys.stderr, flush=True)
         started_s = time.perf_counter()
-        try:
-            with limited(LIMITS[part]):
-                check.found[part] = PARTS[part](check)
-        except (Exception, TimeIsUp) as error:
-            traceback.print_exc()
-            known = check.found.get(part, {})
-            check.found[part] = {**known, "error": f"{type(error).__name__}: {error}"}
+        with watching_gpus() as summarize_gpus:
+            try:
+                with limited(LIMITS[part]):
+                    check.found[part] = PARTS[part](check)
+            except (Exception, TimeIsUp) as error:
+                traceback.print_exc()
+                known = check.found.get(part, {})
+                check.found[part] = {**known, "error": f"{type(error).__name__}: {error}"}
         check.found[part]["took_s"] = time.perf_counter() - started_s
+        check.found[part]["gpu"] = summarize_gpus()
         check.save()
     print(report(check.found))
 

@@ -16,6 +16,8 @@ from trtllm_serve_cli.paths import Home, find_home
 GPU_MEMORY = 0.9
 # Smaller token ids are special tokens, or commands of the stand-in for vLLM that --rehearse uses.
 FIRST_TOKEN = 1000
+# The number of requests before a burst, as in the benchmark of the served model.
+_NUM_WARMUP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,14 @@ def draw_burst(check: Check) -> tuple[list[list[int]], list[int]]:
     vocab_size = check.sizes.shape["vocab_size"]
     specs = TokenNormDist().draw(check.sizes.num_requests, vocab_size, rng)
     return [each.input_ids.tolist() for each in specs], [each.num_output_tokens for each in specs]
+
+
+def draw_warmup(check: Check) -> list[list[int]]:
+    """Return prompts that no measurement uses, because the engine caches prefixes."""
+    rng = np.random.default_rng(2)
+    vocab_size = check.sizes.shape["vocab_size"]
+    prompts: list[list[int]] = rng.integers(FIRST_TOKEN, vocab_size, (_NUM_WARMUP, 128)).tolist()
+    return prompts
 
 
 def prompt_of(check: Check, length: int) -> list[int]:

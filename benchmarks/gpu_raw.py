@@ -5,17 +5,14 @@
 JOBS has `arguments` (vLLM's engine arguments) and `jobs`, each with a `kind`:
 
     greedy   prompts, num_tokens           -> tokens, one prompt after another
-    burst    prompts, lengths              -> duration_s of all prompts together
+    burst    prompts, lengths, warmup      -> duration_s of all prompts together
     alone    prompt, num_tokens, repeats   -> duration_s and ttft_s of each repeat, one in flight
-    stream   url, model, prompts, num_tokens, concurrency -> records of vLLM's server
 
-Prompts are token ids. `stream` uses a running server instead of an engine. Requires vLLM, and
-aiohttp for `stream`, but not this project.
+Prompts are token ids. Requires vLLM, but not this project.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -27,13 +24,9 @@ def main() -> None:
     """Run the jobs, and write the results after each."""
     work = json.loads(Path(sys.argv[1]).read_text())
     results: dict[str, Any] = {}
-    engine = None
+    engine = _load(work["arguments"])
     for name, job in work["jobs"].items():
-        if job["kind"] == "stream":
-            results[name] = asyncio.run(stream_all(job))
-        else:
-            engine = engine or _load(work["arguments"])
-            results[name] = _KINDS[job["kind"]](engine, job)
+        results[name] = _KINDS[job["kind"]](engine, job)
         Path(sys.argv[2]).write_text(json.dumps(results))
 
 
@@ -63,8 +56,8 @@ def run_greedy(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_burst(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Generate all prompts together, after a warm-up."""
-    _generate(engine, job["prompts"][:32], [8] * 32)
+    """Generate all prompts together, after a warm-up with prompts that are not measured."""
+    _generate(engine, job["warmup"], [8] * len(job["warmup"]))
     started_s = time.perf_counter()
     answers = _generate(engine, job["prompts"], job["lengths"])
     return {
@@ -85,49 +78,6 @@ def run_alone(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
             if turn:
                 times[name].append(time.perf_counter() - started_s)
     return times
-
-
-async def stream_all(job: dict[str, Any]) -> dict[str, Any]:
-    """Stream from vLLM's OpenAI server with `concurrency` requests in flight."""
-    import aiohttp
-
-    waiting = iter(job["prompts"])
-    records: list[dict[str, Any]] = []
-    limits = aiohttp.ClientTimeout(total=None)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(timeout=limits, connector=connector) as session:
-
-        async def take_turns() -> None:
-            for prompt in waiting:
-                records.append(await _stream_one(session, job, prompt))
-
-        started_s = time.perf_counter()
-        await asyncio.gather(*(take_turns() for _ in range(job["concurrency"])))
-        duration_s = time.perf_counter() - started_s
-    return {"duration_s": duration_s, "records": records}
-
-
-async def _stream_one(session: Any, job: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
-    body = {
-        "model": job["model"], "prompt": prompt, "max_tokens": job["num_tokens"],
-        "temperature": 0, "ignore_eos": True, "stream": True,
-        "stream_options": {"include_usage": True},
-    }  # fmt: skip
-    sent_s = time.perf_counter()
-    chunk_s: list[float] = []
-    num_tokens = 0
-    async with session.post(f"{job['url']}/v1/completions", json=body) as answer:
-        answer.raise_for_status()
-        async for line in answer.content:
-            at_s = time.perf_counter()
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
-            if event["choices"]:
-                chunk_s.append(at_s - sent_s)
-            if event.get("usage"):
-                num_tokens = event["usage"]["completion_tokens"]
-    return {"chunk_s": chunk_s, "num_tokens": num_tokens}
 
 
 _KINDS = {"greedy": run_greedy, "burst": run_burst, "alone": run_alone}

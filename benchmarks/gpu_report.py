@@ -28,8 +28,21 @@ def report(found: dict[str, Any]) -> str:
         lines += ["", "text streams, medians of the rounds", *gpu_text.table(medians)]
     if first_tokens := _get(found, "text.first_tokens"):
         lines += ["", "single text streams", *gpu_text.first_token_table(first_tokens)]
+    if clocks := [line for part in found for line in _clocks(found, part)]:
+        lines += ["", "busy GPUs (min / median / max)", *clocks]
     failed = list(_errors(found))
     return "\n".join([*lines, *(["", "failed or skipped:", *failed] if failed else [])])
+
+
+def _clocks(found: dict[str, Any], part: str) -> Iterator[str]:
+    """Yield a line with the clocks and the power of the GPUs during a part."""
+    gpu = _get(found, f"{part}.gpu")
+    if gpu and gpu["num_busy"]:
+        clock, power = (
+            " / ".join(f"{gpu[name][rank]:.0f}" for rank in ("min", "p50", "max"))
+            for name in ("sm_clock_mhz", "power_w")
+        )
+        yield f"  {part:12} {clock} MHz, {power} W in {gpu['num_busy']} samples"
 
 
 def _errors(found: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -58,23 +71,20 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     yield row("one stream (BLS), first token, ms", "served.alone.ttft_ms", "raw.alone.ttft_ms",
               "<= 3 ms above", ".2f")  # fmt: skip
     yield row("200 tokens in, 100 out, ms", "served.latency.p50_ms", "raw.latency_ms", "< 1630")
-    yield row("streaming, lost tokens", "served.streaming.num_lost", "raw_server.num_lost",
-              "0", "d")  # fmt: skip
-    yield row("streaming, output tokens/s", "served.streaming.tokens_per_s",
-              "raw_server.tokens_per_s")  # fmt: skip
-    yield row("streaming, ITL p50, ms", "served.streaming.itl.p50_ms",
-              "raw_server.itl.p50_ms")  # fmt: skip
-    yield row("streaming, ITL p99, ms", "served.streaming.itl.p99_ms",
-              "raw_server.itl.p99_ms", "<= 1.3 of vLLM's server")  # fmt: skip
-    yield row("streaming, tokens per response", "served.streaming.tokens_per_response",
-              "raw_server.tokens_per_response", "", ".2f")  # fmt: skip
+    yield row("streams of ids, lost tokens", "served.streaming.num_lost", "", "0", "d")
+    yield row("streams of ids, output tokens/s", "served.streaming.tokens_per_s")
+    yield row("streams of ids, ITL p50, ms", "served.streaming.itl.p50_ms")
+    yield row("streams of ids, ITL p99, ms", "served.streaming.itl.p99_ms")
+    yield row("streams of ids, tokens per response", "served.streaming.tokens_per_response",
+              form=".2f")  # fmt: skip
     yield row("equal greedy responses", "greedy.num_equal", "greedy.num_prompts", "all",
               "d")  # fmt: skip
     yield row("TP 2: equal greedy responses", "tp2.greedy.num_equal",
               "tp2.greedy.num_prompts", "all", "d")  # fmt: skip
     yield row("TP 2: burst, requests/s", "tp2.burst.requests_per_s",
               "served.burst.requests_per_s")  # fmt: skip
-    yield row("ready after, s", "served.ready_after_s")
+    yield row("ready after, cold cache, s", "ready.cold_s")
+    yield row("ready after, warm cache, s", "ready.warm_s")
 
 
 def _get(found: dict[str, Any], path: str) -> Any:

@@ -49,6 +49,13 @@ PORTS = {"http_port": 8170, "grpc_port": 8171, "metrics_port": 8172, "openai_por
 @contextlib.contextmanager
 def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
     """Import and serve a checkpoint."""
+    import_checkpoint(check, folder, tp)
+    with launched(check) as server:
+        yield server
+
+
+def import_checkpoint(check: Check, folder: Path, tp: int = 1) -> None:
+    """Import a checkpoint as the model `gpu-check`."""
     sizes = check.sizes
     has_dummy_weights = folder != check.small
     parameters = {
@@ -70,6 +77,11 @@ def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
         RepositorySection(parameters=parameters),
     )  # fmt: skip
     import_model(declaration, check.home, force=True)
+
+
+@contextlib.contextmanager
+def launched(check: Check) -> Iterator[RunningServer]:
+    """Serve the imported model."""
     plan = plan_for_this_machine(check.home, ["gpu-check"], {**PORTS, "timeout_s": 400.0})
     server = launch(plan, on_progress=lambda loading: None)
     try:

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_check import FULL, Check, draw_burst, prompt_of
+from gpu_check import FULL, Check, draw_burst, draw_warmup, prompt_of
 from gpu_models import LLAMA_2_7B, MISTRAL_7B, write_shape
 from gpu_vllm import run_raw
 
@@ -48,7 +48,7 @@ def measure(check: Check, arguments: Mapping[str, Any], num_requests: int) -> di
     prompts, lengths = draw_burst(check)
     jobs = {
         "burst": {"kind": "burst", "prompts": prompts[:num_requests],
-                  "lengths": lengths[:num_requests]},
+                  "lengths": lengths[:num_requests], "warmup": draw_warmup(check)},
         "alone": {"kind": "alone", "prompt": prompt_of(check, 200), "num_tokens": NUM_TOKENS,
                   "repeats": 3},
     }  # fmt: skip

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gpu_check import FIRST_TOKEN, Check
+from gpu_check import Check
 
 from trtllm_serve_cli.processes import last_lines, run_logged
 
@@ -62,28 +61,6 @@ def serving(check: Check, folder: Path) -> Iterator[int]:
             yield process.pid
         finally:
             end_group(process)
-
-
-def run_stream_client(check: Check) -> dict[str, Any]:
-    """Measure concurrent streams from the server of `serving`."""
-    sizes = check.sizes
-    rng = np.random.default_rng(7)
-    warmup, measured = (
-        rng.integers(FIRST_TOKEN, sizes.shape["vocab_size"], (count, 128)).tolist()
-        for count in (sizes.in_flight, sizes.num_streams)
-    )
-    common = {"kind": "stream", "url": f"http://127.0.0.1:{RAW_PORT}", "model": "m",
-              "num_tokens": sizes.stream_tokens, "concurrency": sizes.in_flight}  # fmt: skip
-    jobs = {"warmup": {**common, "prompts": warmup}, "streaming": {**common, "prompts": measured}}
-    found = run_raw(check, "raw-stream", {}, jobs)["streaming"]
-    gaps_ms = np.concatenate([np.diff(each["chunk_s"]) for each in found["records"]]) * 1e3
-    num_tokens = sum(each["num_tokens"] for each in found["records"])
-    return {
-        "tokens_per_s": num_tokens / found["duration_s"],
-        "num_lost": sizes.num_streams * sizes.stream_tokens - num_tokens,
-        "tokens_per_response": num_tokens / (gaps_ms.size + len(found["records"])),
-        "itl": {f"p{q}_ms": float(np.percentile(gaps_ms, q)) for q in (50, 90, 99)},
-    }
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,7 @@
 Serves a simulated engine, whose responses are known, and then the demo engine. Clients send streams
 and whole requests over gRPC, HTTP and the OpenAI-compatible gateway. They cancel, disconnect, use
 guides and LoRA adapters, and send invalid requests. In each round, the load runs for `--round-s`
-seconds. In half of the rounds, the engine worker, the gateway or a Python stub is killed with
+seconds. In two thirds of the rounds, the engine worker, the gateway or a Python stub is killed with
 SIGKILL.
 
 Checks each response, and after each round that all slots are free and that the metrics equal the

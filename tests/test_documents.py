@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import dropwhile, groupby
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 from trtllm_serve_cli.catalog.entries import load_catalog
 from trtllm_serve_cli.cli.command_groups import UsageError
 from trtllm_serve_cli.cli.main import app
+from trtllm_serve_cli.cli.shared import exits
 
 APP = typer.main.get_command(app)
 CHECKOUT = Path(__file__).parents[1]
@@ -139,6 +141,15 @@ def test_security_page_names_existing_tests() -> None:
         if f"def {name}(" not in (CHECKOUT / file).read_text()
     ]
     assert missing == []
+
+
+def test_exit_codes_are_listed() -> None:
+    page = (CHECKOUT / "docs" / "reference" / "exit-codes.md").read_text("utf-8")
+    cells = re.findall(r"^\| ([\d, ]+) \|", page, re.M)
+    listed = {int(code) for cell in cells for code in cell.split(",")}
+    own = {value for value in vars(exits).values() if isinstance(value, int)}
+    of_signals = {128 + signal.SIGHUP, 128 + signal.SIGTERM}
+    assert listed == {0, 1, 2} | own | of_signals
 
 
 def find_model(command: str) -> str | None:

@@ -9,6 +9,7 @@ from trtllm_serve_cli.engine_kinds.cpu_memory import (
     CpuHost,
     EngineSize,
     count_cache_tokens,
+    count_required_bytes,
     find_host,
     kv_bytes_per_token,
 )
@@ -43,6 +44,20 @@ def test_cache_uses_half_of_the_remaining_memory() -> None:
 
 def test_cache_of_a_small_machine_has_a_minimum_size() -> None:
     assert count_cache_tokens(SMOLLM2_135M, CpuHost(GIB)) == 2048
+
+
+def test_required_memory_includes_the_smallest_cache() -> None:
+    required = count_required_bytes(SMOLLM2_135M, CpuHost(GIB))
+    assert required == SMOLLM2_135M.weight_bytes + GIB + 2048 * 13_680
+
+
+@pytest.mark.parametrize(("limit", "num_threads"), [(None, 8), (1.5, 2), (16.0, 8)])
+def test_threads_follow_the_limit_of_the_container(
+    monkeypatch: pytest.MonkeyPatch, limit: float | None, num_threads: int
+) -> None:
+    monkeypatch.setattr(cpu_memory, "count_physical_cores", lambda: 8)
+    monkeypatch.setattr(cpu_memory, "read_cpu_limit", lambda: limit)
+    assert find_host().num_threads == num_threads
 
 
 def test_memory_is_that_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:

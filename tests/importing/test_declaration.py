@@ -21,7 +21,8 @@ from trtllm_serve_cli.importing.declaration import (
     render_declaration,
 )
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
-from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.merged_options import choose_options
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository

@@ -166,6 +166,7 @@ def test_catalog_contains_the_shape_of_its_models(home: Home, kind: str) -> None
         "snapshots",
     )
     assert "dimensions are from tllm's catalog" in plan.describe().splitlines()[1]
+    assert "0 bytes" not in plan.describe()
 
 
 @pytest.mark.usefixtures("no_hub")

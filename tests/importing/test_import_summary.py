@@ -9,10 +9,13 @@ import pytest
 
 from tests.samples.builds import ENGINE
 from tests.samples.tensorrt_engines import tensorrt_engine
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.importing.import_summary import describe_serving, describe_stages
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.sizing.gpus import load_gpu
+
+HOST = CpuHost(1 << 34, num_threads=4)
 
 
 def lines(
@@ -20,25 +23,26 @@ def lines(
 ) -> list[str]:
     engine = dataclasses.replace(ENGINE, kind=kind, weights=weights, llm_arguments={})
     repository = plan_repository("m", engine, ServingOptions())
-    return list(describe_serving(repository, quantization, load_gpu(gpu) if gpu else None))
+    return list(describe_serving(repository, quantization, load_gpu(gpu) if gpu else None, HOST))
 
 
 def test_limits_are_stated_with_the_card() -> None:
     assert lines("openvino", None) == [
-        "Limits: 64 sequences, 256 tokens per step, 32,768 tokens in the KV cache"
+        "Limits: 64 sequences, 256 tokens per step, 32,768 tokens in the KV cache, 4 threads"
     ]
     assert lines("vllm", "a100") == ["Limits on a100-80gb: 256 sequences, 8,192 tokens per step"]
 
 
 def test_limits_of_a_built_engine_are_those_of_its_build(tmp_path: Path) -> None:
     repository = plan_repository("m", tensorrt_engine(tmp_path), ServingOptions(max_batch_size=4))
-    (limits, *_) = describe_serving(repository, None, load_gpu("a100"))
+    (limits, *_) = describe_serving(repository, None, load_gpu("a100"), HOST)
     assert limits == "Limits: 16 sequences, 8,192 tokens per step"
 
 
 def test_engine_of_an_old_version_has_no_known_limits(tmp_path: Path) -> None:
     engine = tensorrt_engine(tmp_path, max_num_tokens=None)
-    assert list(describe_serving(plan_repository("m", engine, ServingOptions()), None, None)) == []
+    repository = plan_repository("m", engine, ServingOptions())
+    assert list(describe_serving(repository, None, None, HOST)) == []
 
 
 def test_fp8_is_offered_on_cards_that_support_it() -> None:

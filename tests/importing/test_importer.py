@@ -11,6 +11,7 @@ import pytest
 
 from tests.samples.builds import ENGINE
 from tests.samples.checkpoints import hf_files, llama_gguf, write_files
+from tests.samples.configs import LLAMA_2_7B
 from tests.samples.tensorrt_engines import write_engine as write_tensorrt_engine
 from tests.samples.tensorrt_engines import write_tokenizer
 from tests.waiting import wait_until
@@ -209,6 +210,15 @@ def test_setting_that_contradicts_the_import_is_refused_before_the_build(
             build=EngineOptions(max_batch_size=3), repository=RepositorySection(parameters=new),
         )  # fmt: skip
     assert builder.num_built == num_built
+
+
+def test_limit_that_exceeds_the_context_is_refused_before_the_build(
+    home: Home, builder: Builder, tmp_path: Path
+) -> None:
+    source = f"local:{write_files(tmp_path / 'hf', hf_files(**LLAMA_2_7B))}"
+    with pytest.raises(BadInput, match="--max-seq-len 5000 exceeds the context length of mine"):
+        run(home, builder, "mine", source, build=EngineOptions(max_seq_len=5000))
+    assert builder.num_built == 0
 
 
 def test_setting_that_empties_a_parameter_is_kept(home: Home, builder: Builder, gguf: str) -> None:

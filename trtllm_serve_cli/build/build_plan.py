@@ -134,10 +134,12 @@ class BuildPlan:
             arguments = self.facts.get("llm_arguments", {})
             return "\n".join(f"  {name}: {value}" for name, value in arguments.items())
         engine = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind} engine"
+        # The size of a checkpoint whose shape is from the catalog is unknown.
+        size = f" (about {show_size(self.estimated_bytes)})" if self.estimated_bytes else ""
         lines = [
             f"Build {engine} for {self.model_name} ({self.weights} weights) from "
             f"{self.checkpoint.source}",
-            f"into {self.engine_dir} (about {show_size(self.estimated_bytes)}):",
+            f"into {self.engine_dir}{size}:",
         ]
         for step in self.steps:
             command = shlex.join(self.command_of(step, self.engine_dir))

@@ -1,4 +1,7 @@
-"""Estimate how many tokens the KV cache of an OpenVINO engine can hold in a machine's memory."""
+"""Describe the memory and the threads of a machine that runs engines on its CPU.
+
+The memory determines how many tokens the KV cache of an OpenVINO engine can hold.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ import os
 import platform
 from dataclasses import dataclass
 
-from trtllm_serve_cli.runtime.cgroup import read_memory_limit
+from trtllm_serve_cli.runtime.cgroup import read_cpu_limit, read_memory_limit
+from trtllm_serve_cli.runtime.engines.openvino.threads import (
+    choose_num_threads,
+    count_physical_cores,
+)
 
 # Estimated memory for the server's processes, in addition to the weights and the KV cache.
 _SERVER_BYTES = 1 << 30
@@ -23,11 +30,13 @@ class CpuHost:
     """A machine that runs engines on its CPU.
 
     `memory_bytes` is the memory that processes may use, which a container may limit. If
-    `has_8bit_cache` is set, OpenVINO stores the KV cache in 8 bits by default.
+    `has_8bit_cache` is set, OpenVINO stores the KV cache in 8 bits by default. `num_threads` is the
+    number of threads that an engine starts by default, or None if it is unknown.
     """
 
     memory_bytes: int
     has_8bit_cache: bool = True
+    num_threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +55,18 @@ class EngineSize:
 def find_host() -> CpuHost:
     """Return the properties of this machine."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    num_cores = count_physical_cores()
     return CpuHost(
         memory_bytes=min(total, read_memory_limit() or total),
         has_8bit_cache=platform.machine().lower() in ("x86_64", "amd64"),
+        num_threads=choose_num_threads(read_cpu_limit(), num_cores) or num_cores,
     )
+
+
+def count_required_bytes(size: EngineSize, host: CpuHost) -> int:
+    """Return the memory for the weights, the server's processes and the smallest KV cache."""
+    cache_bytes = _MIN_TOKENS * kv_bytes_per_token(size, host)
+    return size.weight_bytes + _SERVER_BYTES + int(cache_bytes)
 
 
 def count_cache_tokens(size: EngineSize, host: CpuHost) -> int:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.versions import Container
 from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
 from trtllm_serve_cli.engine_kinds.serving import (
     OUR_CORE_MODEL,
@@ -24,6 +25,9 @@ from trtllm_serve_cli.engine_kinds.serving import (
     ServingOptions,
     describe_limits,
 )
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.sizing.facts import ModelFacts
 
 Values = dict[str, str]
 # The program that starts the processes of an engine on several GPUs. `mpirun` starts one Triton
@@ -92,6 +96,11 @@ class Building:
     `describe_source` returns the `Engine` for a folder that tllm did not write. Its arguments are
     the model's name, the engine's folder, the tokenizer's folder and the source. `read_details`
     returns the value of `Engine.details` for an engine's folder.
+
+    `preview` is set if the default limits of engines depend on the memory of the machine. It
+    returns the `Engine` that a build would create, as far as it is known before the build. Its
+    arguments are the facts of the model, the format of the checkpoint and the value of
+    `--quantization`.
     """
 
     plan: Callable[[BuildRequest, Toolchain], BuildPlan]
@@ -107,6 +116,7 @@ class Building:
     describe_built: Callable[[Path, Path, Mapping[str, Any]], dict[str, Any]] | None = None
     describe_source: Callable[[str, Path, Path, str], Engine] | None = None
     read_details: Callable[[Path], Any] | None = None
+    preview: Callable[[ModelFacts, str, str | None], Engine] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,7 @@ class Serving:
     contract_version: Callable[[Engine], str] = lambda engine: ""
     backends: Mapping[str, str] | None = None
     native_layout: Layout | None = None
-    describe_limits: Callable[[Engine, Mapping[str, str]], str] = describe_limits
+    describe_limits: Callable[[Engine, Mapping[str, str], CpuHost | None], str] = describe_limits
     model_yaml: Callable[[Mapping[str, str]], tuple[dict[str, Any], Values]] | None = None
 
 

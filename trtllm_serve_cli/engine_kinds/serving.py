@@ -17,6 +17,9 @@ WORKER_PARAMETERS = frozenset(
     ("max_num_seqs", "max_seq_len", "max_num_tokens", "instances_share_engine", "engine_python")
 )
 
+# The parameters that limit an engine's batches, sequences and memory.
+_LIMITS = ("max_num_seqs", "max_num_tokens", "max_seq_len", "max_tokens_in_paged_kv_cache")
+
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
@@ -55,11 +58,16 @@ class CoreModel:
 OUR_CORE_MODEL = CoreModel()
 
 
-def describe_limits(engine: Engine, values: Mapping[str, str]) -> str:
+def list_limits(values: Mapping[str, str]) -> dict[str, int]:
+    """Return the limits of an engine in the parameters `values`, by parameter."""
+    return {name: int(values[name]) for name in _LIMITS if values.get(name)}
+
+
+def describe_limits(engine: Engine, values: Mapping[str, str], host: CpuHost | None) -> str:
     """Return the engine's limits, for example "64 sequences, 256 tokens per step".
 
     `values` are the parameters of the model repository. Return an empty string if they do not
-    contain the limits.
+    contain the limits. `host` is the machine that runs engines on its CPU.
     """
     sequences, tokens = (values.get(name) for name in ("max_num_seqs", "max_num_tokens"))
     return show_limits(int(sequences), int(tokens)) if sequences and tokens else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
 from trtllm_serve_cli.sizing.gpus import Gpu
@@ -13,7 +14,7 @@ _UNQUANTIZED = ("bfloat16", "float16", "float32")
 
 
 def describe_serving(
-    repository: RepositoryPlan, quantization: str | None, card: Gpu | None
+    repository: RepositoryPlan, quantization: str | None, card: Gpu | None, host: CpuHost | None
 ) -> Iterator[str]:
     """Yield a line with the engine's limits, if they are known, and a line about FP8.
 
@@ -21,11 +22,12 @@ def describe_serving(
     `--quantization` option was passed, and the engine kind can convert checkpoints to FP8.
 
     `quantization` is the value of the `--quantization` option. `card` is the type of this machine's
-    GPU, or `None` if the machine has no GPU or the GPU is not in tllm's GPU table.
+    GPU, or `None` if the machine has no GPU or the GPU is not in tllm's GPU table. `host` describes
+    this machine's CPU, or is `None` if it is unknown.
     """
     engine = repository.engine
     serving = find_kind(engine.kind).serving
-    if limits := serving.describe_limits(engine, repository.parameters):
+    if limits := serving.describe_limits(engine, repository.parameters, host):
         # Only engines with engine arguments have limits that depend on the present GPU.
         depends_on_card = engine.llm_arguments is not None
         origin = f" on {card.name}" if card and depends_on_card else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +33,16 @@ from trtllm_serve_cli.importing.import_plan import (
     plan_engine,
     plan_import,
     request_build,
-    serving_options,
 )
 from trtllm_serve_cli.importing.import_record import ImportRecord, record_import
+from trtllm_serve_cli.importing.import_repository import (
+    plan_import_repository,
+    preview_repository,
+)
 from trtllm_serve_cli.paths import Home, check_can_create, hold_lock
 from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
 from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.model.store import read_manifest
-from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.repository.settings.engine_references import record_references
 from trtllm_serve_cli.sources.engine_source import EngineSource
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
@@ -135,6 +137,8 @@ def import_model(
     stages_s: dict[str, float] = {}
     display = display.collect_stages(stages_s)
     plan = plan_import(declaration, home)
+    # Refuse options that contradict the engine before it is built.
+    preview_repository(plan)
     if plan.path_problem:
         display.notify(describe_path_problem(plan.path_problem))
     with hold_import_lock(home, declaration.model.name, display.notify):
@@ -150,27 +154,12 @@ def import_model(
             for line in preserved.describe():
                 display.notify(line)
             with display.time_stage("model repository"):
-                rendered = _plan_repository(plan, engine, preserved.kept)
+                rendered = plan_import_repository(plan, engine, preserved.kept)
                 rendered = dataclasses.replace(rendered, declaration=plain_changes(declaration))
                 write_repository(rendered, plan.repository)
                 record_references(home, plan.repository)
             record_import(plan.repository, ImportRecord(time.time(), stages_s))
     return rendered, plan.repository
-
-
-def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) -> RepositoryPlan:
-    options = dataclasses.replace(
-        serving_options(plan.declaration),
-        engine_python=plan.choice.python,
-        host=plan.machine.host,
-    )
-    options = dataclasses.replace(options, parameters={**kept, **options.parameters})
-    rendered = plan_repository(plan.declaration.model.name, engine, options)
-    return dataclasses.replace(
-        rendered,
-        requested=tuple(name for name in rendered.requested if name not in kept),
-        preserved={name: rendered.parameters[name] for name in kept},
-    )
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
+_MAX_BATCH_SIZE, _MAX_NUM_TOKENS = 2048, 8192
 # If the model does not fit on the available GPUs, try plans with up to this many GPUs.
 _MAX_GPUS = 128
 # Bounds on the ratio of on-disk size to computed size. Above the maximum, the weights are stored in
@@ -320,8 +321,8 @@ def _choose_demand(
         input_len=input_len,
         output_len=output_len,
         max_seq_len=options.max_seq_len or input_len + output_len,
-        max_batch_size=options.max_batch_size,
-        max_num_tokens=options.max_num_tokens,
+        max_batch_size=options.max_batch_size or _MAX_BATCH_SIZE,
+        max_num_tokens=options.max_num_tokens or _MAX_NUM_TOKENS,
         kv_cache_free_gpu_mem_fraction=options.kv_cache_free_gpu_mem_fraction,
     )
     return dataclasses.replace(demand, scale=_find_scale(facts, demand, options))

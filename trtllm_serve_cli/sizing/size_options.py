@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from trtllm_serve_cli.choices import (
@@ -34,8 +34,14 @@ class SizeOptions:
     dtype: DtypeOption = "auto"
     quantization: QuantizationOption | None = None
     kv_cache_dtype: KvCacheDtypeOption | None = None
-    max_batch_size: Annotated[Count, Option("Maximum number of sequences in a batch.")] = 2048
-    max_num_tokens: Annotated[Count, Option("Maximum number of tokens in an engine step.")] = 8192
+    max_batch_size: Annotated[
+        Count | None,
+        Option("Maximum number of sequences in a batch. Default: 2048, or 64 on a CPU."),
+    ] = None
+    max_num_tokens: Annotated[
+        Count | None,
+        Option("Maximum number of tokens in an engine step. Default: 8192, or 256 on a CPU."),
+    ] = None
     max_seq_len: MaxSeqLenOption | None = None
     input_len: Annotated[
         Count | None,
@@ -60,3 +66,13 @@ class SizeOptions:
             metavar="F",
         ),
     ] = 0.9
+
+    @property
+    def requires_gpu(self) -> bool:
+        """True if an option is set that does not apply to CPUs."""
+        for_cpus = {"max_batch_size", "max_num_tokens", "max_seq_len", "quantization"}
+        return any(
+            getattr(self, field.name) != field.default
+            for field in fields(self)
+            if field.name not in for_cpus
+        )

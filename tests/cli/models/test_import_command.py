@@ -15,6 +15,7 @@ from tests.samples.checkpoints import gguf, hf_files, llama_gguf, write_files
 from tests.samples.configs import LLAMA_2_7B
 from tests.samples.repositories import add_model
 from trtllm_serve_cli.cli.shared.option_signature import parse_pairs
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import find_home
@@ -238,6 +239,29 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     assert not home_folder.exists()
 
 
+def test_dry_run_shows_the_limits_on_this_machine(
+    tllm: Tllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = CpuHost(1 << 34, num_threads=4)
+    monkeypatch.setattr("trtllm_serve_cli.engine_kinds.selection.find_host", lambda: host)
+    source = f"local:{write_files(tmp_path / 'hf', hf_files(**LLAMA_2_7B))}"
+    options = ("import", "-m", "m", "-s", source, "--engine", "openvino", "--dry-run")
+    assert tllm(*options)[1].splitlines()[-2] == (
+        "Limits: 64 sequences, 256 tokens per step, 14,336 tokens in the KV cache, 4 threads"
+    )
+    limited = tllm(*options, "--max-batch-size", "8", "--param", "num_threads=2")[1]
+    assert limited.splitlines()[-2] == (
+        "Limits: 8 sequences, 256 tokens per step, 4,096 tokens in the KV cache, 2 threads"
+    )
+    assert json.loads(tllm(*options, "--json")[1])["limits"] == {
+        "max_num_seqs": 64, "max_num_tokens": 256, "max_seq_len": 4096,
+        "max_tokens_in_paged_kv_cache": 14_336,
+    }  # fmt: skip
+    assert "Limits" not in tllm("build", *options[1:])[1]
+    code, _, err = tllm(*options, "--max-seq-len", "5000")
+    assert (code, "--max-seq-len 5000 exceeds the context length of m." in err) == (3, True)
+
+
 def test_dry_run_lists_preserved_settings(tllm: Tllm, model: str) -> None:
     manifest = add_model(find_home(), "m").path / "tllm.json"
     facts = json.loads(manifest.read_text())
@@ -349,4 +373,4 @@ def test_defaults_in_the_help_are_those_of_the_kind(tllm: Tllm, tmp_path: Path, 
     }.items():
         value = repository.value("tensorrt_llm", f"parameters.{entry}")
         option_help = help_text.partition(f"{option} INTEGER")[2].partition("[1<=x<=")[0]
-        assert re.search(rf" {value} \([^)]*\b{kind}\b", option_help)
+        assert re.search(rf" {value}( to \d+ [^()]*)? \([^)]*\b{kind}\b", option_help)

@@ -11,7 +11,9 @@ import pytest
 from tests.cli.running import Tllm
 from tests.samples import configs
 from tests.samples.repositories import add_model
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost
 from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.sizing.gpus import PresentGpu
 
 GOLDEN = Path(__file__).parent / "plans"
 
@@ -84,6 +86,73 @@ def test_default_limits_of_engines_are_printed(tllm: Tllm, gpu: str, limits: str
     assert f"Default limits on this number of GPUs: {limits}" in " ".join(out.split())
 
 
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = CpuHost(1 << 34, num_threads=4)
+    monkeypatch.setattr("trtllm_serve_cli.engine_kinds.cpu_memory.find_host", lambda: host)
+
+
+@pytest.mark.usefixtures("cpu")
+def test_machine_without_a_gpu_has_limits_on_its_cpu(tllm: Tllm) -> None:
+    code, out, err = tllm("plan", "-s", "local:m")
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.splitlines()[:4] == [
+        "local:m (LlamaForCausalLM)",
+        "  8.8 GB of weights (int8)",
+        "  75,776 bytes of KV cache per token",
+        "This machine: 17.2 GB of memory, 4 CPU threads",
+    ]
+    limits = (
+        "Limits of the engine kind openvino: 64 sequences, 256 tokens per step, 47,968 tokens in "
+        "the KV cache, 47,968 tokens per sequence, 4 threads"
+    )
+    assert limits in " ".join(out.split())
+
+
+@pytest.mark.usefixtures("cpu")
+def test_plan_for_a_cpu_as_json(tllm: Tllm) -> None:
+    _, out, _ = tllm("plan", "-s", "local:m", "--max-seq-len", "4096", "--json")
+    assert json.loads(out) == {
+        "source": "local:m",
+        "architecture": "LlamaForCausalLM",
+        "engine_kind": "openvino",
+        "weights": "int8",
+        "weight_bytes": 8_833_287_372,
+        "kv_bytes_per_token": 75_776,
+        "memory_bytes": 1 << 34,
+        "required_bytes": 8_833_287_372 + (1 << 30) + 2048 * 75_776,
+        "num_threads": 4,
+        "limits": {
+            "max_num_seqs": 64, "max_num_tokens": 256, "max_seq_len": 4096,
+            "max_tokens_in_paged_kv_cache": 32_768,
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("cpu")
+def test_model_that_does_not_fit_into_the_memory(tllm: Tllm) -> None:
+    _write(configs.LLAMA_2_70B)
+    out = tllm("plan", "-s", "local:m")[1]
+    assert "The model does not fit. It requires at least 77.3 GB." in out
+
+
+@pytest.mark.usefixtures("cpu")
+def test_imported_engine_for_cpus_is_planned_for_the_cpu(
+    tllm: Tllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = PresentGpu(0, "NVIDIA H200", 143_771)
+    monkeypatch.setattr("trtllm_serve_cli.sizing.gpus.find_gpus", lambda: (gpu,))
+    engine = add_model(find_home(), "mine").engine_path
+    cache = 'variable_id="0" variable_type="f32" variable_shape="?,4,?,64"'
+    (engine / "openvino_model.xml").write_text(f"<data {cache} />")
+    (engine / "openvino_model.bin").write_bytes(bytes(1000))
+    out = tllm("plan", "mine")[1]
+    assert out.startswith("gguf:/models/mine.gguf (llama)\n  1.0 kB of weights (as in the GGUF)\n")
+    assert "32,768 tokens in the KV cache" in " ".join(out.split())
+    assert "one stream" in tllm("plan", "-s", "local:m")[1]
+
+
 def test_imported_model_is_found_by_its_name(tllm: Tllm) -> None:
     add_model(find_home(), "mine")
     code, _, err = tllm("plan", "-m", "mine", "--gpu", "h200")
@@ -102,7 +171,9 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
     ("arguments", "what"),
     [
         ("-s local:m --gpu h2000", "'h2000' is not a supported GPU."),
-        ("-s local:m", "No NVIDIA GPU was found on this machine."),
+        ("-s local:m --num-gpus 2", "No NVIDIA GPU was found on this machine."),
+        ("-s local:m --tp 2", "No NVIDIA GPU was found on this machine."),
+        ("-s local:m --quantization fp8", "The openvino engine kind does not support"),
         ("--gpu h200", "No model was specified."),
         ("-m no-such --gpu h200", "The model 'no-such' is unknown."),
         (f"-m {'x' * 300} --gpu h200", "is not a valid model name."),

@@ -68,7 +68,24 @@ def test_limits_are_described_in_every_layout(layout: Layout) -> None:
     options = ServingOptions(host=CpuHost(16 * GIB), layout=layout)
     repository = plan_repository("m", LLAMA_8B, options)
     describe = find_kind("openvino").serving.describe_limits
-    assert describe(LLAMA_8B, repository.parameters) == (
+    assert describe(LLAMA_8B, repository.parameters, None) == (
         "64 sequences, 256 tokens per step, 49,568 tokens in the KV cache, "
         "49,568 tokens per sequence"
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "parameters", "shown"),
+    [
+        (CpuHost(64 * GIB, num_threads=16), {}, ", 16 threads"),
+        (CpuHost(64 * GIB, num_threads=1), {}, ", 1 thread"),
+        (CpuHost(64 * GIB, num_threads=16), {"num_threads": "4"}, ", 4 threads"),
+        (None, {}, " in the KV cache"),
+    ],
+)
+def test_threads_are_those_of_the_setting_or_of_the_machine(
+    host: CpuHost | None, parameters: dict[str, str], shown: str
+) -> None:
+    repository = plan_repository("m", LLAMA_8B, ServingOptions(host=host, parameters=parameters))
+    describe = find_kind("openvino").serving.describe_limits
+    assert describe(LLAMA_8B, repository.parameters, host).endswith(shown)

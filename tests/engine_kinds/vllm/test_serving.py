@@ -85,7 +85,12 @@ def test_worker_gets_engine_arguments() -> None:
         "lora_prefetch_dir": "",
         "lora_cache_max_adapter_size": 64,
         "lora_cache_host_memory_bytes": 1 << 30,
+        "batch_invariant": False,
     }
+
+
+def test_batch_invariance_is_a_setting_of_the_worker() -> None:
+    assert worker_config(engine(), parameters={"batch_invariant": "true"})["batch_invariant"]
 
 
 def test_lora_rank_is_that_of_the_engine() -> None:

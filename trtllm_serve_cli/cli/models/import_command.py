@@ -101,8 +101,11 @@ def import_model(
     """
     sections = {"model": model, "engine": engine, "build": build, "repository": repository}
     declaration = declare(file, build_option or [], sections)
+    from trtllm_serve_cli.engine_kinds.serving import list_limits
     from trtllm_serve_cli.importing.draft_model import with_draft_model
     from trtllm_serve_cli.importing.import_plan import plan_import
+    from trtllm_serve_cli.importing.import_repository import preview_repository
+    from trtllm_serve_cli.importing.import_summary import describe_serving
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
@@ -110,8 +113,15 @@ def import_model(
         declaration = with_draft_model(declaration, draft, home)
     if dry_run:
         plan = plan_import(declaration, home, is_dry_run=True)
-        last = [*plan.preserved.describe(), f"Render the model repository {plan.repository}"]
-        _show_plan(plan, "\n".join(last), as_json=as_json)
+        preview = preview_repository(plan)
+        if as_json:
+            limits = list_limits(preview.parameters) if preview else None
+            output.show_json({**plan.as_dict(), "limits": limits})
+            return
+        lines = [*plan.preserved.describe(), f"Render the model repository {plan.repository}"]
+        if preview:
+            lines[:0] = describe_serving(preview, None, None, plan.machine.host)
+        _show_plan(plan, "\n".join(lines))
         return
     path = import_and_notify(declaration, home, force=force, as_json=as_json)
     if not as_json:
@@ -127,6 +137,7 @@ def import_and_notify(
 
     Return the folder of the model repository.
     """
+    from trtllm_serve_cli.engine_kinds.cpu_memory import find_host
     from trtllm_serve_cli.importing import importer
     from trtllm_serve_cli.importing.import_summary import describe_serving, describe_stages
     from trtllm_serve_cli.sizing.gpus import find_present_card
@@ -151,7 +162,8 @@ def import_and_notify(
     width = max(len(each.name) for each in rendered.models)
     for each in rendered.models:
         output.notify(f"  {each.name:{width}}  {each.title}")
-    for line in describe_serving(rendered, declaration.build.quantization, find_present_card()):
+    quantization = declaration.build.quantization
+    for line in describe_serving(rendered, quantization, find_present_card(), find_host()):
         output.notify(line)
     output.notify(f"Import took {describe_stages(stages_s)}")
     return path
@@ -182,11 +194,11 @@ def build_model(
 
     home = find_home()
     if dry_run:
-        _show_plan(
-            plan_import(declaration, home, is_dry_run=True),
-            "No model repository is rendered",
-            as_json=as_json,
-        )
+        plan = plan_import(declaration, home, is_dry_run=True)
+        if as_json:
+            output.show_json(plan.as_dict())
+        else:
+            _show_plan(plan, "No model repository is rendered")
         return
     with show_work() as display:
         built = importer.build_model(declaration, home, force=force, display=display)
@@ -247,11 +259,8 @@ def _take_flags(words: dict[str, str]) -> dict[str, str]:
     return {name: words.pop(name) for name in others if is_flag(name)}
 
 
-def _show_plan(plan: ImportPlan, last: str, *, as_json: bool) -> None:
-    if as_json:
-        output.show_json(plan.as_dict())
-    else:
-        print(f"{plan.describe()}\n{last}.")
+def _show_plan(plan: ImportPlan, last: str) -> None:
+    print(f"{plan.describe()}\n{last}.")
 
 
 def notify_unused(names: Iterable[str], engine_kind: str) -> None:

@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtllm_serve_cli.cli.models.plan_on_cpu import (
+    find_cpu_engine,
+    preview_cpu_engine,
+    show_cpu_plan,
+)
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import known_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
@@ -66,6 +71,9 @@ def plan(
 ) -> None:
     """Estimate whether a model fits on GPUs, and how fast it runs.
 
+    On a machine without an NVIDIA GPU, and for imported models of the engine kind openvino, print
+    the limits on this machine's CPU instead, unless an option for GPUs is set.
+
     For a model on the hub, only config.json and the index of the weights are downloaded. If the hub
     cannot be reached, the model's dimensions are read from the catalog. docs/concepts/sizing.md
     describes the estimate.
@@ -76,12 +84,20 @@ def plan(
     """
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.sizing.facts import read_facts
+    from trtllm_serve_cli.sizing.gpus import find_gpus
     from trtllm_serve_cli.sizing.plan import plan_size
     from trtllm_serve_cli.sources.fetch import apply_revision
 
     home = find_home()
-    card, present = _find_card(gpu)
     source = apply_revision(_find_source(name, model.get("source"), home), model.get("revision"))
+    if gpu is None and num_gpus is None and not size.requires_gpu:
+        engine = find_cpu_engine(home, name) if name is not None and not model else None
+        if engine is None and not find_gpus():
+            engine = preview_cpu_engine(source, home, size.quantization)
+        if engine is not None:
+            show_cpu_plan(engine, size, as_json=as_json)
+            return
+    card, present = _find_card(gpu)
     answer = plan_size(read_facts(source, home), card, num_gpus or present, size)
     if as_json:
         output.show_json(answer.as_dict())

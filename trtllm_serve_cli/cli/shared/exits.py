@@ -3,8 +3,6 @@
 Python sets 0 and 1, Typer sets 2, and `processes.exit_on_signals` sets 128 plus a signal number.
 """
 
-import signal
-
 USER_CAN_FIX = 3
 INTERRUPTED = 130
 # The exit code that shells report for a program that was killed by SIGPIPE.
@@ -16,10 +14,9 @@ MEANINGS = {
     2: "Wrong usage: an unknown option, a missing argument, a value out of range.",
     USER_CAN_FIX: "An error that you can fix. The message states what happened, why, and what to "
     "do next.",
-    128 + signal.SIGHUP: "SIGHUP ended the command after its cleanup, for example because the "
-    "terminal was closed.",
+    129: "SIGHUP ended the command after its cleanup, for example because the terminal was closed.",
     INTERRUPTED: "Interrupted with Ctrl-C.",
     PIPE_CLOSED: "The reader of the output closed the pipe, for example in `tllm list | head -1`.",
-    128 + signal.SIGTERM: "SIGTERM ended the command after its cleanup. For example, `tllm start` "
+    143: "SIGTERM ended the command after its cleanup. For example, `tllm start` "
     "stops the server that it was starting.",
 }

@@ -31,7 +31,8 @@ _EXPORTER = RequiredModule(
 )
 # The architectures that OpenVINO GenAI's GGUF reader supports.
 _GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
-_WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
+# Maps the supported values of `--quantization` to formats of optimum-intel.
+WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
 _OPENVINO_FILES = tuple(
     f"{WORK}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
 )
@@ -41,6 +42,46 @@ _OPENVINO_FILES = tuple(
 _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
 
 
+def choose_weights(
+    checkpoint_format: str, quantization: str | None, *, is_embedding_model: bool = False
+) -> str:
+    """Return the format of an engine's weights: "as in the GGUF", or a value of `--quantization`.
+
+    Raise `BadInput` if the engine kind does not support the quantization.
+    """
+    if checkpoint_format == "gguf":
+        if quantization is not None:
+            raise BadInput(
+                f"--quantization {quantization} cannot be used with a GGUF file.",
+                why="the weights in the file are already quantized, and tllm does not convert them",
+                next_step="omit --quantization, or choose a GGUF file with the required "
+                "quantization",
+            )
+        return "as in the GGUF"
+    # The weights of embedding models are not quantized by default, because embeddings are compared
+    # with stored ones that other programs may have computed.
+    weights = quantization or ("none" if is_embedding_model else "int8")
+    if weights not in WEIGHT_FORMATS:
+        raise BadInput(
+            f"The openvino engine kind does not support --quantization {weights}.",
+            why=f"the supported values are {', '.join(WEIGHT_FORMATS)}",
+            next_step=(
+                "choose a supported value, or choose an engine kind that runs on GPUs, "
+                "for example --engine tensorrt"
+            ),
+        )
+    return weights
+
+
+def estimate_size(checkpoint_bytes: int, weights: str) -> int:
+    """Return the estimated size of an engine in bytes.
+
+    `checkpoint_bytes` is the size of a GGUF file, or of a Hugging Face checkpoint with 16 bits per
+    weight.
+    """
+    return int(checkpoint_bytes * _SIZE_FACTORS[weights])
+
+
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
 
@@ -48,8 +89,16 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """
     refuse_unsupported(request.options, request.kind, supported=_SUPPORTED)
     checkpoint = request.checkpoint
-    plan_weights = _plan_gguf if checkpoint.format == "gguf" else _plan_export
-    weights, make = plan_weights(request, tools)
+    weights = choose_weights(
+        checkpoint.format,
+        request.options.quantization,
+        is_embedding_model=checkpoint.is_embedding_model,
+    )
+    make = (
+        _plan_gguf(request, tools)
+        if checkpoint.format == "gguf"
+        else _plan_export(request, tools, weights)
+    )
     facts = facts_of_engine(checkpoint, request.kind, weights) | embedding_facts(checkpoint)
     facts["tools"] = {
         name: tools.versions[name] for name in TOOLS[checkpoint.format] if name in tools.versions
@@ -66,20 +115,14 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         engine_dir=request.engine_dir,
         steps=(make, describe),
         fingerprint=fingerprint,
-        estimated_bytes=int(checkpoint.size_bytes * _SIZE_FACTORS[weights]),
+        estimated_bytes=estimate_size(checkpoint.size_bytes, weights),
         facts=facts,
         requires=(_EXPORTER,) if checkpoint.format == "hf" else (),
     )
 
 
-def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]:
-    checkpoint, quantization = request.checkpoint, request.options.quantization
-    if quantization is not None:
-        raise BadInput(
-            f"--quantization {quantization} cannot be used with a GGUF file.",
-            why="the weights in the file are already quantized, and tllm does not convert them",
-            next_step="omit --quantization, or choose a GGUF file with the required quantization",
-        )
+def _plan_gguf(request: BuildRequest, tools: Toolchain) -> BuildStep:
+    checkpoint = request.checkpoint
     if checkpoint.architecture not in _GGUF_ARCHITECTURES:
         raise BadInput(
             "The openvino engine kind does not support GGUF files with the "
@@ -92,36 +135,22 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]
         str(checkpoint.path), WORK,
     )  # fmt: skip
     title = "Convert the GGUF file to OpenVINO's format"
-    return "as in the GGUF", BuildStep(title, command, outputs=_OPENVINO_FILES)
+    return BuildStep(title, command, outputs=_OPENVINO_FILES)
 
 
-def _plan_export(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]:
-    is_embedding_model = request.checkpoint.is_embedding_model
-    # The weights of embedding models are not quantized by default, because embeddings are compared
-    # with stored ones that other programs may have computed.
-    weights = request.options.quantization or ("none" if is_embedding_model else "int8")
-    if weights not in _WEIGHT_FORMATS:
-        raise BadInput(
-            f"The openvino engine kind does not support --quantization {weights}.",
-            why=f"the supported values are {', '.join(_WEIGHT_FORMATS)}",
-            next_step=(
-                "choose a supported value, or choose an engine kind that runs on GPUs, "
-                "for example --engine tensorrt"
-            ),
-        )
+def _plan_export(request: BuildRequest, tools: Toolchain, weights: str) -> BuildStep:
     # By default, the exporter requires the sentence-transformers package for embedding models.
     task = (
         ("feature-extraction", "--library", "transformers")
-        if is_embedding_model
+        if request.checkpoint.is_embedding_model
         else ("text-generation-with-past",)
     )
     command: tuple[str, ...] = (
         tools.python, "-m", "optimum.commands.optimum_cli", "export", "openvino",
         "--model", str(request.checkpoint.path), "--task", *task,
-        "--weight-format", _WEIGHT_FORMATS[weights],
+        "--weight-format", WEIGHT_FORMATS[weights],
     )  # fmt: skip
     if request.trust_remote_code:
         command += ("--trust-remote-code",)
     title = f"Export the checkpoint to OpenVINO's format with {weights} weights"
-    step = BuildStep(title.replace("none", "16-bit"), (*command, WORK), outputs=_OPENVINO_FILES)
-    return weights, step
+    return BuildStep(title.replace("none", "16-bit"), (*command, WORK), outputs=_OPENVINO_FILES)

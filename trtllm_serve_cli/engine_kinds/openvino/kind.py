@@ -7,6 +7,7 @@ from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
 from trtllm_serve_cli.engine_kinds.openvino.build_plan import TOOLS, plan_build
 from trtllm_serve_cli.engine_kinds.openvino.described import describe_built
 from trtllm_serve_cli.engine_kinds.openvino.engine_size import read_engine_size
+from trtllm_serve_cli.engine_kinds.openvino.preview import preview_engine
 from trtllm_serve_cli.engine_kinds.openvino.serving import SERVING
 from trtllm_serve_cli.errors import MissingPart
 
@@ -56,6 +57,7 @@ KIND = EngineKind(
         tools=tuple(sorted({name for names in TOOLS.values() for name in names})),
         describe_built=describe_built,
         read_details=read_engine_size,
+        preview=preview_engine,
     ),
     serving=SERVING,
     deployment=Deployment(lambda model: ContainerFit("Triton and openvino-genai")),

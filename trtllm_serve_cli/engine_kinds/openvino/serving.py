@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.engine_kinds.cpu_memory import EngineSize, count_cache_tokens
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost, EngineSize, count_cache_tokens
 from trtllm_serve_cli.engine_kinds.kind import Serving
 from trtllm_serve_cli.engine_kinds.serving import (
     WORKER_PARAMETERS,
@@ -52,13 +52,16 @@ def _fit(num_tokens: int, engine: Engine, options: ServingOptions) -> int:
     return min(num_tokens, count_cache_tokens(engine.details, options.host))
 
 
-def _describe_limits(engine: Engine, values: Mapping[str, str]) -> str:
+def _describe_limits(engine: Engine, values: Mapping[str, str], host: CpuHost | None) -> str:
     limits = show_limits(int(values["max_num_seqs"]), int(values["max_num_tokens"]))
-    if engine.embedding is not None:
-        return limits
-    limits += f", {int(values[_KV_TOKENS]):,} tokens in the KV cache"
-    if (max_seq_len := int(values["max_seq_len"])) < engine.max_position_embeddings:
-        limits += f", {max_seq_len:,} tokens per sequence"
+    if engine.embedding is None:
+        limits += f", {int(values[_KV_TOKENS]):,} tokens in the KV cache"
+        if (max_seq_len := int(values["max_seq_len"])) < engine.max_position_embeddings:
+            limits += f", {max_seq_len:,} tokens per sequence"
+    # Unless the number of threads is set, the engine chooses it when it starts.
+    num_threads = int(values.get("num_threads") or 0) or (host and host.num_threads)
+    if num_threads:
+        limits += f", {num_threads} thread{'s' * (num_threads > 1)}"
     return limits
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine
+from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost
 from trtllm_serve_cli.engine_kinds.kind import Serving
 from trtllm_serve_cli.engine_kinds.serving import (
     DRAFT_MODEL,
@@ -86,7 +87,7 @@ def _plan_values(
     }
 
 
-def _describe_limits(engine: Engine, values: Mapping[str, str]) -> str:
+def _describe_limits(engine: Engine, values: Mapping[str, str], host: CpuHost | None) -> str:
     built = built_of(engine)
     num_tokens = built.max_num_tokens
     return show_limits(built.max_batch_size, num_tokens) if num_tokens else ""

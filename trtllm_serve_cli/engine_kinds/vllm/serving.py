@@ -63,7 +63,7 @@ SERVING = Serving(
     parameters=WORKER_PARAMETERS
     | frozenset(VLLM_ARGUMENTS.parameters)
     | {
-        "lora_prefetch_dir", "lora_cache_host_memory_bytes", "gpu_device_ids",
+        "lora_prefetch_dir", "lora_cache_host_memory_bytes", "gpu_device_ids", "batch_invariant",
         # These parameters have an effect only in the `vllm` layout, which uses Triton's vLLM
         # backend.
         "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size",

@@ -18,7 +18,8 @@ from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import BadInput, MissingPart, TllmError
 from trtllm_serve_cli.launch.containers.deployment import check_engine_fits, describe_deployable
 from trtllm_serve_cli.launch.containers.server_container import IN_IMAGE, plan_container
-from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.merged_options import choose_options
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.planning.requirements import Requirements
 from trtllm_serve_cli.launch.planning.warmup_plan import describe_models, plan_warmup

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from ...engine import Engine
@@ -52,12 +53,24 @@ _CAPABILITIES = caps.Capabilities(
 
 def _worker_config(parameters: Parameters) -> dict[str, Any]:
     entries = {name: parameters.text(name, "") for name in VLLM_ARGUMENTS.parameters}
-    return llm_config(VLLM_ARGUMENTS.read(entries), parameters)
+    config = llm_config(VLLM_ARGUMENTS.read(entries), parameters)
+    return {**config, "batch_invariant": parameters.flag("batch_invariant", False)}
+
+
+def set_batch_invariance(environ: MutableMapping[str, str], config: Mapping[str, Any]) -> None:
+    """Set the variable that makes the response to a request independent of its batch.
+
+    If the setting is off, keep the variable, because the user may have set it.
+    """
+    if config.get("batch_invariant"):
+        environ["VLLM_BATCH_INVARIANT"] = "1"
 
 
 def _import_packages(config: dict[str, Any]) -> None:
-    # Set the environment variables before the import, because CUDA reads them during the import.
+    # Set the environment variables before the import, because CUDA and vLLM read them during the
+    # import.
     choose_gpus(os.environ, config["gpu_device_ids"])
+    set_batch_invariance(os.environ, config)
     from . import engine  # noqa: F401
 
 

@@ -1,0 +1,256 @@
+"""`tllm deploy k8s`: write the Kubernetes manifests that serve a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from trtllm_serve_cli.choices import ServiceType
+from trtllm_serve_cli.cli.server.deploy_options import (
+    POD_GATEWAY,
+    TELEMETRY,
+    HangTimeoutOption,
+    NodesOption,
+    OpenAiProcessesOption,
+    OutputOption,
+    write_or_print,
+)
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
+from trtllm_serve_cli.cli.shared.options import ImportedModelOption, JsonOption
+from trtllm_serve_cli.launch.launch_options import HANG_TIMEOUT_S, LaunchOptions
+from trtllm_serve_cli.option_fields import option_fields
+
+
+@accepts_name()
+@takes_options(
+    gateway=option_fields(LaunchOptions, "openai_port", *POD_GATEWAY), telemetry=TELEMETRY
+)
+def k8s(
+    *,
+    model: ImportedModelOption = None,
+    output_file: OutputOption = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            help="Namespace of the manifests. Default: no namespace. If --nodes is greater than "
+            "1, the default is `default`, because manifests for several nodes must contain "
+            "a namespace.",
+        ),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="Container image with Triton. If --nodes is greater than 1, the image must also "
+            "contain kubectl. Default: the NVIDIA image that matches the engine."
+        ),
+    ] = None,
+    image_pull_secret: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the image pull secret for the image's registry. Default: no secret.",
+        ),
+    ] = None,
+    nodes: NodesOption = 1,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Number of server replicas. Each replica runs on --nodes nodes.",
+        ),
+    ] = 1,
+    max_replicas: Annotated[
+        int,
+        typer.Option(min=1, help="Maximum number of server replicas that the autoscaler creates."),
+    ] = 4,
+    queue_target: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Average number of waiting requests per replica that the autoscaler maintains.",
+        ),
+    ] = 4,
+    claim: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: "
+            "no claim. The nodes then require the model's files at the same paths as on "
+            "this machine.",
+        ),
+    ] = None,
+    shared_memory: Annotated[
+        str, typer.Option(metavar="QUANTITY", help="Size of /dev/shm in each pod.")
+    ] = "1Gi",
+    cpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUANTITY",
+            help="CPU request and limit of each pod. Default: no request and no limit.",
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUANTITY",
+            help="Memory request and limit of each pod. Default: no request and no limit.",
+        ),
+    ] = None,
+    gpu_resource: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the GPU resource that each pod requests, for example "
+            "nvidia.com/mig-1g.10gb.",
+        ),
+    ] = "nvidia.com/gpu",
+    service_type: Annotated[
+        ServiceType, typer.Option(help="Type of the Service that exposes the server.")
+    ] = "ClusterIP",
+    pod_monitor: Annotated[
+        bool,
+        typer.Option(
+            help="Add a PodMonitor, so that the Prometheus operator collects the server's metrics."
+        ),
+    ] = True,
+    openai_image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="Container image with tllm, for a container that serves the OpenAI-compatible "
+            "API in each pod. Default: the pods do not serve this API.",
+        ),
+    ] = None,
+    openai_keys_secret: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the Secret that contains keys.json, the file in TLLM_HOME with the "
+            "hashes of the API keys. Default: no Secret.",
+        ),
+    ] = None,
+    openai_processes: OpenAiProcessesOption = 1,
+    gateway: OptionValues,
+    telemetry: OptionValues,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Maximum time to wait until the server is ready, in seconds.",
+        ),
+    ] = 600.0,
+    hang_timeout: HangTimeoutOption = HANG_TIMEOUT_S,
+    log_verbose: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=3,
+            help="Verbosity level of Triton's log. With 0, verbose messages are not logged.",
+        ),
+    ] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the manifests that serve a model on Kubernetes.
+
+    The server runs in a Deployment on a single node, or in a LeaderWorkerSet on several nodes. The
+    manifests include a Service, an autoscaler that scales on the number of waiting requests, and a
+    PodMonitor. With --json, the manifests are written as a single List. NVIDIA's images do not
+    contain tllm, so the pods serve the OpenAI-compatible API only with --openai-image. Otherwise,
+    run `tllm gateway` on another machine.
+
+    Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
+    """
+    from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, render_manifests
+    from trtllm_serve_cli.launch.servers.deploy import plan_kubernetes_here
+    from trtllm_serve_cli.paths import find_home
+
+    options = KubernetesOptions(
+        namespace=namespace,
+        image=image,
+        image_pull_secret=image_pull_secret,
+        nodes=nodes,
+        replicas=replicas,
+        max_replicas=max_replicas,
+        queue_target=queue_target,
+        claim=claim,
+        shared_memory=shared_memory,
+        cpu=cpu,
+        memory=memory,
+        gpu_resource=gpu_resource,
+        service_type=service_type,
+        has_pod_monitor=pod_monitor,
+    )
+    launch_options = LaunchOptions(
+        host="0.0.0.0",
+        timeout_s=timeout,
+        hang_timeout_s=hang_timeout,
+        log_verbose=log_verbose,
+        openai_processes=openai_processes,
+        **gateway,
+        **telemetry,
+    )
+    _check_openai(launch_options.openai, openai_image, openai_keys_secret, gateway)
+    manifests = plan_kubernetes_here(
+        find_home(),
+        model,
+        options,
+        launch_options,
+        openai_image=openai_image,
+        keys_secret=openai_keys_secret,
+    )
+    _notify_openai(manifests, launch_options, has_gateway=openai_image is not None)
+    if as_json and output_file is None:
+        output.show_json(_as_list(manifests))
+        return
+    text = f"{json.dumps(_as_list(manifests), indent=2)}\n" if as_json else None
+    write_or_print(text or render_manifests(manifests), output_file, "kubectl apply -f")
+
+
+def _check_openai(
+    is_on: bool, image: str | None, keys_secret: str | None, values: OptionValues
+) -> None:
+    """Raise `BadParameter` if gateway options are set, but the pods do not run the gateway."""
+    options = [f"--{name.replace('_', '-')}" for name in values if name != "openai"]
+    if is_on and image is not None:
+        return
+    if image is not None:
+        options.append("--openai-image")
+    if keys_secret is not None:
+        options.append("--openai-keys-secret")
+    if options:
+        fix = "Add --openai-image IMAGE." if is_on else "Omit --no-openai."
+        raise typer.BadParameter(
+            f"{options[0]} requires pods that serve the OpenAI-compatible API. {fix}",
+            param_hint=options[0],
+        )
+
+
+def _notify_openai(
+    manifests: list[dict[str, Any]], launch: LaunchOptions, *, has_gateway: bool
+) -> None:
+    """Print how to connect to the OpenAI-compatible API, or how to add the API to the pods."""
+    if has_gateway:
+        service = next(each for each in manifests if each["kind"] == "Service")["metadata"]
+        namespace = f"-n {service['namespace']} " if "namespace" in service else ""
+        port = launch.openai_port
+        output.notify(
+            f"OpenAI-compatible API: run `kubectl {namespace}port-forward "
+            f"service/{service['name']} {port}`, then use http://127.0.0.1:{port}/v1"
+        )
+    elif launch.openai:
+        output.notify(
+            "The pods do not serve the OpenAI-compatible API, because Triton's image does not "
+            "contain tllm. To serve the API, pass an image that contains tllm with "
+            "--openai-image."
+        )
+
+
+def _as_list(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": manifests}

@@ -1,0 +1,68 @@
+"""Declare the options that the commands of `tllm deploy` share, and write their output."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.launch_options import OPENAI_LIMITS, LaunchOptions
+from trtllm_serve_cli.option_fields import option_fields
+
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="File to write the output to. Default: stdout."
+    ),
+]
+NodesOption = Annotated[
+    int,
+    typer.Option("--nodes", min=1, help="Number of nodes to distribute the engine's ranks across."),
+]
+# Unlike in `tllm start`, the default cannot depend on the number of cores, because the cores of the
+# target machines are unknown.
+OpenAiProcessesOption = Annotated[
+    int,
+    typer.Option(
+        min=1, metavar="N", help="Number of processes that serve the OpenAI-compatible API."
+    ),
+]
+HangTimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--hang-timeout",
+        min=0,
+        metavar="SECONDS",
+        help="Time in seconds after which the supervisor restarts an engine that has requests "
+        "but completes no step. Processes that do not respond at all are restarted after at "
+        "most 30 s. With 0, hangs are only reported.",
+    ),
+]
+# The options of `tllm start` for the OpenAI-compatible API that the deploy commands also accept.
+POD_GATEWAY = (
+    "openai", "openai_auth", "chat_template", "tool_parser", "cors_origin", *OPENAI_LIMITS,
+)  # fmt: skip
+TELEMETRY = option_fields(LaunchOptions, "otlp_endpoint")
+
+
+def write_or_print(text: str, file: Path | None, command: str) -> None:
+    """Print `text`, or write it to `file` and print the next step.
+
+    `command` is the command that reads the file. Raise `BadInput` if the file cannot be written.
+    """
+    if file is None:
+        print(text, end="")
+        return
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(
+            f"{file} cannot be written.",
+            why=error.strerror or str(error),
+            next_step="choose a file in a writable folder with -o FILE",
+        ) from error
+    output.notify(f"Next: {command} {shlex.quote(str(file))}")
