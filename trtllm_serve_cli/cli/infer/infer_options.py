@@ -128,7 +128,11 @@ class InferOptions:
     guide: Annotated[Literal["json"] | None, Option("Generate valid JSON.", metavar="json")] = None
     lora_dir: Annotated[
         Path | None,
-        Option("Folder of a LoRA adapter to send with the request (gRPC only).", metavar="DIR"),
+        Option(
+            "Folder of a LoRA adapter to send with the request (gRPC only): PEFT's files, or the "
+            "output of `tllm lora convert`.",
+            metavar="DIR",
+        ),
     ] = None
     context_logits: Annotated[
         Path | None,
