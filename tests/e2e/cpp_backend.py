@@ -63,6 +63,8 @@ def make_engine(
     config = engine_config(version, **{"plugin_config": {}, **build})
     config["emulator"] = dict(emulator or {})
     config["pretrained_config"]["vocab_size"] = 257
+    # The emulator cannot read the weights of adapters in bfloat16, because NumPy has no such type.
+    config["pretrained_config"]["dtype"] = "float16"
     config["pretrained_config"]["mapping"] = {"world_size": 1, "tp_size": 1, "pp_size": 1}
     return write_engine(folder, config, num_ranks=1)
 

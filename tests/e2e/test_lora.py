@@ -76,7 +76,8 @@ def tllm(
     options = (folder, room, "--param=max_tokens_in_paged_kv_cache=2048", "--max-batch-size=8")
     tllm.done("import", "-m", "demo", "-s", f"gguf:{gguf}", *options)
     ports = f"--openai-port={free_ports(1)[0]}"
-    started = tllm.start("--openai", ports, f"--runtime-lora-dir={adapters}")
+    named = f"--lora=acme/poet={adapters / 'poet'}"
+    started = tllm.start("--openai", ports, named, f"--runtime-lora-dir={adapters}")
     try:
         assert started.returncode == 0, started.stdout + started.stderr
         yield tllm
@@ -165,9 +166,11 @@ def test_gateway_serves_adapters_as_models(tllm: Tllm, server: Endpoint) -> None
             )
             .choices[0]
             .text
-            for model in ("demo", "poet", "7")
+            for model in ("demo", "poet", "7", "acme/poet")
         ]
-    assert set(models) == {"demo", "poet", "7"}
+    assert set(models) == {"demo", "poet", "7", "acme/poet"}
+    # The same adapter in the folder that the server reads when it starts, and of the gateway.
+    assert texts.pop() == texts[1] != texts[0]
     assert [f"What is ML?{text}" for text in texts] == [
         generate_text(server, "tensorrt_llm_bls"),
         generate_text(server, "tensorrt_llm_bls", parameters={"lora_name": "poet"}),

@@ -97,7 +97,7 @@ class FakeBackend:
     reply: Reply = field(default_factory=lambda: generates("Hello!"))
     is_open: bool = True
     is_endless: bool = False
-    reads_server_files: bool = True
+    accepts_adapters: bool = True
     submitted: list[Mapping[str, Any]] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     _running: dict[int, asyncio.Task[None]] = field(default_factory=dict)

@@ -200,7 +200,7 @@ class Gateway:
             dataclasses.replace(each, tokenizer=tokenizer)
             for each, tokenizer in (
                 (model, StartTokenizer()),
-                (model.with_adapter("poet"), CapitalTokenizer()),
+                (model.with_adapter("poet", lora_name="poet"), CapitalTokenizer()),
                 (dataclasses.replace(model, name="embedder", info=EMBEDDER), StartTokenizer()),
                 (dataclasses.replace(model, name="other", info=EMBEDDER), CapitalTokenizer()),
             )

@@ -20,7 +20,6 @@ from trtllm_serve_cli.gateway.model_registry import (
     ModelRegistry,
     find_creation_time,
     find_defaults,
-    list_adapters,
     open_worker,
 )
 from trtllm_serve_cli.gateway.served_model import NO_DEFAULTS
@@ -42,7 +41,7 @@ def test_unknown_and_loading_models() -> None:
 def test_adapter_is_a_model_with_the_same_engine() -> None:
     backend = FakeBackend()
     model = make_model(backend)
-    adapter = model.with_adapter("poet")
+    adapter = model.with_adapter("poet", lora_name="poet")
     registry = LoadedRegistry(GatewayConfig((SERVED,)), model, adapter)
     found = registry.find("poet")
     assert (found.lora_name, found.root, found.backend) == ("poet", "demo", backend)
@@ -63,14 +62,6 @@ def test_creation_time_does_not_depend_on_the_process(tmp_path: Path) -> None:
     assert find_creation_time(dataclasses.replace(SERVED, created_at=3), info) == 3
     assert find_creation_time(SERVED, info) == 7
     assert find_creation_time(SERVED, ModelInfo("demo", tokenizer_dir="/missing")) == 0
-
-
-def test_adapters_are_folders(tmp_path: Path) -> None:
-    for name in ("poet", "7", ".hidden"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "file").touch()
-    assert list_adapters(tmp_path) == ["7", "poet"]
-    assert list_adapters(tmp_path / "missing") == []
 
 
 def test_tokenizers_are_loaded_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,14 @@ def write_peft(folder: Path, adapter: Adapter, config: Mapping[str, Any] | None 
     return folder
 
 
-def write_converted(folder: Path, dtype: str = "float16", num_rows: int = 2) -> None:
-    """Write a small adapter as `hf_lora_convert.py` does: the two tensors of a request."""
-    np.save(folder / LORA_WEIGHTS, np.arange(1, 9, dtype=dtype).reshape(1, 2, 4))
+def write_converted(
+    folder: Path, dtype: str = "float16", num_rows: int = 2, first: int = 1
+) -> Path:
+    """Write a small adapter as `hf_lora_convert.py` does: the two tensors of a request.
+
+    `first` is the first weight, from which the fakes of TensorRT-LLM compute the tokens.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / LORA_WEIGHTS, np.arange(first, first + 8, dtype=dtype).reshape(1, 2, 4))
     np.save(folder / LORA_CONFIG, np.ones((1, num_rows, 3), dtype=np.int32))
+    return folder

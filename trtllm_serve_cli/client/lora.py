@@ -1,29 +1,47 @@
-"""Load LoRA adapters from the two .npy files that TensorRT-LLM's `hf_lora_convert.py` writes."""
+"""Load LoRA adapters as the tensors `lora_weights` and `lora_config` of a request."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_serve_cli.build.lora import LoraDtype, convert_lora
 from trtllm_serve_cli.client.generate import RawTensor
+from trtllm_serve_cli.client.model_info import LoraDatatype
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
+from trtllm_serve_cli.runtime.lora.adapter import (
+    BFLOAT16,
+    BadAdapter,
+    narrow_weights,
+    widen_weights,
+)
+from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS, PEFT_CONFIG
+
+_DTYPES: Mapping[LoraDatatype, LoraDtype] = {
+    "FP16": "float16", "BF16": "bfloat16", "FP32": "float32",
+}  # fmt: skip
 
 # Maps NumPy's codes for kinds of data types to the names of the numbers in error messages.
 _NUMBERS = {"f": "floating-point numbers", "iu": "integers"}
 
 
-def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
+def load_adapter(folder: Path, datatype: LoraDatatype = "FP16") -> tuple[RawTensor, RawTensor]:
     """Return the `lora_weights` and `lora_config` tensors of the adapter in `folder`.
 
-    Raise `BadInput` if a file cannot be read, if a tensor is invalid, or if the tensors have
-    different numbers of rows.
+    The folder contains PEFT's files, or the two .npy files that TensorRT-LLM's `hf_lora_convert.py`
+    and `tllm lora convert` write. `datatype` is the type of `lora_weights`. Raise `BadInput` if a
+    file cannot be read, if a tensor is invalid, or if the tensors have different numbers of rows.
     """
-    weights = _load(folder / LORA_WEIGHTS, "f", "<f2")
-    config = _load(folder / LORA_CONFIG, "iu", "<i4")
+    dtype = _DTYPES[datatype]
+    if (folder / PEFT_CONFIG).is_file() and not (folder / LORA_CONFIG).exists():
+        files = convert_lora(folder, folder, dtype)
+        return _as_tensor(files.weights), _as_tensor(files.config)
+    weights = _load(folder / LORA_WEIGHTS, "f")
+    config = _load(folder / LORA_CONFIG, "iu")
     if config.shape[1] != weights.shape[1]:
         raise BadInput(
             f"The weights and the configuration of the adapter in {folder} do not match.",
@@ -31,20 +49,32 @@ def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
             f"{config.shape[1]}",
             next_step="convert the adapter again with `tllm lora convert`, which writes both files",
         )
-    return _as_tensor(weights), _as_tensor(config)
+    try:
+        weights = narrow_weights(widen_weights(weights), dtype)
+    except BadAdapter as error:
+        raise _invalid_adapter(folder / LORA_WEIGHTS, str(error)) from error
+    return _as_tensor(weights), _as_tensor(config.astype("<i4"))
 
 
-def _load(file: Path, kinds: str, dtype: str) -> NDArray[Any]:
+def convert_weights(weights: RawTensor, datatype: LoraDatatype) -> RawTensor:
+    """Convert `lora_weights` of the type FP16 to another type."""
+    array = np.frombuffer(weights.content, "<f2").reshape(weights.shape)
+    return _as_tensor(narrow_weights(array, _DTYPES[datatype]))
+
+
+def _load(file: Path, kinds: str) -> NDArray[Any]:
+    """Return the array in `file`, with a batch dimension of 1."""
     try:
         array: NDArray[Any] = np.load(file, allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
         raise BadInput(
             f"{file} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step=f"pass a folder that contains {LORA_WEIGHTS} and {LORA_CONFIG}, such as the "
-            "output of `tllm lora convert`",
+            next_step="pass a folder that contains an adapter in PEFT's format, or "
+            f"{LORA_WEIGHTS} and {LORA_CONFIG}, such as the output of `tllm lora convert`",
         ) from error
-    if array.dtype.kind not in kinds or array.ndim not in (2, 3) or len(array) == 0:
+    has_type = array.dtype.kind in kinds or (array.dtype == BFLOAT16 and "f" in kinds)
+    if not has_type or array.ndim not in (2, 3) or len(array) == 0:
         raise _invalid_adapter(
             file,
             f"the array must contain {_NUMBERS[kinds]} in 2 or 3 dimensions, but its type is "
@@ -55,7 +85,7 @@ def _load(file: Path, kinds: str, dtype: str) -> NDArray[Any]:
         raise _invalid_adapter(
             file, f"the file contains {len(batched)} adapters, but a request can use only one"
         )
-    return batched.astype(dtype)
+    return batched
 
 
 def _invalid_adapter(file: Path, why: str) -> BadInput:

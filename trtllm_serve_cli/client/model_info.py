@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import TritonInterface
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 
+LoraDatatype = Literal["FP16", "BF16", "FP32"]
 CORE_MODEL = "tensorrt_llm"
 UPSTREAM_TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 
@@ -34,7 +35,8 @@ class ModelInfo:
     `settings_hash` identifies the model's parameters, which include the name of its engine's
     folder. `embedding` is set if the model computes embeddings. `inputs` contains the names of all
     inputs. `required_inputs` contains the names of the inputs that are not optional, and
-    `unsigned_inputs` the names of the inputs of type UINT32.
+    `unsigned_inputs` the names of the inputs of type UINT32. `lora_datatype` is the type of the
+    input `lora_weights`.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ModelInfo:
     inputs: frozenset[str] = frozenset()
     required_inputs: frozenset[str] = frozenset()
     unsigned_inputs: frozenset[str] = frozenset()
+    lora_datatype: LoraDatatype = "FP16"
     tensorrt_llm_version: str = ""
     excludes_input: bool = False
     accumulates_tokens: bool = False
@@ -112,6 +115,7 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         unsigned_inputs=frozenset(
             each["name"] for each in tensors if each.get("data_type") == "TYPE_UINT32"
         ),
+        lora_datatype=_find_lora_datatype(tensors),
         excludes_input=parameters.get("exclude_input_in_output", "").lower() == "true",
         tensorrt_llm_version=parameters.get("tensorrt_llm_version", ""),
         # Upstream's `tensorrt_llm_bls` model treats these values as true.
@@ -122,6 +126,12 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         settings_hash=_hash_parameters(parameters),
         embedding=_parse_embedding(parameters.get("embedding", "")),
     )
+
+
+def _find_lora_datatype(tensors: Iterable[Mapping[str, Any]]) -> LoraDatatype:
+    types = {each["name"]: each.get("data_type") for each in tensors}
+    known: dict[str, LoraDatatype] = {"TYPE_BF16": "BF16", "TYPE_FP32": "FP32"}
+    return known.get(str(types.get("lora_weights")), "FP16")
 
 
 def _hash_parameters(parameters: Mapping[str, str]) -> str:

@@ -24,6 +24,9 @@ DEFAULT_SEND_TIMEOUT_S = 60.0
 # running and waiting requests: connections to servers, libraries and idle client connections.
 _OTHER_OPEN_FILES = 256
 
+# The pattern of the names of LoRA adapters.
+ADAPTER_NAME = r"^[\w.:/@+-]{1,128}\Z"
+
 # Maps wildcard bind addresses to the addresses at which clients on this machine reach the gateway.
 _LOOPBACKS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -47,6 +50,19 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedAdapter:
+    """A LoRA adapter that clients select as the model `name`.
+
+    `model` is the name of its base model in `GatewayConfig.models`. `folder` contains the adapter's
+    files on the gateway's machine.
+    """
+
+    name: str
+    folder: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """The configuration of a gateway.
 
@@ -56,9 +72,10 @@ class GatewayConfig:
     `chat_template` replaces the models' own templates. If `generation_config` is "auto", the
     sampling parameters in each model's `generation_config.json` are the defaults. `tool_parser` is
     the name of a tool call format in `prompts/tools/formats.py`, or None to detect the format from
-    the model's template. `tokenizer_dir` replaces the tokenizer folders of all models. Clients may
-    load LoRA adapters from folders below `runtime_lora_dir`. If it is None, clients may not load
-    adapters.
+    the model's template. `tokenizer_dir` replaces the tokenizer folders of all models. `adapters`
+    are LoRA adapters that the gateway serves in addition to those that the engines load. Clients
+    may load further adapters from folders below `runtime_lora_dir`. If it is None, clients may not
+    load adapters.
 
     `keys_file` contains the hashed API keys. If `key_policy` is "auto", a key is required once this
     file exists. If it is "on", a key is always required. If it is "off", keys are not checked.
@@ -87,6 +104,7 @@ class GatewayConfig:
     generation_config: GenerationConfigSource = "auto"
     tool_parser: str | None = None
     tokenizer_dir: str | None = None
+    adapters: tuple[ServedAdapter, ...] = ()
     runtime_lora_dir: str | None = None
     keys_file: str | None = None
     key_policy: KeyPolicy = "auto"
@@ -134,8 +152,9 @@ class GatewayConfig:
             ServedModel(**{**model, "endpoint": _read_endpoint(model["endpoint"])})
             for model in fields["models"]
         )
+        adapters = tuple(ServedAdapter(**each) for each in fields.get("adapters", ()))
         origins = tuple(fields.get("cors_origins", ()))
-        return cls(**{**fields, "models": models, "cors_origins": origins})
+        return cls(**{**fields, "models": models, "adapters": adapters, "cors_origins": origins})
 
 
 def _read_endpoint(fields: Mapping[str, Any]) -> Endpoint:

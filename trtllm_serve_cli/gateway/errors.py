@@ -33,6 +33,9 @@ _ANTHROPIC_TYPES = {
 }
 # Both APIs use the same paths for models. Only Anthropic's clients send this header.
 _ANTHROPIC_HEADER = b"anthropic-version"
+# Parts of the messages about problems that do not last. The last one is TensorRT-LLM's message if
+# running requests use all adapters in its cache.
+_TEMPORARY = ("retry the request", "is being unloaded", "There are no done tasks to evict")
 # Seconds until a client may retry a request that the gateway or the engine could not accept.
 RETRY_AFTER_S = 1
 
@@ -155,7 +158,7 @@ def engine_error(message: str, *, is_rejected: bool) -> ApiError:
     """
     if is_rejection(message):
         return ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
-    if "retry the request" in message or "is being unloaded" in message:
+    if any(part in message for part in _TEMPORARY):
         return unavailable(message)
     if is_rejected:
         code = "context_length_exceeded" if "max_seq_len" in message else None

@@ -15,6 +15,11 @@ from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.generate import TritonInterface
 from trtllm_serve_cli.client.model_info import CORE_MODEL, ModelInfo, fetch_model_config
 from trtllm_serve_cli.errors import RequestFailed, TllmError
+from trtllm_serve_cli.gateway.adapters import (
+    configure_adapter,
+    find_adapter_obstacle,
+    find_prefetched,
+)
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError, invalid, model_not_found, unavailable
 from trtllm_serve_cli.gateway.generation.backend import Backend
@@ -56,6 +61,8 @@ class ModelRegistry:
         # it cannot be served at all (`_refused`).
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
+        # Maps each adapter of the configuration to its base model.
+        self._adapter_bases = {each.name: each.model for each in config.adapters}
         # The names of the adapters that clients have loaded and not unloaded.
         self._runtime_adapters: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -87,10 +94,11 @@ class ModelRegistry:
         if (model := self._models.get(name)) is not None:
             return model
         names = self.base_names
-        if (why := self._refused.get(name)) is not None:
+        base = self._adapter_bases.get(name, name)
+        if (why := self._refused.get(name) or self._refused.get(base)) is not None:
             raise invalid(f"The model '{name}' does not support this API, because {why}.", "model")
-        if name in names:
-            raise unavailable(f"{self._describe_loading(name)}; retry the request.")
+        if base in names:
+            raise unavailable(f"{self._describe_loading(base)}; retry the request.")
         raise model_not_found(name, tuple(dict.fromkeys((*names, *self._models))))
 
     def require_only_name(self) -> str:
@@ -126,7 +134,7 @@ class ModelRegistry:
 
     def has_name(self, name: str) -> bool:
         """Return whether a model or an adapter has this name, even if it is not loaded yet."""
-        return name in self._models or name in self.base_names
+        return name in self._models or name in (*self.base_names, *self._adapter_bases)
 
     def has_runtime_adapter(self, name: str) -> bool:
         """Return whether a client has loaded, and not unloaded, an adapter with this name."""
@@ -185,27 +193,33 @@ class ModelRegistry:
             await asyncio.sleep(_RETRY_S)
 
     def _add(self, model: LoadedModel) -> None:
-        """Add a model. If several servers serve it, distribute requests among them."""
-        if not self._has_several_servers(model.name):
-            self._models[model.name] = model
-            self._add_adapters(model)
-            return
-        if (known := self._models.get(model.name)) is None:
-            known = dataclasses.replace(model, backend=BalancedBackend())
-            self._models[model.name] = known
-        assert isinstance(known.backend, BalancedBackend)
-        known.backend.add(model.backend)
+        """Add a model and its adapters.
+
+        If several servers serve the model, distribute requests among them.
+        """
+        if self._has_several_servers(model.name):
+            known = self._models.get(model.name)
+            known = known or dataclasses.replace(model, backend=BalancedBackend())
+            assert isinstance(known.backend, BalancedBackend)
+            known.backend.add(model.backend)
+            model = known
+        self._models[model.name] = model
+        self._add_adapters(model)
 
     def _add_adapters(self, model: LoadedModel) -> None:
-        """Add a model for each LoRA adapter that the engine worker loads when it starts.
+        """Add a model for each adapter of the configuration and of the engine's prefetch folder.
 
-        The name of the model is the name of the adapter's folder. If a model with this name is
-        already available, skip the adapter. Add no models without a connection to the engine
-        worker.
+        If a model with the adapter's name is already available, skip the adapter.
         """
-        if model.info.lora_prefetch_dir and isinstance(model.backend, WorkerBackend):
-            for name in list_adapters(Path(model.info.lora_prefetch_dir)):
-                self._models.setdefault(name, model.with_adapter(name))
+        adapters = [each for each in self._config.adapters if each.model == model.name]
+        if adapters and (why := find_adapter_obstacle(model)) is not None:
+            for each in adapters:
+                self._refused[each.name] = f"the model '{model.name}' cannot use adapters: {why}"
+                self._on_refused(each.name, self._refused[each.name])
+            return
+        configured = [configure_adapter(model, each) for each in adapters]
+        for adapter in (*configured, *find_prefetched(model)):
+            self._models.setdefault(adapter.name, adapter)
 
     def _has_several_servers(self, name: str) -> bool:
         return sum(each.name == name for each in self._config.models) > 1
@@ -278,18 +292,6 @@ def find_defaults(config: GatewayConfig, info: ModelInfo) -> SamplingDefaults:
     if config.generation_config == "off" or info.tokenizer_dir is None:
         return NO_DEFAULTS
     return read_sampling_defaults(Path(info.tokenizer_dir))
-
-
-def list_adapters(folder: Path) -> list[str]:
-    """Return the names of the adapters in `folder`, or [] if it cannot be read.
-
-    Each subfolder is an adapter, unless its name starts with a dot.
-    """
-    with contextlib.suppress(OSError):
-        return sorted(
-            each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != "."
-        )
-    return []
 
 
 class _CannotServe(Exception):

@@ -31,9 +31,10 @@ class LoadedModel:
     `name` is the model's name in API requests. `template` is None if the model has no chat
     template. `created` is the time that `find_creation_time` returns or, for an adapter that a
     client has loaded, the time of loading, in seconds since the epoch. `sampling_defaults` are used
-    for parameters that a request does not set. If the model is a LoRA adapter, `lora_name` is the
-    engine's name for the adapter, and `root` is the name of its base model. `lora_folder` is set if
-    the engine reads the adapter from a folder at run time.
+    for parameters that a request does not set. If the model is a LoRA adapter, `root` is the name
+    of its base model. `lora_name` is the engine's name for the adapter, and `lora_folder` is the
+    adapter's folder, or None if the engine has loaded the adapter. If the engine has loaded it by
+    task id, `lora_task_id` is set, and `lora_folder` contains the weights if they are evicted.
     """
 
     name: str
@@ -45,6 +46,7 @@ class LoadedModel:
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
     lora_name: str | None = None
     lora_folder: str | None = None
+    lora_task_id: int | None = None
     root: str | None = None
 
     @property
@@ -90,20 +92,25 @@ class LoadedModel:
         return read_extra_end_ids(Path(folder), self.tokenizer.end_id) if folder else ()
 
     @property
-    def adapter_fields(self) -> dict[str, str]:
+    def adapter_fields(self) -> dict[str, Any]:
         """The fields of a `GenerationRequest` that select the adapter, or {} for a base model.
 
-        The engine reads `lora_file` again if it has evicted the adapter or has been restarted.
+        `lora_file` is read again if the engine has evicted the adapter or has been restarted.
         """
-        fields = {"lora_name": self.lora_name, "lora_file": self.lora_folder}
+        fields = {
+            "lora_name": self.lora_name,
+            "lora_task_id": self.lora_task_id,
+            "lora_file": self.lora_folder,
+        }
         return {name: value for name, value in fields.items() if value is not None}
 
-    def with_adapter(self, name: str, lora_name: str | None = None) -> LoadedModel:
+    def with_adapter(self, name: str, **selection: Any) -> LoadedModel:
         """Return a copy of this model that uses a LoRA adapter and is served as `name`.
 
-        `lora_name` is the engine's name for the adapter. Default: `name`.
+        `selection` contains the fields that select the adapter: `lora_name`, or `lora_task_id`, and
+        `lora_folder`.
         """
-        return dataclasses.replace(self, name=name, lora_name=lora_name or name, root=self.name)
+        return dataclasses.replace(self, name=name, root=self.name, **selection)
 
 
 def read_sampling_defaults(folder: Path) -> SamplingDefaults:

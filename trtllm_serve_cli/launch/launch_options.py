@@ -251,6 +251,16 @@ class LaunchOptions:
             panel=_OPENAI,
         ),
     ] = None
+    lora: Annotated[
+        tuple[str, ...],
+        Option(
+            "LoRA adapter that the OpenAI-compatible API serves as the model NAME. FOLDER contains "
+            "the adapter. With several models, add the name of the base model: MODEL:NAME=FOLDER. "
+            "Repeatable. Default: only the adapters in lora_prefetch_dir.",
+            metavar="NAME=FOLDER",
+            panel=_OPENAI,
+        ),
+    ] = ()
     runtime_lora_dir: Annotated[
         Path | None,
         Option(

@@ -10,6 +10,7 @@ from tests.cli.running import Tllm
 from tests.fakes.triton.server import FakeTriton
 from tests.ports import free_ports
 from tests.samples.certificates import certify
+from tests.samples.lora_adapters import write_converted
 from trtllm_serve_cli.paths import find_home
 
 
@@ -44,6 +45,16 @@ def test_options_become_the_configuration(tllm: Tllm) -> None:
     config = plan(tllm, *limits, "--openai-receive-timeout", "5")
     assert (config["max_body_bytes"], config["max_waiting"]) == (64 << 20, 0)
     assert (config["max_in_flight"], config["receive_timeout_s"]) == (4096, 5.0)
+
+
+def test_adapters_are_folders_on_this_machine(tllm: Tllm, tmp_path: Path) -> None:
+    poet = write_converted(tmp_path / "poet")
+    words = ("-m", "llama=ensemble", "--lora", f"poet={poet}", "--runtime-lora-dir", str(tmp_path))
+    config = plan(tllm, *words)
+    assert config["adapters"] == [{"name": "poet", "folder": str(poet), "model": "llama"}]
+    assert (config["runtime_lora_dir"], config["num_processes"]) == (str(tmp_path), 1)
+    code, _, err = tllm("gateway", "--lora", f"poet={tmp_path}")
+    assert (code, "does not contain a LoRA adapter" in err) == (3, True)
 
 
 def test_http_addresses_belong_to_the_grpc_addresses(tllm: Tllm) -> None:

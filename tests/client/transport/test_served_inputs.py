@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from trtllm_serve_cli.client.generate import GenerateRequest
+from dataclasses import replace
+
+import numpy as np
+
+from trtllm_serve_cli.client.generate import GenerateRequest, RawTensor
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport.served_inputs import ServedInput, plan_served_inputs
 from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.runtime.lora.safetensors import narrow_to_bfloat16
 
 
 def info_of(model: str, version: str) -> ModelInfo:
@@ -33,3 +38,19 @@ def test_word_lists_are_omitted_if_they_are_optional() -> None:
     served = plan_served_inputs(info_of("ensemble", ""), GenerateRequest("hi", max_tokens=3))
     assert not {"stop_words", "bad_words"} & served.keys()
     assert served["max_tokens"] == ServedInput("INT32", 3)
+
+
+def test_adapter_has_the_data_type_of_the_engine() -> None:
+    halves = np.array([[[1, 2]]], dtype="<f2")
+    request = GenerateRequest(
+        "hi",
+        max_tokens=3,
+        lora_task_id=1,
+        lora_weights=RawTensor((1, 1, 2), halves.tobytes()),
+        lora_config=RawTensor((1, 1, 3), bytes(12)),
+    )
+    info = replace(info_of("ensemble", ""), lora_datatype="BF16")
+    weights = narrow_to_bfloat16(halves.astype(np.float32))
+    assert plan_served_inputs(info, request)["lora_weights"] == ServedInput(
+        "BF16", RawTensor((1, 1, 2), weights.tobytes())
+    )

@@ -121,7 +121,7 @@ def test_config_matches_upstream_except_tensors_and_parameters(engine: Engine) -
 def test_tensors_match_the_contract_except_types_of_the_engine(engine: Engine) -> None:
     contract = load_contracts()["tensorrt_llm"]
     expected = {each.name: each.type for each in (*contract.inputs, *contract.outputs)}
-    expected["prompt_embedding_table"] = "TYPE_BF16"
+    expected["prompt_embedding_table"] = expected["lora_weights"] = "TYPE_BF16"
     assert types_of(render(engine)) == expected
 
 

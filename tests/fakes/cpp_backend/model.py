@@ -4,9 +4,10 @@ The `config.json` of the engine determines the version, as for the backend itsel
 follows that version's rules for parameters, inputs and outputs. Its engine generates deterministic
 tokens: it repeats the shortest period of the prompt, each token plus the seed. A response ends with
 a stop word. With draft tokens, the engine takes one step, and returns the draft tokens up to the
-first wrong one and one more token. In `config.json`, `emulator.error_period` is N if each N-th
-token of a sequence is wrong, and `emulator.step_log` is a file to which the emulator appends the
-number of steps of each request. Source: inflight_batcher_llm/src
+first wrong one and one more token. With an adapter, each token is increased by the first weight. In
+`config.json`, `emulator.error_period` is N if each N-th token of a sequence is wrong,
+`emulator.max_adapters` is the number of adapters in the cache, and `emulator.step_log` is a file to
+which the emulator appends the number of steps of each request. Source: inflight_batcher_llm/src
 (`model_instance_state.cc`, `utils.cc`, `utils.h`, `work_item.cc`) in
 triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0, and `kTensorNames` in
 NVIDIA/TensorRT-LLM, cpp/include/tensorrt_llm/batch_manager/inferenceRequest.h. The rules after 0.19
@@ -76,6 +77,15 @@ class TritonPythonModel:
         emulator = engine.get("emulator", {})
         self._error_period = int(emulator.get("error_period", 0))
         self._step_log = emulator.get("step_log", "")
+        self._max_adapters = int(emulator.get("max_adapters", 0))
+        self._lock = threading.Lock()
+        # Maps the task ids of the cached adapters, least recently used first, to their first
+        # weights.
+        self._adapters: dict[int, int] = {}
+        if folder := self._parameters.get("lora_prefetch_dir", ""):
+            for each in Path(folder).iterdir():
+                weights = np.load(each / "model.lora_weights.npy")
+                self._adapters[int(each.name)] = int(weights.reshape(-1)[0])
         self._excludes_input = self._flag("exclude_input_in_output", default=False)
         plugins = engine["build_config"].get("plugin_config", {})
         reuses_kv_cache = self._flag("enable_kv_cache_reuse", default=self._version >= (0, 19))
@@ -190,7 +200,7 @@ class TritonPythonModel:
         min_length = int(_scalar(row, "min_tokens" if has_new_names else "min_length", 1))
         end_id = int(_scalar(row, "end_id", -1))
         num_beams = int(_scalar(row, "beam_width", 1))
-        offset = seed + sequence
+        offset = seed + sequence + self._read_adapter(row)
         drafts = self._read_drafts(row)
         stop_words = _read_words(row)
         beams = []
@@ -230,6 +240,28 @@ class TritonPythonModel:
             outputs["total_accepted_draft_tokens"] = _number(num_accepted)
             outputs["acceptance_rate"] = np.array([[num_accepted / len(drafts)]], np.float32)
         yield outputs
+
+    def _read_adapter(self, row: Arrays) -> int:
+        """Return the first weight of the request's adapter, or 0 if the request has none."""
+        if "lora_task_id" not in row:
+            return 0
+        if not self._max_adapters:
+            raise ValueError("the emulator has no rule for adapters without max_adapters")
+        task_id = int(row["lora_task_id"][0])
+        with self._lock:
+            first = self._adapters.pop(task_id, None)
+            if first is None and "lora_weights" not in row:
+                raise ValueError(
+                    f"LoRA task {task_id} not found in cache. Please send LoRA weights with request"
+                )
+            if first is None:
+                assert len(row["lora_config"]) % 3 == 0
+                assert row["lora_weights"].dtype == np.float16
+                first = int(row["lora_weights"][0])
+            self._adapters[task_id] = first
+            while len(self._adapters) > self._max_adapters:
+                del self._adapters[next(iter(self._adapters))]
+        return first
 
     def _read_drafts(self, row: Arrays) -> list[int] | None:
         """Return the draft tokens, or None if the request has none."""

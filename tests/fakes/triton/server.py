@@ -46,7 +46,8 @@ class FakeTriton:
       `unloaded`. `tensorrt_llm`, with or without a prefix, accepts token ids; others accept text.
       Each model has `versions`.
     - `parameters` and `input_names` are part of the model configuration; entries of
-      `parameters_of` and `inputs_of` replace them for one model.
+      `parameters_of` and `inputs_of` replace them for one model. `types` are the data types of
+      inputs.
     - `metrics_pages` are the contents of the metrics page in turn; the last one stays.
       `metrics_length` overrides its `Content-Length`.
     - `certificate` and its key are the files for gRPC with TLS.
@@ -70,6 +71,7 @@ class FakeTriton:
     parameters_of: dict[str, dict[str, str]] = field(default_factory=dict)
     input_names: tuple[str, ...] = ()
     inputs_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
     metrics_pages: list[str] = field(
         default_factory=lambda: ["# TYPE nv_cpu_utilization gauge\nnv_cpu_utilization 0.5\n"]
     )
@@ -182,7 +184,10 @@ class FakeTriton:
         return {
             "name": model,
             "max_batch_size": 8,
-            "input": [{"name": name, "optional": True} for name in inputs],
+            "input": [
+                {"name": name, "optional": True, "data_type": self.types.get(name, "TYPE_INVALID")}
+                for name in inputs
+            ],
             "parameters": {name: {"string_value": value} for name, value in parameters.items()},
             "model_transaction_policy": {"decoupled": self.is_decoupled},
         }

@@ -136,7 +136,7 @@ def test_adapters_must_be_enabled(root: Path) -> None:
     ("changes", "backend", "why"),
     [
         ({"engine_kind": "sim"}, FakeBackend(), "a simulated engine has no model"),
-        ({}, FakeBackend(reads_server_files=False), "not connected to an engine worker"),
+        ({}, FakeBackend(accepts_adapters=False), "no inputs for LoRA adapters"),
         ({}, FakeBackend(fail("the rank 128 is too high", rejected=True)), "the rank 128"),
     ],
     ids=["kind", "connection", "engine"],

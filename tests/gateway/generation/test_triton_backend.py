@@ -10,12 +10,8 @@ from tritonclient.grpc import service_pb2
 
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.errors import ApiError
-from trtllm_serve_cli.gateway.generation.triton_backend import (
-    EmbeddingReader,
-    ResponseReader,
-    plan_embedding,
-    plan_message,
-)
+from trtllm_serve_cli.gateway.generation.triton_backend import EmbeddingReader, ResponseReader
+from trtllm_serve_cli.gateway.generation.triton_request import plan_embedding, plan_message
 from trtllm_serve_cli.runtime.embedding import decode_vector
 
 BASIC = {"input_ids": (1, 2), "max_new_tokens": 3, "num_return_sequences": 1}
@@ -61,7 +57,6 @@ def test_a_model_without_the_input_rejects_the_bias() -> None:
         {"min_p": 0.5},
         {"num_top_log_probs": 1},
         {"return_prompt_log_probs": True},
-        {"lora_name": "a"},
     ],
 )
 def test_fields_without_an_input_are_rejected(fields: dict[str, Any]) -> None:

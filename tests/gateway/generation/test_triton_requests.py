@@ -3,77 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.fakes.triton.answers import Answer, ConnectionLost, ModelError, Outputs, Request, tokens
 from tests.fakes.triton.server import FakeTriton
-from tests.gateway.fakes import LetterTokenizer
+from tests.gateway.generation.triton_sender import (
+    Backend,
+    ids_of,
+    request,
+    run,
+    status_of,
+    wait_until,
+)
 from tests.ports import free_ports
 from tests.samples.certificates import certify
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
-from trtllm_serve_cli.client.model_info import fetch_model_config
-from trtllm_serve_cli.gateway.errors import ApiError, engine_error
-from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
-from trtllm_serve_cli.runtime.engine import SequenceUpdate
-
-FIELDS: Mapping[str, Any] = {
-    "input_ids": (7, 8), "max_new_tokens": 3, "num_return_sequences": 1, "return_log_probs": False,
-}  # fmt: skip
-PERIOD_S = 0.02
-
-
-class Backend(TritonBackend):
-    """A backend that stores the updates of all its requests."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        core = fetch_model_config(endpoint, "tensorrt_llm")
-        super().__init__(endpoint, core, LetterTokenizer(), ready_period_s=PERIOD_S)
-        self.updates: list[SequenceUpdate] = []
-
-    def send(self, **fields: Any) -> int:
-        return self.submit({**FIELDS, **fields}, self.updates.append)
-
-    @property
-    def num_ended(self) -> int:
-        return sum(bool(each.finish_reason or each.error) for each in self.updates)
-
-
-def run(endpoint: Endpoint, test: Callable[[Backend], Awaitable[None]]) -> list[SequenceUpdate]:
-    """Run a test with a backend, and return the updates."""
-
-    async def main() -> list[SequenceUpdate]:
-        backend = Backend(endpoint)
-        try:
-            await asyncio.wait_for(test(backend), timeout=60)
-        finally:
-            await backend.close()
-        return backend.updates
-
-    return asyncio.run(main())
-
-
-async def wait_until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
-def request(triton: FakeTriton, num_sequences: int = 1, **fields: Any) -> list[SequenceUpdate]:
-    """Return the updates of a request."""
-
-    async def test(backend: Backend) -> None:
-        backend.send(num_return_sequences=num_sequences, **fields)
-        await wait_until(lambda: backend.num_ended)
-        await wait_until(lambda: backend.num_ended == num_sequences or backend.updates[-1].error)
-
-    return run(triton.endpoint, test)
-
-
-def ids_of(updates: list[SequenceUpdate], index: int = 0) -> list[int]:
-    return [token for each in updates if each.sequence_index == index for token in each.token_ids]
+from trtllm_serve_cli.gateway.errors import ApiError
 
 
 def answers(*responses: Outputs, error: Exception | None = None) -> Answer:
@@ -147,18 +95,16 @@ def test_trace_is_passed_on() -> None:
     assert headers["traceparent"] == trace
 
 
-def status_of(update: SequenceUpdate) -> int:
-    """Return the HTTP status that the client receives."""
-    assert update.error is not None
-    return engine_error(update.error, is_rejected=update.rejected).status
-
-
 @pytest.mark.parametrize(
     ("message", "status"),
     [
         ("max_tokens must be at least 1", 400),
         ("Exceeds maximum queue size", 429),
         ("the engine worker has died; retry the request", 503),
+        (
+            "Error storing task=5 in PEFT cache -- Cache is full. There are no done tasks to evict",
+            503,
+        ),
         ("the engine worker was closed, because the model is being unloaded", 503),
     ],
 )

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.launch.samples import MODEL
+from tests.samples.lora_adapters import write_converted
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.access.keys import add_key, revoke_key
-from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
+from trtllm_serve_cli.gateway.config import GatewayConfig, ServedAdapter, ServedModel
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.planning.gateway_plan import (
     choose_num_processes,
@@ -56,17 +57,18 @@ def test_options_become_the_configuration() -> None:
     assert GatewayConfig.from_json(planned.to_json()) == planned
 
 
-def test_folder_of_adapters_must_exist_and_belongs_to_one_process(tmp_path: Path) -> None:
-    assert plan(runtime_lora_dir=tmp_path).runtime_lora_dir == str(tmp_path)
-    with pytest.raises(BadInput, match="is not a folder") as missing:
-        plan(runtime_lora_dir=tmp_path / "missing")
-    assert "--runtime-lora-dir" in missing.value.next_step
-    with pytest.raises(BadInput, match="run in a single process"):
-        plan(runtime_lora_dir=tmp_path, openai_processes=2)
+def test_clients_that_load_adapters_need_a_single_process(tmp_path: Path) -> None:
     options = LaunchOptions(runtime_lora_dir=tmp_path)
     planned = plan_gateway(options, {"ensemble": MODEL}, [Endpoint()], Path("/state"), num_cores=16)
     assert planned is not None
-    assert planned.num_processes == 1
+    assert (planned.num_processes, planned.runtime_lora_dir) == (1, str(tmp_path))
+
+
+def test_adapters_belong_to_the_served_model(tmp_path: Path) -> None:
+    poet = write_converted(tmp_path / "poet")
+    planned = plan(lora=(f"poet={poet}",))
+    assert planned.adapters == (ServedAdapter("poet", str(poet), "mine"),)
+    assert GatewayConfig.from_json(planned.to_json()) == planned
 
 
 @pytest.mark.parametrize(

@@ -145,8 +145,8 @@ class InferOptions:
     lora_dir: Annotated[
         Path | None,
         Option(
-            "Folder of a LoRA adapter to send with the request (gRPC only). Requires "
-            "--lora-task-id.",
+            "Folder of a LoRA adapter to send with the request (gRPC only): PEFT's files, or the "
+            "output of `tllm lora convert`. Requires --lora-task-id.",
             metavar="DIR",
         ),
     ] = None

@@ -28,8 +28,8 @@ _DEFAULT_URLS = ("127.0.0.1:8001", "http://127.0.0.1:8000")
 _HTTP, _GRPCS = "http://", "grpcs://"
 # The options of `tllm start` that `tllm gateway` also accepts.
 _API = (
-    "chat_template", "generation_config", "tool_parser", "cors_origin", "openai_cert", "openai_key",
-    *OPENAI_LIMITS,
+    "chat_template", "generation_config", "tool_parser", "lora", "runtime_lora_dir", "cors_origin",
+    "openai_cert", "openai_key", *OPENAI_LIMITS,
 )  # fmt: skip
 
 

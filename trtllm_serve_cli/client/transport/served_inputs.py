@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.client.generate import GenerateRequest, RawTensor
 from trtllm_serve_cli.client.llmapi import name_inputs
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport.tensors import (
@@ -48,6 +48,11 @@ def plan_served_inputs(info: ModelInfo, request: GenerateRequest) -> dict[str, S
     # Send an empty word, which the model ignores, for each required word list that the request does
     # not set.
     values |= {name: ("",) for name in WORD_LISTS & info.required_inputs if name not in values}
+    weights = values.get("lora_weights")
+    if isinstance(weights, RawTensor) and info.lora_datatype != INPUTS["lora_weights"]:
+        from trtllm_serve_cli.client.lora import convert_weights
+
+        values["lora_weights"] = convert_weights(weights, info.lora_datatype)
     names = name_inputs(info.name, values, info.inputs, info.tensorrt_llm_version)
     return {
         served_name: ServedInput(_find_type(info, served_name, INPUTS[name]), values[name])
@@ -65,5 +70,7 @@ def _find_type(info: ModelInfo, name: str, default: Datatype) -> Datatype:
 
     Models for the oldest versions of TensorRT-LLM have unsigned inputs.
     """
+    if name == "lora_weights":
+        return info.lora_datatype
     is_unsigned = default == "INT32" and name in info.unsigned_inputs
     return "UINT32" if is_unsigned else default

@@ -13,7 +13,7 @@ from trtllm_serve_cli.client.vllm import parse_log_probs
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engine import PERF_OUTPUTS
 
-Datatype = Literal["BYTES", "INT32", "UINT32", "UINT64", "FP32", "FP16", "BOOL"]
+Datatype = Literal["BYTES", "INT32", "UINT32", "UINT64", "FP32", "FP16", "BF16", "BOOL"]
 Value = str | int | float | bool | tuple[str, ...] | RawTensor
 
 INPUTS: Mapping[str, Datatype] = MappingProxyType(

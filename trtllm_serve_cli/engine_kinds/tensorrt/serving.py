@@ -45,6 +45,7 @@ _PARAMETERS = frozenset(
         "num_nodes", "gpu_weights_percent", "enable_trt_overlap", "enable_context_fmha_fp32_acc",
         "multi_block_mode", "cuda_graph_mode", "cuda_graph_cache_size", "logits_datatype",
         "encoder_input_features_data_type", "prompt_embedding_table_data_type",
+        "lora_weights_data_type",
     )
 )  # fmt: skip
 # Parameters that require an engine with paged context FMHA. Without paged context FMHA, some
@@ -83,6 +84,7 @@ def _plan_values(
         "enable_kv_cache_reuse": str(built.has_paged_context_fmha).lower(),
         "logits_datatype": _tensor_type(built.logits_dtype),
         "prompt_embedding_table_data_type": _tensor_type(built.dtype),
+        "lora_weights_data_type": _tensor_type(built.dtype),
         **({"tensorrt_llm_draft_model_name": DRAFT_MODEL} if has_draft else {}),
     }
 

@@ -2,8 +2,8 @@
 
 Source of the fields and the responses: vllm/entrypoints/openai/models/serving.py in
 vllm-project/vllm (commit 00153c8b7948). The additional `model` field selects the base model if the
-gateway serves several. The engine reads the adapter from a folder on the server. For security, this
-folder must be below the operator's `runtime_lora_dir`.
+gateway serves several. The engine worker, or the gateway itself, reads the adapter from a folder on
+the gateway's machine. For security, this folder must be below the operator's `runtime_lora_dir`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from trtllm_serve_cli.gateway.access.call import find_call
+from trtllm_serve_cli.gateway.adapters import find_adapter_obstacle
+from trtllm_serve_cli.gateway.config import ADAPTER_NAME
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.http import read_json
 from trtllm_serve_cli.gateway.model_registry import ModelRegistry
-from trtllm_serve_cli.gateway.sampling import find_obstacle
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 
-AdapterName = Annotated[str, msgspec.Meta(pattern=r"^[\w.:/@+-]{1,128}\Z")]
+AdapterName = Annotated[str, msgspec.Meta(pattern=ADAPTER_NAME)]
 
 
 class LoadAdapterBody(msgspec.Struct, kw_only=True):
@@ -57,14 +58,22 @@ async def load_adapter(request: Request) -> Response:
     registry: ModelRegistry = request.app.state.models
     _check_name(registry, body)
     base = _find_base(registry, body.model)
-    _check_adapters_supported(base)
+    if (why := find_adapter_obstacle(base)) is not None:
+        raise invalid(
+            f"The model '{base.name}' cannot load adapters at run time, because {why}.",
+            "model",
+            "unsupported_parameter",
+        )
     folder = find_adapter_folder(root, body.lora_path)
     # The engine caches adapters by name. Use a unique name, so that the engine does not reuse an
     # adapter that a client loaded earlier under the same name.
     adapter = dataclasses.replace(
-        base.with_adapter(body.lora_name, f"{body.lora_name}-{uuid.uuid4().hex[:8]}"),
+        base.with_adapter(
+            body.lora_name,
+            lora_name=f"{body.lora_name}-{uuid.uuid4().hex[:8]}",
+            lora_folder=str(folder),
+        ),
         created=int(time.time()),
-        lora_folder=str(folder),
     )
     await _try(adapter)
     # Check again: another request may have loaded an adapter with the same name in the meantime.
@@ -158,28 +167,15 @@ def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
             )
         name = names[0]
     base = registry.find(name)
-    if base.lora_name is not None:
+    if base.root is not None:
         raise invalid(
             f"The model '{name}' is an adapter. Send the name of its base model.", "model"
         )
     return base
 
 
-def _check_adapters_supported(base: LoadedModel) -> None:
-    """Raise `ApiError` (400) if the model's server cannot load an adapter from a folder."""
-    why = find_obstacle(base, "lora_name")
-    if why is None and base.backend.reads_server_files:
-        return
-    why = why or "the gateway is not connected to an engine worker on the same machine"
-    raise invalid(
-        f"The model '{base.name}' cannot load adapters at run time, because {why}.",
-        "model",
-        "unsupported_parameter",
-    )
-
-
 async def _try(adapter: LoadedModel) -> None:
-    """Generate one token with an adapter, so that the engine reads, checks and loads it.
+    """Generate one token with an adapter, so that it is read, checked and loaded.
 
     Raise `ApiError` if the engine rejects the adapter or cannot complete the request.
     """

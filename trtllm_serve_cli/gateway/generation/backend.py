@@ -19,8 +19,8 @@ class Backend(Protocol):
         """True if the engine can receive requests now."""
 
     @property
-    def reads_server_files(self) -> bool:
-        """True if the engine can read adapters from folders on the gateway's machine."""
+    def accepts_adapters(self) -> bool:
+        """True if requests can use adapters in folders on the gateway's machine (`lora_file`)."""
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         """Submit a request, and return its id.

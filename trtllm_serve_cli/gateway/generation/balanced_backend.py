@@ -33,8 +33,8 @@ class BalancedBackend:
         return any(each.is_open for each in self._backends)
 
     @property
-    def reads_server_files(self) -> bool:
-        return False
+    def accepts_adapters(self) -> bool:
+        return all(each.accepts_adapters for each in self._backends)
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         candidates = [index for index, each in enumerate(self._backends) if each.is_open]

@@ -13,63 +13,41 @@ import itertools
 import struct
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
-import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.client.llmapi import name_inflight_inputs
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport.error_mapping import is_from_triton
 from trtllm_serve_cli.client.transport.over_grpc import GRPC_OPTIONS, read_credentials
 from trtllm_serve_cli.client.transport.tensors import decode_raw
-from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.gateway.errors import ApiError, invalid, unavailable
+from trtllm_serve_cli.gateway.errors import invalid, unavailable
+from trtllm_serve_cli.gateway.generation.adapter_task import (
+    AdapterTask,
+    Infer,
+    Inputs,
+    UnusableAdapter,
+)
 from trtllm_serve_cli.gateway.generation.backend import OnUpdate
+from trtllm_serve_cli.gateway.generation.triton_request import (
+    extend_message,
+    plan_embedding,
+    plan_message,
+)
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.lora.adapter_request import LORA_TENSORS
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
 from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
-from trtllm_serve_cli.runtime.triton.tensors import BIAS
-from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
 _READY_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 5.0
 # The maximum pause between attempts to reconnect. gRPC's default is two minutes, during which a
 # restarted server would receive no requests.
 _MAX_RECONNECT_PAUSE_MS = 1000
-# Maps a field of `GenerationRequest` to the name and type of the `tensorrt_llm` input. `input_ids`,
-# `logit_bias` and the word lists are not in this table because they are not scalars.
-_SCALARS: Mapping[str, tuple[str, str]] = {
-    "max_new_tokens": ("request_output_len", "INT32"),
-    "end_id": ("end_id", "INT32"),
-    "num_return_sequences": ("num_return_sequences", "INT32"),
-    "temperature": ("temperature", "FP32"),
-    "top_k": ("runtime_top_k", "INT32"),
-    "top_p": ("runtime_top_p", "FP32"),
-    "seed": ("seed", "UINT64"),
-    "repetition_penalty": ("repetition_penalty", "FP32"),
-    "presence_penalty": ("presence_penalty", "FP32"),
-    "frequency_penalty": ("frequency_penalty", "FP32"),
-    "min_tokens": ("min_tokens", "INT32"),
-    "return_log_probs": ("return_log_probs", "BOOL"),
-    "guide_type": ("guided_decoding_guide_type", "BYTES"),
-    "guide": ("guided_decoding_guide", "BYTES"),
-    "lora_task_id": ("lora_task_id", "UINT64"),
-}
-# Maps fields without a Triton input to their descriptions in the error message.
-_WITHOUT_INPUT = {
-    "min_p": "Requests with min_p",
-    "num_top_log_probs": "Log probabilities of alternatives (top_logprobs, or logprobs above 0)",
-    "return_prompt_log_probs": "Log probabilities of the prompt (echo with logprobs)",
-    "lora_name": "Adapters",
-}
-_WORD_LISTS = {"stop_words": "stop_words_list", "bad_words": "bad_words_list"}
-_FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
-# Maps fields to their default values. If a field has its default value, its input is omitted.
-_WITHOUT_EFFECT = {"num_return_sequences": 1, "return_log_probs": False}
 
 
 class TritonBackend:
@@ -91,6 +69,8 @@ class TritonBackend:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._ids = itertools.count(1)
         self._calls: dict[int, asyncio.Task[None]] = {}
+        # Maps the names and task ids of adapters to their states on this server.
+        self._adapters: dict[str | int, AdapterTask] = {}
         self._is_ready = True
         self._ready_period_s = ready_period_s
         self._monitor = asyncio.create_task(self._watch())
@@ -100,8 +80,8 @@ class TritonBackend:
         return self._is_ready
 
     @property
-    def reads_server_files(self) -> bool:
-        return False
+    def accepts_adapters(self) -> bool:
+        return self._core.inputs.issuperset(LORA_TENSORS)
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         if not self._is_ready:
@@ -117,7 +97,8 @@ class TritonBackend:
             vocab_size=self._core.vocab_size or self._tokenizer.vocab_size,
         )
         reader = partial(ResponseReader, self._core, fields)
-        return self._submit(message, reader, trace_parent, on_update)
+        adapter = self._find_adapter(fields)
+        return self._submit(message, reader, trace_parent, on_update, adapter)
 
     def _submit(
         self,
@@ -125,11 +106,13 @@ class TritonBackend:
         make_reader: Callable[[int], _Reader],
         trace_parent: str | None,
         on_update: OnUpdate,
+        adapter: AdapterTask | None = None,
     ) -> int:
         request_id = next(self._ids)
         metadata = (("traceparent", trace_parent),) if trace_parent else None
         reader = make_reader(request_id)
-        call = asyncio.create_task(self._run(request_id, message, metadata, reader, on_update))
+        infer = partial(self._infer, message, metadata, reader, on_update)
+        call = asyncio.create_task(self._run(request_id, infer, reader, on_update, adapter))
         self._calls[request_id] = call
         call.add_done_callback(lambda _: self._calls.pop(request_id, None))
         return request_id
@@ -162,16 +145,64 @@ class TritonBackend:
                 self._is_ready = False
             await asyncio.sleep(self._ready_period_s)
 
+    def _find_adapter(self, fields: Mapping[str, Any]) -> AdapterTask | None:
+        """Return the adapter whose weights the gateway sends for a request, or None.
+
+        Raise `ApiError` (400) if the model has no inputs for the weights.
+        """
+        folder, task_id = fields.get("lora_file"), fields.get("lora_task_id")
+        if folder is None:
+            return None
+        if not self.accepts_adapters:
+            raise invalid(
+                f"{self._core.name} has no inputs for LoRA adapters ({', '.join(LORA_TENSORS)}).",
+                "model",
+                "unsupported_parameter",
+            )
+        key = fields["lora_name"] if task_id is None else task_id
+        if key not in self._adapters:
+            self._adapters[key] = AdapterTask(Path(folder), self._core.lora_datatype, task_id)
+        return self._adapters[key]
+
     async def _run(
         self,
         request_id: int,
+        infer: Infer,
+        reader: _Reader,
+        on_update: OnUpdate,
+        adapter: AdapterTask | None,
+    ) -> None:
+        """Send a request, and report its last updates."""
+        try:
+            error = await (infer({}, lambda: None) if adapter is None else adapter.run(infer))
+            updates = reader.finish(error)
+        except UnusableAdapter as raised:
+            updates = [SequenceUpdate(request_id, error=str(raised), rejected=True)]
+        except grpc.RpcError as raised:
+            updates = [SequenceUpdate(request_id, error=self._explain(raised))]
+        except (ValueError, LookupError, struct.error) as raised:
+            failure = f"the server's response is invalid: {raised}"
+            updates = [SequenceUpdate(request_id, error=failure)]
+        for update in updates:
+            on_update(update)
+
+    async def _infer(
+        self,
         message: Any,
         metadata: Any,
         reader: _Reader,
         on_update: OnUpdate,
-    ) -> None:
-        call = self._stub.ModelStreamInfer(iter([message]), metadata=metadata)
-        error = failure = None
+        inputs: Inputs,
+        on_response: Callable[[], None],
+    ) -> str | None:
+        """Send a request with additional `inputs`, and return Triton's error message, or None.
+
+        Raise `grpc.RpcError` if the call fails. Raise `ValueError`, `LookupError` or `struct.error`
+        if a response is invalid.
+        """
+        messages = iter([extend_message(message, inputs)])
+        call = self._stub.ModelStreamInfer(messages, metadata=metadata)
+        error = None
         try:
             async for response in call:
                 if response.error_message:
@@ -179,17 +210,12 @@ class TritonBackend:
                     # call that is cancelled after its last response but before it ends.
                     error = response.error_message
                 elif error is None:
+                    on_response()
                     for update in reader.read(response.infer_response):
                         on_update(update)
-        except grpc.RpcError as raised:
-            failure = self._explain(raised)
-        except (ValueError, LookupError, struct.error) as raised:
-            failure = f"the server's response is invalid: {raised}"
         finally:
             call.cancel()
-        failed = [SequenceUpdate(request_id, error=failure)]
-        for update in failed if failure else reader.finish(error):
-            on_update(update)
+        return error
 
     def _explain(self, error: Any) -> str:
         """Return why a call failed, without the server's address, which clients must not see.
@@ -211,85 +237,6 @@ def _open_channel(endpoint: Endpoint) -> Any:
     override = (("grpc.ssl_target_name_override", name),) if name else ()
     credentials = read_credentials(endpoint.grpc, endpoint.tls)
     return grpc.aio.secure_channel(endpoint.grpc, credentials, options=(*options, *override))
-
-
-def plan_message(
-    core: ModelInfo, fields: Mapping[str, Any], *, pad_id: int, vocab_size: int
-) -> Any:
-    """Return the `ModelInferRequest` for the fields of a `GenerationRequest`.
-
-    Raise `ApiError` (400) if the request requires an input that the model does not have, or sets a
-    field that only engine workers support.
-    """
-    values: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
-    ids = np.array([fields["input_ids"]], dtype=np.int32)
-    values["input_ids"] = ("INT32", ids.shape, ids.tobytes())
-    values["input_lengths"] = _scalar("INT32", ids.shape[1])
-    values["pad_id"] = _scalar("INT32", pad_id)
-    values["streaming"] = _scalar("BOOL", core.is_decoupled)
-    values[EXCLUDE_INPUT] = _scalar("BOOL", True)
-    for field, (name, datatype) in _SCALARS.items():
-        value = fields.get(field)
-        if value is not None and value != _WITHOUT_EFFECT.get(field, ...):
-            values[name] = _scalar(datatype, value)
-    for field, name in _WORD_LISTS.items():
-        if words := fields.get(field):
-            array = encode_words([[list(word) for word in words]])
-            values[name] = ("INT32", array.shape, array.tobytes())
-    if bias := fields.get("logit_bias"):
-        array = np.zeros((1, vocab_size), dtype=np.float32)
-        for token, value in bias:
-            array[0, token] = value
-        values[BIAS] = ("FP32", array.shape, array.tobytes())
-    for field, what in _WITHOUT_INPUT.items():
-        if fields.get(field):
-            raise invalid(
-                f"{what} require an engine worker on the gateway's machine. Omit them, or ask the "
-                "operator to run the gateway on the server's machine.",
-                "model" if field == "lora_name" else None,
-                "unsupported_parameter",
-            )
-    try:
-        names = name_inflight_inputs(
-            core.name, _required(values, core), core.inputs, core.tensorrt_llm_version
-        )
-    except BadInput as error:
-        raise _unsupported(error) from error
-    message = service_pb2.ModelInferRequest(model_name=core.name)
-    for name, served_name in names.items():
-        datatype, shape, content = values[name]
-        message.inputs.add(name=served_name, datatype=datatype, shape=shape)
-        message.raw_input_contents.append(content)
-    return message
-
-
-def _required(values: Mapping[str, Any], core: ModelInfo) -> list[str]:
-    """Return the names of the inputs to send.
-
-    These are all inputs in `values`, except for optional inputs that the model does not have.
-    """
-    dispensable = ("streaming", "pad_id", EXCLUDE_INPUT)
-    return [name for name in values if name in core.inputs or name not in dispensable]
-
-
-def _unsupported(error: BadInput) -> ApiError:
-    return invalid(f"{error.what} {error.why}; {error.next_step}.", code="unsupported_parameter")
-
-
-def _scalar(datatype: str, value: Any) -> tuple[str, tuple[int, ...], bytes]:
-    if datatype == "BYTES":
-        data = str(value).encode()
-        return datatype, (1, 1), struct.pack("<I", len(data)) + data
-    return datatype, (1, 1), struct.pack(_FORMATS[datatype], value)
-
-
-def plan_embedding(model: str, fields: Mapping[str, Any]) -> Any:
-    """Return the `ModelInferRequest` that computes the embedding of a prompt."""
-    ids = np.array([fields["input_ids"]], dtype=np.int32)
-    message = service_pb2.ModelInferRequest(model_name=model)
-    message.inputs.add(name="input_ids", datatype="INT32", shape=ids.shape)
-    message.raw_input_contents.append(ids.tobytes())
-    return message
 
 
 class _Reader(Protocol):

@@ -75,7 +75,7 @@ class WorkerBackend:
         return self._connection is not None and self.limits is not None
 
     @property
-    def reads_server_files(self) -> bool:
+    def accepts_adapters(self) -> bool:
         return True
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:

@@ -11,6 +11,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.access.keys import read_keys
 from trtllm_serve_cli.gateway.config import MIB, GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
+from trtllm_serve_cli.launch.planning.adapter_plan import check_runtime_folder, plan_adapters
 from trtllm_serve_cli.launch.triton.telemetry_env import read_trace_rate, traces_url
 from trtllm_serve_cli.launch.triton.tls import load_certificate
 from trtllm_serve_cli.repository.model.store import ImportedModel
@@ -54,8 +55,8 @@ def configure_gateway(
     `directory` is the state folder of the server, or None if tllm did not start it. `keys_file` is
     the file with the API keys, or None. `num_cores` determines the number of processes if `options`
     do not set it. Raise `BadInput` if the chat template or the TLS files cannot be used, if the URL
-    of the collector is not valid, or if `runtime_lora_dir` is not a folder or is set for several
-    processes.
+    of the collector is not valid, if an adapter in `lora` cannot be served, or if
+    `runtime_lora_dir` is not a folder or is set for several processes.
     """
     certificate, key = _check_tls(options.openai_cert, options.openai_key)
     return GatewayConfig(
@@ -67,7 +68,8 @@ def configure_gateway(
         chat_template=read_chat_template(options.chat_template),
         generation_config=options.generation_config,
         tool_parser=options.tool_parser,
-        runtime_lora_dir=_check_lora_dir(options),
+        adapters=plan_adapters(options.lora, [each.name for each in models]),
+        runtime_lora_dir=check_runtime_folder(options),
         keys_file=str(keys_file) if keys_file else None,
         key_policy=options.openai_auth,
         cors_origins=options.cors_origin,
@@ -137,26 +139,6 @@ def read_chat_template(file: Path | None) -> str | None:
             why=getattr(error, "strerror", None) or "the file is not UTF-8 text",
             next_step="pass the path of a Jinja template with --chat-template FILE",
         ) from error
-
-
-def _check_lora_dir(options: LaunchOptions) -> str | None:
-    folder = options.runtime_lora_dir
-    if folder is None:
-        return None
-    if not folder.is_dir():
-        raise BadInput(
-            f"{folder} is not a folder.",
-            next_step="set --runtime-lora-dir to a folder that contains a subfolder for each "
-            "adapter",
-        )
-    if (options.openai_processes or 1) > 1:
-        raise BadInput(
-            "--runtime-lora-dir requires the OpenAI-compatible API to run in a single process.",
-            why="each process would serve only the adapters that clients have loaded into that "
-            "process",
-            next_step="omit --openai-processes, or set it to 1",
-        )
-    return str(folder.absolute())
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> tuple[str | None, str | None]:

@@ -50,7 +50,7 @@ _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]{1,9})\.(?:self_attn|mlp)\.([a-z_]
 # clients omit this column.
 _CONFIG_COLUMNS = (3, 4)
 # The type that NumPy assigns to bfloat16 values in a `.npy` file: two untyped bytes.
-_BFLOAT16 = np.dtype("V2")
+BFLOAT16 = np.dtype("V2")
 
 
 class BadAdapter(ValueError):
@@ -87,7 +87,7 @@ def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Arr
     for row, values in zip(weights, flat, strict=True):
         row[: len(values)] = values
     config = [(kind, layer, len(adapter[module].a)) for layer, kind, module in rows]
-    return _narrow(weights, dtype), np.array(config, dtype=np.int32)
+    return narrow_weights(weights, dtype), np.array(config, dtype=np.int32)
 
 
 def check_not_empty(adapter: Adapter) -> None:
@@ -102,7 +102,7 @@ def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, Low
     If a tensor is invalid or does not fit the model, raise a `BadAdapter` that names it.
     """
     check_shapes(weights, config)
-    values = widen_bfloat16(weights.view(np.uint16)) if weights.dtype == _BFLOAT16 else weights
+    values = widen_weights(weights)
     places = {place: module for module in sites if (place := _find_place(module))}
     adapter: dict[str, LowRank] = {}
     for index, (row, entry) in enumerate(zip(values, config.tolist(), strict=True)):
@@ -111,6 +111,32 @@ def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, Low
             raise BadAdapter(f"lora_config has several rows for {module}; send only one row")
         adapter[module] = _unflatten(index, row, module, entry[2], sites[module])
     return adapter
+
+
+def widen_weights(weights: Array) -> Array:
+    """Return `weights` as an array of a type that NumPy can compute with.
+
+    Convert bfloat16 values, which NumPy reads from a `.npy` file as untyped bytes, to float32.
+    """
+    return widen_bfloat16(weights.view(np.uint16)) if weights.dtype == BFLOAT16 else weights
+
+
+def narrow_weights(weights: Array, dtype: str) -> Array:
+    """Convert `weights` to `dtype`, which is the name of a NumPy type, or bfloat16.
+
+    Raise `BadAdapter` if a value is NaN or infinite, or too large for `dtype`.
+    """
+    if not np.isfinite(weights).all():
+        raise BadAdapter("the adapter contains NaN or infinity")
+    if dtype == "bfloat16":
+        bits = narrow_to_bfloat16(weights)
+        narrow, values = bits.view(BFLOAT16), widen_bfloat16(bits)
+    else:
+        with np.errstate(over="ignore"):
+            narrow = values = weights.astype(dtype)
+    if not np.isfinite(values).all():
+        raise BadAdapter(f"the adapter contains values that are too large for {dtype}")
+    return narrow
 
 
 def check_shapes(weights: Array, config: Array) -> None:
@@ -127,7 +153,7 @@ def check_shapes(weights: Array, config: Array) -> None:
             f"lora_weights has the shape {list(weights.shape)}; send [{len(config)}, longest row], "
             "with one row per row of lora_config"
         )
-    if weights.dtype.kind != "f" and weights.dtype != _BFLOAT16:
+    if weights.dtype.kind != "f" and weights.dtype != BFLOAT16:
         raise BadAdapter(f"lora_weights has the type {weights.dtype}; send FP16")
 
 
@@ -233,20 +259,6 @@ def _swap(module: str, b: Array) -> Array:
         return b
     half = len(b) // 2
     return np.concatenate([b[half:], b[:half]])
-
-
-def _narrow(weights: Array, dtype: str) -> Array:
-    if not np.isfinite(weights).all():
-        raise BadAdapter("the adapter contains NaN or infinity")
-    if dtype == "bfloat16":
-        bits = narrow_to_bfloat16(weights)
-        narrow, values = bits.view(_BFLOAT16), widen_bfloat16(bits)
-    else:
-        with np.errstate(over="ignore"):
-            narrow = values = weights.astype(dtype)
-    if not np.isfinite(values).all():
-        raise BadAdapter(f"the adapter contains values that are too large for {dtype}")
-    return narrow
 
 
 def _describe(sites: Sites) -> str:

@@ -18,6 +18,10 @@ KIND = RuntimeKind(
             caps.PROMPT_LOG_PROBABILITIES: _NO_TENSOR,
             caps.EMBEDDINGS: "NVIDIA's tensorrt_llm model has no output for them",
             **caps.UPSTREAM_ONLY,
-        }
+        },
+        notes={
+            caps.LORA: "only if the engine is built with lora_target_modules or lora_dir; "
+            "the OpenAI-compatible API sends adapters to the engine by task id",
+        },
     )
 )

@@ -1,0 +1,67 @@
+"""Find the LoRA adapters that the gateway serves as models without a client loading them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+
+from trtllm_serve_cli.gateway.config import ServedAdapter
+from trtllm_serve_cli.gateway.sampling import find_obstacle
+from trtllm_serve_cli.gateway.served_model import LoadedModel
+from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
+
+
+def find_adapter_obstacle(model: LoadedModel) -> str | None:
+    """Return why requests for the model cannot use adapters in folders, or None if they can."""
+    if model.info.embedding is not None:
+        return "it computes embeddings"
+    if (why := find_obstacle(model, "lora_name")) is not None:
+        return why
+    if not model.backend.accepts_adapters:
+        return "its tensorrt_llm model in Triton has no inputs for LoRA adapters"
+    return None
+
+
+def configure_adapter(model: LoadedModel, adapter: ServedAdapter) -> LoadedModel:
+    """Return the model that uses an adapter of the gateway's configuration.
+
+    The engine's name for the adapter depends on the folder, so that it differs from the names in
+    `lora_prefetch_dir`. It is the same in all processes of the gateway.
+    """
+    suffix = hashlib.sha256(adapter.folder.encode()).hexdigest()[:8]
+    return model.with_adapter(
+        adapter.name, lora_name=f"{adapter.name}-{suffix}", lora_folder=adapter.folder
+    )
+
+
+def find_prefetched(model: LoadedModel) -> list[LoadedModel]:
+    """Return a model for each adapter that the engine of `model` loads when it starts.
+
+    These are the adapters in `lora_prefetch_dir`, if the gateway can read this folder. Engines with
+    a worker select them by name. Triton's C++ backend selects them by task id, which must be the
+    name of the adapter's folder.
+    """
+    if not model.info.lora_prefetch_dir or find_adapter_obstacle(model) is not None:
+        return []
+    root = Path(model.info.lora_prefetch_dir)
+    names = list_adapters(root)
+    if model.engine_kind in kind_names() and find_kind(model.engine_kind).load is not None:
+        return [model.with_adapter(name, lora_name=name) for name in names]
+    return [
+        model.with_adapter(name, lora_task_id=int(name), lora_folder=str(root / name))
+        for name in names
+        if name.isascii() and name.isdecimal() and int(name) < 1 << 64
+    ]
+
+
+def list_adapters(folder: Path) -> list[str]:
+    """Return the names of the adapters in `folder`, or [] if it cannot be read.
+
+    Each subfolder is an adapter, unless its name starts with a dot.
+    """
+    with contextlib.suppress(OSError):
+        return sorted(
+            each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != "."
+        )
+    return []

@@ -1,0 +1,141 @@
+"""Send the weights of a LoRA adapter to a Triton server when its cache does not contain them.
+
+A server caches adapters by task id. A request with an unknown task id must contain the weights;
+later requests contain only the task id. If the server has evicted the adapter, it rejects the
+request before the first token. Source of this protocol and of the messages: `PeftCacheManager` in
+cpp/tensorrt_llm/batch_manager/peftCacheManager.cpp of NVIDIA/TensorRT-LLM. The `tensorrt_llm`
+models that `tllm import` renders for other engine kinds implement the same protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from trtllm_serve_cli.client.generate import RawTensor
+from trtllm_serve_cli.client.lora import load_adapter
+from trtllm_serve_cli.client.model_info import LoraDatatype
+from trtllm_serve_cli.errors import BadInput
+
+# Maps the name of an input to its data type in Triton, its shape and its contents.
+Inputs = Mapping[str, tuple[str, tuple[int, ...], bytes]]
+# Sends a request with additional inputs, and returns the server's error message, or None. The
+# function in the second argument is called when a response arrives that is not an error.
+Infer = Callable[[Inputs, Callable[[], None]], Awaitable["str | None"]]
+
+_NOT_CACHED = "not found in cache"
+# After so many attempts, a request sends the weights even if another request has just sent them.
+# The server then evicts the adapter before other requests can use it.
+_MAX_MISSES = 2
+
+
+class UnusableAdapter(Exception):
+    """Raised if the weights of an adapter cannot be sent. The message contains the reason."""
+
+
+class AdapterTask:
+    """An adapter that requests to one server use.
+
+    `folder` contains the adapter's files on the gateway's machine, and `datatype` is the type of
+    the weights that the server accepts. The files are read each time that the weights are sent, so
+    that they do not occupy memory. If `task_id` is set, the server has loaded the adapter under
+    this id when it started. Otherwise, the task id is a hash of the weights: gateways that serve
+    the same adapter share one entry of the server's cache, and different adapters never have the
+    same id.
+    """
+
+    def __init__(
+        self, folder: Path, datatype: LoraDatatype = "FP16", task_id: int | None = None
+    ) -> None:
+        self._folder = folder
+        self._datatype: LoraDatatype = datatype
+        self._is_prefetched = task_id is not None
+        self._task_id = task_id
+        self._is_cached = self._is_prefetched
+        self._num_sent = 0
+        # Held from the time when a request sends the weights until the server has responded.
+        self._sending = asyncio.Lock()
+
+    async def run(self, infer: Infer) -> str | None:
+        """Send a request that uses the adapter, and return the server's error message, or None.
+
+        If the adapter is not cached, one request sends the weights, and the others wait for the
+        first response to it. Raise `UnusableAdapter` if the adapter's files cannot be read or have
+        changed.
+        """
+        for _ in range(_MAX_MISSES):
+            await self._sending.acquire()
+            if not self._is_cached:
+                return await self._run_with_weights(infer)
+            self._sending.release()
+            num_sent = self._num_sent
+            error = await infer(self._select(), lambda: None)
+            if error is None or _NOT_CACHED not in error:
+                return error
+            # Unless another request has sent the weights in the meantime, they must be sent again.
+            if num_sent == self._num_sent:
+                self._is_cached = False
+        await self._sending.acquire()
+        return await self._run_with_weights(infer)
+
+    async def _run_with_weights(self, infer: Infer) -> str | None:
+        """Send a request with the weights. Release the lock at the first response, or at the end.
+
+        The server ignores the weights if it knows the task id, so it is safe to send them twice.
+        """
+        is_locked = True
+
+        def release() -> None:
+            nonlocal is_locked
+            if is_locked:
+                is_locked = False
+                self._sending.release()
+
+        def note_response() -> None:
+            if is_locked:
+                self._is_cached = True
+                self._num_sent += 1
+                release()
+
+        try:
+            weights = await asyncio.to_thread(self._read)
+            return await infer({**self._select(), **weights}, note_response)
+        finally:
+            release()
+
+    def _select(self) -> Inputs:
+        assert self._task_id is not None
+        return {"lora_task_id": ("UINT64", (1, 1), struct.pack("<Q", self._task_id))}
+
+    def _read(self) -> Inputs:
+        """Read the weights. Raise `UnusableAdapter` if this fails, or if they have changed."""
+        try:
+            weights, config = load_adapter(self._folder, self._datatype)
+        except BadInput as error:
+            why = f" ({error.why})" if error.why else ""
+            raise UnusableAdapter(f"{error.what.rstrip('.')}{why}") from error
+        except OSError as error:
+            raise UnusableAdapter(f"the adapter cannot be read ({error.strerror})") from error
+        if not self._is_prefetched:
+            task_id = _hash(weights, config)
+            if self._task_id not in (None, task_id):
+                raise UnusableAdapter(
+                    "the files of the adapter have changed since it was loaded; load it again"
+                )
+            self._task_id = task_id
+        return {
+            "lora_weights": (self._datatype, weights.shape, weights.content),
+            "lora_config": ("INT32", config.shape, config.content),
+        }
+
+
+def _hash(*tensors: RawTensor) -> int:
+    """Return a task id of 63 bits."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(repr(tensor.shape).encode())
+        digest.update(tensor.content)
+    return int.from_bytes(digest.digest()[:8], "little") >> 1

@@ -1,0 +1,87 @@
+"""Plan the LoRA adapters that the gateway serves as models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.gateway.config import ADAPTER_NAME, ServedAdapter
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, PEFT_CONFIG
+
+_EXAMPLE = "pass for example --lora poet=/srv/adapters/poet"
+
+
+def plan_adapters(words: Sequence[str], models: Sequence[str]) -> tuple[ServedAdapter, ...]:
+    """Return the adapters in the values of `--lora`, which are NAME=FOLDER or MODEL:NAME=FOLDER.
+
+    `models` are the names of the served models. Raise `BadInput` if a value has another format, if
+    a name is used twice, if the base model is missing or unknown, or if a folder does not contain
+    an adapter.
+    """
+    names = list(dict.fromkeys(models))
+    adapters: list[ServedAdapter] = []
+    for word in words:
+        adapter = _parse(word, names)
+        if adapter.name in (*names, *(each.name for each in adapters)):
+            raise BadInput(
+                f"--lora {word} uses the name {adapter.name!r}, which another model has.",
+                why="clients select adapters and models by name",
+                next_step="choose another name for the adapter",
+            )
+        adapters.append(adapter)
+    return tuple(adapters)
+
+
+def _parse(word: str, models: Sequence[str]) -> ServedAdapter:
+    named, _, folder = word.partition("=")
+    model, colon, name = named.partition(":")
+    if not colon or model not in models:
+        model, name = "", named
+    if not folder or not re.match(ADAPTER_NAME, name):
+        raise BadInput(
+            f"--lora {word} is not an adapter.",
+            why="the value must be NAME=FOLDER, and NAME may contain letters, digits and "
+            "the characters _.:/@+-",
+            next_step=_EXAMPLE,
+        )
+    if not model and len(models) != 1:
+        raise BadInput(
+            f"--lora {word} does not name the base model of the adapter.",
+            why=f"the server has several models: {', '.join(models)}",
+            next_step=f"add the name of the base model: --lora {models[0]}:{word}",
+        )
+    path = Path(folder)
+    if not any((path / each).is_file() for each in (PEFT_CONFIG, LORA_CONFIG)):
+        raise BadInput(
+            f"{folder} does not contain a LoRA adapter.",
+            why=f"it contains neither {PEFT_CONFIG} nor {LORA_CONFIG}",
+            next_step="pass the folder that PEFT's save_pretrained or `tllm lora convert` wrote",
+        )
+    return ServedAdapter(name, str(path.absolute()), model or models[0])
+
+
+def check_runtime_folder(options: LaunchOptions) -> str | None:
+    """Return the absolute path of `runtime_lora_dir`, or None if clients cannot load adapters.
+
+    Raise `BadInput` if it is not a folder, or if the API runs in several processes.
+    """
+    folder = options.runtime_lora_dir
+    if folder is None:
+        return None
+    if not folder.is_dir():
+        raise BadInput(
+            f"{folder} is not a folder.",
+            next_step="set --runtime-lora-dir to a folder that contains a subfolder for each "
+            "adapter",
+        )
+    if (options.openai_processes or 1) > 1:
+        raise BadInput(
+            "--runtime-lora-dir requires the OpenAI-compatible API to run in a single process.",
+            why="each process would serve only the adapters that clients have loaded into that "
+            "process",
+            next_step="omit --openai-processes, or set it to 1",
+        )
+    return str(folder.absolute())
