@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from pathlib import Path
@@ -64,6 +65,22 @@ def test_build_resumes_after_the_last_step_whose_files_are_unchanged(
         assert (len(again.finished), files_in(again.work)) == (
             count, set(states[count - 1]) if count else set(),
         )  # fmt: skip
+
+
+def test_unreadable_record_does_not_discard_the_finished_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    plan = build_plan(tmp_path / "e")
+    build = resume_or_start(plan, rebuild=False)
+    write(build.work / "a", "x")
+    record_step(build, plan.steps[0], 1.0)
+    with monkeypatch.context() as patch, pytest.raises(PermissionError):
+        patch.setattr(Path, "read_text", fail)
+        resume_or_start(plan, rebuild=False)
+    assert len(resume_or_start(plan, rebuild=False).finished) == 1
 
 
 def test_links_are_kept_and_not_followed(tmp_path: Path) -> None:
