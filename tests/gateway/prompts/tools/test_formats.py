@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.drawn_examples import draw_examples
 from tests.gateway.prompts.tools.parsing import Parsed, options, parse, split
 from trtllm_serve_cli.choices import ToolParserName
 from trtllm_serve_cli.gateway.prompts.output_parser import OutputParser
@@ -301,6 +302,11 @@ FRAGMENTS = (
     *("<think>", "</think>", "<th", "[{", '"arguments": {"x": "', '{"x": ', '"type": "function"'),
 )
 TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join)
+
+
+def test_examples_include_each_fragment() -> None:
+    drawn = draw_examples(TEXTS)
+    assert [each for each in FRAGMENTS if not any(each in text for text in drawn)] == []
 
 
 @pytest.mark.parametrize("name", PARSERS)
