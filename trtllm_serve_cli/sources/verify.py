@@ -44,7 +44,7 @@ def verify_files(
     unread = [name for name in unseen if name not in verified]
     wrong = _find_wrong(folder, {name: sha256[name] for name in unread}, notify, watch)
     for name in wrong:
-        _remove_with_targets(folder / name)
+        remove_with_targets(folder / name)
     _write_ledger(ledger, {name: stamps[name] for name in stamps if name not in wrong})
     if wrong:
         raise explain_wrong_content(wrong)
@@ -88,7 +88,7 @@ def _stamp(path: Path, sha256: str) -> list[str | int]:
     return [sha256, stat.st_size, stat.st_mtime_ns]
 
 
-def _remove_with_targets(path: Path) -> None:
+def remove_with_targets(path: Path) -> None:
     """Remove a file from the hub's cache, including its symbolic links and its blob."""
     while path.is_symlink():
         target = path.parent / path.readlink()
