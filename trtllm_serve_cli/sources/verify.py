@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.errors import SourceError
+from trtllm_serve_cli.paths import write_text
 from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 
@@ -107,6 +108,4 @@ def _read_ledger(ledger: Path) -> dict[str, list[str | int]]:
 
 def _write_ledger(ledger: Path, passed: Mapping[str, list[str | int]]) -> None:
     ledger.parent.mkdir(parents=True, exist_ok=True)
-    aside = ledger.with_suffix(".aside")
-    aside.write_text(json.dumps(passed), encoding="utf-8")
-    aside.replace(ledger)
+    write_text(ledger, json.dumps(passed))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BadInput, SourceError, UnsafeCheckpoint
-from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.paths import Home, write_text
 from trtllm_serve_cli.sources.checkpoint import (
     FILES_WITH_AUTO_MAP,
     WEIGHTS_INDEX,
@@ -392,9 +392,7 @@ def _record_revision(revision: str, commit: str, repository: Path) -> None:
         return
     ref = repository / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    aside = ref.with_name(f"{ref.name}.aside")
-    aside.write_text(commit, encoding="utf-8")
-    aside.replace(ref)
+    write_text(ref, commit)
 
 
 def _use_cache(
