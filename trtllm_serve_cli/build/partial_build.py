@@ -87,11 +87,7 @@ def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
     """
     path = path_of_partial_build(plan.engine_dir)
     build = PartialBuild(path, plan.model_name, plan.fingerprint, ())
-    if (
-        not rebuild
-        and (found := _read(path))
-        and found.fingerprint == plan.fingerprint
-    ):
+    if not rebuild and (found := _read(path)) and found.fingerprint == plan.fingerprint:
         build = dataclasses.replace(build, finished=_still_valid(found, plan.steps))
     if not build.finished:
         shutil.rmtree(path, ignore_errors=True)
