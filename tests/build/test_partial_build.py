@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.samples.builds import build_plan
@@ -38,7 +38,6 @@ def files_in(work: Path) -> set[str]:
     st.sets(NAMES),
     st.sets(st.sampled_from(["left", "deep/left", "deep/er/left"])),
 )
-@settings(max_examples=60)
 def test_build_resumes_after_the_last_step_whose_files_are_unchanged(
     written: list[set[str]], damaged: set[str], leftovers: set[str]
 ) -> None:
