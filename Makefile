@@ -16,6 +16,8 @@ CORES := $(shell getconf _NPROCESSORS_ONLN)
 UNIT_PROCESSES ?= $(shell expr 2 '*' $(CORES))
 E2E_PROCESSES ?= $(shell expr $(CORES) / 4 '*' 2)
 PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# Many more random cases, for example every night: make test FULL=1
+PYTEST += $(if $(FULL),--full)
 
 # Minutes of `make soak`, and its other options, for example: make soak SOAK='--engine sim'
 MINUTES ?= 60

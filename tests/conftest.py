@@ -13,8 +13,8 @@ from tests.samples.checkpoints import llama_gguf
 from trtllm_serve_cli.paths import Home, find_home
 
 # Runs are repeatable, since examples depend only on the test, and slow machines do not fail them.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.load_profile("repeatable")
+settings.register_profile("quick", max_examples=40, derandomize=True, deadline=None)
+settings.register_profile("full", settings.get_profile("quick"), max_examples=1000)
 
 # gRPC restarts its threads in a forked process. Tests fork commands, in which these threads would
 # abort the programs that a command starts.
@@ -26,6 +26,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full", action="store_true", help="test many more random examples and injected faults"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Test modules are imported later, and derive their settings from this profile.
+    settings.load_profile("full" if config.getoption("full") else "quick")
+
+
+@pytest.fixture(scope="session")
+def is_full(pytestconfig: pytest.Config) -> bool:
+    """Return whether tests use many random cases, for nightly runs."""
+    return bool(pytestconfig.getoption("full"))
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).parent
 # Public names of the standard library that start with an underscore.
@@ -36,6 +38,19 @@ def find_private_access(code: str) -> Iterator[str]:
 
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in PUBLIC
+
+
+def test_number_of_examples_depends_on_the_option(is_full: bool) -> None:
+    assert settings().max_examples == (1000 if is_full else 40)
+
+
+def test_no_test_sets_a_fixed_number_of_examples() -> None:
+    found = [
+        str(module.relative_to(TESTS))
+        for module in sorted(TESTS.rglob("test_*.py"))
+        if re.search(r"max_examples=\d+[,)]", module.read_text("utf-8"))
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import pytest
 from soak_accounts import ClientCounts, ServerCounts, compare
-from soak_cases import Answer, Case, Profile, draw_case, expected_text, find_problem
+from soak_cases import (
+    Answer,
+    Case,
+    Interface,
+    Kind,
+    Profile,
+    draw_case,
+    expected_text,
+    find_problem,
+)
 from soak_growth import Sample, measure_growth
 from soak_logs import find_errors
 from soak_run import plan_faults
@@ -56,6 +67,13 @@ def test_guided_responses_are_checked(text: str, problem: str) -> None:
     case = replace(CASE, kind="guide", num_tokens=48)
     found = find_problem(case, Answer("complete", text, 9, 9, "stop"), REAL)
     assert problem in found and bool(problem) == bool(found)
+
+
+def test_draws_include_each_kind_on_each_interface() -> None:
+    rng = Random(1)
+    drawn = {(case.kind, case.interface) for case in (draw_case(rng, REAL) for _ in range(300))}
+    kinds, interfaces = set(get_args(Kind)) - {"adapter"}, get_args(Interface)
+    assert drawn == set(product(kinds, interfaces))
 
 
 def test_draws_repeat_with_the_same_seed() -> None:

@@ -11,7 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.samples.builds import ENGINE
-from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine, write_engine
+from trtllm_serve_cli.build.engine import (
+    BuildRecord,
+    Engine,
+    add_build_record,
+    find_engine,
+    read_engine,
+    write_engine,
+)
 from trtllm_serve_cli.errors import BuildFailed
 
 WORDS = [field.name for field in dataclasses.fields(Engine) if field.type == "str"]
@@ -31,6 +38,12 @@ def test_broken_engine_file(tmp_path: Path, text: str) -> None:
         BuildFailed, match=r"does not contain an engine.*\n.*cannot be read.*\n.*--force"
     ):
         read_engine(tmp_path)
+
+
+def test_build_record_is_not_added_to_a_truncated_file(tmp_path: Path) -> None:
+    (tmp_path / "engine.json").write_text('{"kind": ')
+    with pytest.raises(BuildFailed, match="does not contain an engine"):
+        add_build_record(tmp_path, BuildRecord("m", 0, "/models/m", None, {}, ()))
 
 
 def test_folder_without_an_engine(tmp_path: Path) -> None:

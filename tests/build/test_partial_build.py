@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.samples.builds import build_plan
@@ -37,7 +38,6 @@ def files_in(work: Path) -> set[str]:
     st.sets(NAMES),
     st.sets(st.sampled_from(["left", "deep/left", "deep/er/left"])),
 )
-@settings(max_examples=60)
 def test_build_resumes_after_the_last_step_whose_files_are_unchanged(
     written: list[set[str]], damaged: set[str], leftovers: set[str]
 ) -> None:
@@ -64,6 +64,22 @@ def test_build_resumes_after_the_last_step_whose_files_are_unchanged(
         assert (len(again.finished), files_in(again.work)) == (
             count, set(states[count - 1]) if count else set(),
         )  # fmt: skip
+
+
+def test_unreadable_record_does_not_discard_the_finished_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    plan = build_plan(tmp_path / "e")
+    build = resume_or_start(plan, rebuild=False)
+    write(build.work / "a", "x")
+    record_step(build, plan.steps[0], 1.0)
+    with monkeypatch.context() as patch, pytest.raises(PermissionError):
+        patch.setattr(Path, "read_text", fail)
+        resume_or_start(plan, rebuild=False)
+    assert len(resume_or_start(plan, rebuild=False).finished) == 1
 
 
 def test_links_are_kept_and_not_followed(tmp_path: Path) -> None:

@@ -84,6 +84,16 @@ def test_no_step_raises_for_random_requests(
         engine.close()
 
 
+def test_draws_include_each_value() -> None:
+    rng = random.Random(SEED)
+    drawn = [draw(number, rng) for number in range(300)]
+    guides = {(each.guide_type or "", each.guide) for each in drawn}
+    assert guides == set(CHOICES["guide"])
+    for field in CHOICES.keys() - {"guide"}:
+        assert {getattr(each, field) for each in drawn} == set(CHOICES[field]), field
+    assert any(each.stop_words for each in drawn) and any(each.bad_words for each in drawn)
+
+
 def run_random_requests(engine: Any, num_requests: int) -> None:
     rng = random.Random(SEED)
     requests: dict[int, GenerationRequest] = {}

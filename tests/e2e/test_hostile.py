@@ -35,7 +35,8 @@ from trtllm_serve_cli.client.transport.over_grpc import connect
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
-NUM_WRONG, NUM_CONCURRENT = 3200, 32
+# By default, each kind of wrong request is sent at least once. With --full, twice.
+NUM_WRONG, NUM_WRONG_FULL, NUM_CONCURRENT = 1600, 3200, 32
 # The maximum length of a text for the demo model's context of 8192 tokens.
 MAX_LETTERS = 8192 * 128
 # The seed determines the order. Runs with the same seed differ only in timing.
@@ -97,13 +98,14 @@ def plain_messages() -> list[Any]:
 
 @pytest.mark.timeout(900)
 def test_wrong_requests_are_rejected_with_the_reason_and_do_not_affect_others(
-    served: Tllm, endpoint: Endpoint, stub: Any, threads: ThreadPoolExecutor
+    served: Tllm, endpoint: Endpoint, stub: Any, threads: ThreadPoolExecutor, is_full: bool
 ) -> None:
+    num_wrong = NUM_WRONG_FULL if is_full else NUM_WRONG
     messages = plain_messages()
     alone = [send(stub, message) for message in messages]
     assert [reply.error for reply in alone] == [""] * len(messages)
     long = plain(CORE, request_output_len=numbers("INT32", [[4000]]))
-    wrong = plan_wrong_requests(NUM_WRONG, SEED)
+    wrong = plan_wrong_requests(num_wrong, SEED)
 
     def send_one(number: int) -> tuple[Reply, Reply | None]:
         if number % 50 == 0:
@@ -116,18 +118,18 @@ def test_wrong_requests_are_rejected_with_the_reason_and_do_not_affect_others(
         return reply or send(stub, as_message(each)), plain_reply
 
     # The first tenth starts all permanent threads.
-    list(threads.map(send_one, range(NUM_WRONG // 10)))
+    list(threads.map(send_one, range(num_wrong // 10)))
     wait_until(lambda: is_idle(endpoint))
     before = inspect_processes(served)
-    answers = list(threads.map(send_one, range(NUM_WRONG)))
+    answers = list(threads.map(send_one, range(num_wrong)))
 
     unexplained = sorted(
         f"{each}: {reply.error or 'was served'}"
         for each, (reply, _) in zip(wrong, answers, strict=True)
         if not any(name in reply.error for name in each.names)
     )
-    assert not unexplained, "\n".join([f"{len(unexplained)} of {NUM_WRONG}:", *unexplained])
-    expected = [alone[number // 10 % len(messages)] for number in range(0, NUM_WRONG, 10)]
+    assert not unexplained, "\n".join([f"{len(unexplained)} of {num_wrong}:", *unexplained])
+    expected = [alone[number // 10 % len(messages)] for number in range(0, num_wrong, 10)]
     assert [plain_reply for _, plain_reply in answers if plain_reply] == expected
     wait_until(lambda: is_idle(endpoint))
     assert [send(stub, message) for message in messages] == alone
@@ -136,6 +138,11 @@ def test_wrong_requests_are_rejected_with_the_reason_and_do_not_affect_others(
     after = inspect_processes(served)
     assert after.num_threads <= before.num_threads + NUM_CONCURRENT
     assert after.num_files <= before.num_files + NUM_CONCURRENT
+
+
+def test_default_requests_include_each_kind() -> None:
+    default, full = (plan_wrong_requests(number, SEED) for number in (NUM_WRONG, NUM_WRONG_FULL))
+    assert {str(each) for each in default} == {str(each) for each in full}
 
 
 def is_idle(endpoint: Endpoint) -> bool:

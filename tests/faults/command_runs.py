@@ -14,7 +14,7 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.faults.file_operations import Operation, fail, watch
+from tests.faults.file_operations import Operation, Place, PlaceFinder, fail, watch
 from trtllm_serve_cli.cli.main import main
 
 
@@ -37,9 +37,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Machine:
-    """A TLLM_HOME, a folder for the records of runs, and the interpreter that commands start."""
+    """A TLLM_HOME, the user's files, a folder for records, and the interpreter of commands."""
 
     home: Path
+    sources: Path
     scratch: Path
     interpreter: Path
 
@@ -48,10 +49,14 @@ class Machine:
         with self._command(arguments), contextlib.suppress(SystemExit):
             main()
 
-    def run(self, *arguments: str, fault: str = "", at: int = -1) -> Run:
-        """Run a command to its end, or until its operation number `at` fails."""
+    def run(
+        self, *arguments: str, fault: str = "", at: Place | None = None,
+        environ: Mapping[str, str] = {},
+    ) -> Run:  # fmt: skip
+        """Run a command to its end, or until its operation `at` fails."""
         output, record = self.scratch / "output", self.scratch / "operations"
         if (pid := os.fork()) == 0:
+            os.environ.update(environ)
             self._run_child(arguments, output, record, fault, at)
         _, status = os.waitpid(pid, 0)
         operations = [json.loads(line) for line in record.read_text().splitlines()]
@@ -62,7 +67,7 @@ class Machine:
         )
 
     def _run_child(
-        self, arguments: tuple[str, ...], output: Path, record: Path, fault: str, at: int
+        self, arguments: tuple[str, ...], output: Path, record: Path, fault: str, at: Place | None
     ) -> NoReturn:
         code = 1
         gc.disable()  # a collection would copy the memory that this process shares with its parent
@@ -99,15 +104,13 @@ class Machine:
             )
             yield
 
-    def _watch(self, record: Path, fault: str, at: int) -> None:
+    def _watch(self, record: Path, fault: str, at: Place | None) -> None:
         lines = record.open("w", buffering=1)
-        num_operations = 0
+        find_place = PlaceFinder()
 
         def on_operation(operation: Operation, data: bytes, fd: int) -> None:
-            nonlocal num_operations
             lines.write(json.dumps(asdict(operation)) + "\n")
-            num_operations += 1
-            if num_operations == at + 1:
+            if find_place(operation) == at:
                 fail(fault, operation, data, fd)
 
-        watch(self.home, on_operation)
+        watch((self.home, self.sources), on_operation)

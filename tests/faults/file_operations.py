@@ -1,9 +1,9 @@
 """Record the file operations of a command, and make one of them fail.
 
-An audit hook of Python receives each operation that creates, renames or removes a file, or opens a
-file for writing, even if a library performs the operation. Writes are not audited. Files are
-therefore opened with `_pyio`, the implementation of `io` in Python, which calls `os.write`. An
-audit hook cannot be removed, so only a child process may call `watch`.
+An audit hook of Python receives each operation that creates, renames, removes, opens or lists a
+file, even if a library performs the operation. Reads and writes are not audited. Files are
+therefore opened with `_pyio`, the implementation of `io` in Python, which calls `os.read` and
+`os.write`. An audit hook cannot be removed, so only a child process may call `watch`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import _pyio
 import builtins
 import errno
+import fcntl
 import io
 import os
+import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +27,12 @@ from typing import Any
 import trtllm_serve_cli
 
 PACKAGE = str(Path(trtllm_serve_cli.__file__).parent)
-FAULTS = {
-    "ENOSPC": errno.ENOSPC,
-    "EIO": errno.EIO,
-    "EACCES": errno.EACCES,
-    "SIGKILL": 0,
-}
+KILL, TRUNCATED = "SIGKILL", "truncated"
+# Operations that change no file.
+READS = READING, LISTING, READ = "open for reading", "list", "read"
+_ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}
+# `Path.glob` ignores missing permissions.
+_FAULTS = {READING: ("EIO", "EACCES"), LISTING: ("EIO",), READ: (TRUNCATED, "EIO")}
 # Event -> index of the argument with the file descriptor of the folder to which the path is
 # relative.
 _FOLDER_ARGUMENTS = {"os.mkdir": 2, "os.remove": 1, "os.rmdir": 1}
@@ -47,27 +50,88 @@ class Operation:
     path: str
     caller: tuple[str, ...]
 
+    @property
+    def line(self) -> str:
+        """The package's line that led to the operation, or "" if a library's thread did."""
+        return self.caller[-1] if self.caller else ""
+
     def __str__(self) -> str:
-        return f"{self.kind} {self.path} ({self.caller[-1] if self.caller else '?'})"
+        return f"{self.kind} {self.path} ({self.line})"
 
 
-def watch(root: Path, on_operation: Callable[[Operation, bytes, int], None]) -> None:
-    """Call `on_operation` before each operation on a file under `root`.
+# The kind and the caller of an operation, and how many operations of both came before it. The
+# number of all operations differs if a command waits.
+Place = tuple[str, tuple[str, ...], int]
+
+
+class PlaceFinder:
+    """Finds the place of each operation of a run."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+
+    def __call__(self, operation: Operation) -> Place:
+        key = operation.kind, operation.caller
+        self._counts[key] += 1
+        return (*key, self._counts[key] - 1)
+
+
+def faults_of(kind: str) -> tuple[str, ...]:
+    """Return the faults of a kind of operation. A process is killed only while it changes files."""
+    return _FAULTS.get(kind, (*_ERRORS, KILL))
+
+
+def choose_faults(operations: Sequence[Operation], first: int) -> list[tuple[str, int]]:
+    """Return a fault with an operation number for each kind of operation from each line.
+
+    The faults of a kind take turns, starting with number `first`. The process is killed in the last
+    of a line's operations. Other faults are injected into the first.
+    """
+    sites: dict[tuple[str, str], list[int]] = {}
+    for number, operation in enumerate(operations):
+        sites.setdefault((operation.kind, operation.line), []).append(number)
+    chosen = []
+    num_sites: Counter[str] = Counter()
+    for (kind, _), numbers in sites.items():
+        faults = faults_of(kind)
+        fault = faults[(first + num_sites[kind]) % len(faults)]
+        chosen.append((fault, numbers[-1 if fault == KILL else 0]))
+        num_sites[kind] += 1
+    return chosen
+
+
+class _Truncated(Exception):
+    """Raised by `fail` to end a file after the first half of a read."""
+
+
+def watch(roots: Iterable[Path], on_operation: Callable[[Operation, bytes, int], None]) -> None:
+    """Call `on_operation` before each operation on a file under one of `roots`.
 
     For a write, the function also receives the data and the file descriptor. If it raises an
     exception, the operation fails.
     """
-    prefix = f"{root}/"
+    prefixes = tuple(f"{root}/" for root in roots)
 
     def notice(kind: str, path: str, data: bytes = b"", fd: int = -1) -> None:
-        if path.startswith(prefix):
-            on_operation(Operation(kind, path.removeprefix(prefix), _find_caller()), data, fd)
+        if path.startswith(prefixes) and not (kind in _FAULTS and _is_removing()):
+            on_operation(Operation(kind, path, _find_caller()), data, fd)
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        if (path := _find_path(event, arguments)) is not None:
-            notice(event, path)
+        if (found := _find_operation(event, arguments)) is not None:
+            notice(*found)
 
-    write, send, plain_open = os.write, os.sendfile, io.open
+    read, write, send, plain_open = os.read, os.write, os.sendfile, io.open
+    truncated: set[tuple[int, Path]] = set()
+
+    def watched_read(fd: int, num_bytes: int) -> bytes:
+        file = fd, _path_of(fd)
+        try:
+            notice(READ, str(file[1]))
+        except _Truncated:
+            truncated.add(file)
+            data = read(fd, num_bytes)
+            return data[: len(data) // 2]
+        return b"" if file in truncated else read(fd, num_bytes)
 
     def watched_write(fd: int, data: Any) -> int:
         notice("write", str(_path_of(fd)), bytes(data), fd)
@@ -78,11 +142,12 @@ def watch(root: Path, on_operation: Callable[[Operation, bytes, int], None]) -> 
         return send(to, *arguments)
 
     def open_watched(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        opener = _pyio.open if set(mode) & set("wax+") else plain_open
+        is_watched = set(mode) & set("wax+") or _absolute(file).startswith(prefixes)
+        opener = _pyio.open if is_watched else plain_open
         return opener(file, mode, *arguments, **options)
 
     sys.addaudithook(audit)
-    os.write, os.sendfile = watched_write, watched_send
+    os.read, os.write, os.sendfile = watched_read, watched_write, watched_send
     io.open = builtins.open = open_watched
 
 
@@ -91,29 +156,38 @@ def fail(fault: str, operation: Operation, data: bytes, fd: int) -> None:
 
     If the operation is a write, write the first half of `data` before.
     """
-    if data:
+    if fault == TRUNCATED:
+        raise _Truncated
+    # The position of a file in append mode would change, so the rest could be written again.
+    if data and (fault == KILL or not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND):
         os.pwrite(fd, data[: len(data) // 2], os.lseek(fd, 0, os.SEEK_CUR))
-    if fault == "SIGKILL":
+    if fault == KILL:
         os.kill(os.getpid(), signal.SIGKILL)
-    code = FAULTS[fault]
+    code = _ERRORS[fault]
     raise OSError(code, os.strerror(code), operation.path)
 
 
-def _find_path(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """Return the path that an audited operation changes, or None if it changes nothing."""
+def _find_operation(event: str, arguments: tuple[Any, ...]) -> tuple[str, str] | None:
+    """Return the kind and the path of an audited operation, or None if it must not fail."""
     if event == "open":
         path, _, flags = arguments
+        if isinstance(path, int):
+            return None
         is_writing = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        return _absolute(path) if is_writing and not isinstance(path, int) else None
+        # Opening a missing file fails by itself.
+        can_fail = is_writing or os.path.lexists(path)
+        return ("open" if is_writing else READING, _absolute(path)) if can_fail else None
+    if event in ("os.scandir", "os.listdir"):
+        return LISTING, _absolute(arguments[0] or ".")
     if event in ("os.symlink", *_RENAMING):
-        return _absolute(arguments[1])
+        return event, _absolute(arguments[1])
     if event not in (*_CREATING, *_OTHERS):
         return None
     position = _FOLDER_ARGUMENTS.get(event)
     folder = arguments[position] if position is not None else -1
     path = _absolute(arguments[0], folder)
     # Otherwise, the operation fails by itself, for example `mkdir` of an existing folder.
-    return path if os.path.lexists(path) != (event in _CREATING) else None
+    return (event, path) if os.path.lexists(path) != (event in _CREATING) else None
 
 
 def _absolute(path: Any, folder: int = -1) -> str:
@@ -124,6 +198,14 @@ def _absolute(path: Any, folder: int = -1) -> str:
 
 def _path_of(fd: int) -> Path:
     return Path(f"/proc/self/fd/{fd}").readlink()
+
+
+def _is_removing() -> bool:
+    """Return whether `shutil.rmtree` reads a folder. Its removals fail separately."""
+    return any(
+        frame.f_code.co_filename == shutil.__file__ and "rmtree" in frame.f_code.co_name
+        for frame, _ in traceback.walk_stack(None)
+    )
 
 
 def _find_caller() -> tuple[str, ...]:

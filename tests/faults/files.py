@@ -9,11 +9,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Durations differ between two runs of a build.
-_DURATION = re.compile(rb'"took_s": [0-9.e-]+')
+# The durations of a build and the modification times of downloaded files differ between two runs.
+_TIMES = re.compile(rb'"took_s": [0-9.e-]+|(?<=, )\d{19}(?=\])')
 # Lock files are never removed. The log of a build also contains its interrupted steps. The record
 # of an import is optional, and contains durations.
 _IGNORED = ("locks", ".locks", "start.lock", "build.log", "import.json")
+# Temporary files of huggingface_hub, with random names that it never uses again.
+_TEMPORARY = re.compile(r".*\.[0-9a-f]{8}\.incomplete|tmp_[0-9a-f-]{36}")
+# Folder of the hub's cache in a TLLM_HOME.
+CACHE = "cache"
+_BLOB = re.compile(f"{CACHE}/[^/]+/blobs/")
 
 Content = Mapping[str, tuple[int, bytes]]
 
@@ -28,8 +33,18 @@ class Files:
     def read(cls, home: Path) -> Files:
         """Read all files in `home` except locks, logs of builds and records of imports."""
         paths = [path.relative_to(home) for path in sorted(home.rglob("*"))]
-        kept = [path for path in paths if not any(part in _IGNORED for part in path.parts)]
-        return cls({str(path): _read(home / path) for path in kept})
+        kept = [
+            path
+            for path in paths
+            if not any(part in _IGNORED for part in path.parts)
+            and not _TEMPORARY.fullmatch(path.name)
+        ]
+        return cls({str(path): _read(home, path) for path in kept})
+
+    @property
+    def used(self) -> Content:
+        """The files without the blobs of the hub's cache, to which the snapshots link."""
+        return {path: self.content[path] for path in self.content if not _BLOB.match(path)}
 
     def without(self, paths: Collection[str]) -> Files:
         return Files({path: self.content[path] for path in self.content if path not in paths})
@@ -37,13 +52,16 @@ class Files:
     def units(self) -> dict[str, dict[str, tuple[int, bytes]]]:
         """Group the files by the engine, model repository or server to which they belong.
 
-        A file outside such a folder forms a group by itself.
+        A file outside such a folder forms a group by itself, as does a downloaded file.
         """
         units: dict[str, dict[str, tuple[int, bytes]]] = {}
         for path, content in self.content.items():
             parts = Path(path).parts
-            num_parts = 3 if parts[1:2] == (".used-by",) else 2
-            units.setdefault("/".join(parts[:num_parts]), {})[path] = content
+            if parts[0] in (CACHE, "checkpoints"):
+                name = path
+            else:
+                name = "/".join(parts[: 3 if parts[1:2] == (".used-by",) else 2])
+            units.setdefault(name, {})[path] = content
         return units
 
 
@@ -73,8 +91,12 @@ def restore(home: Path, copy: Path) -> None:
         shutil.copytree(copy, home, symlinks=True)
 
 
-def _read(path: Path) -> tuple[int, bytes]:
+def _read(home: Path, name: Path) -> tuple[int, bytes]:
+    path = home / name
+    if name.parts[0] == CACHE and path.is_file():
+        # Without permission to create a link, huggingface_hub moves the blob into the snapshot.
+        return stat.S_IFREG, path.read_bytes()
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         return mode, str(path.readlink()).encode()
-    return mode, b"" if stat.S_ISDIR(mode) else _DURATION.sub(b"", path.read_bytes())
+    return mode, b"" if stat.S_ISDIR(mode) else _TIMES.sub(b"", path.read_bytes())

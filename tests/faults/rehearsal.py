@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from tests.faults.command_runs import Machine, Run
-from tests.faults.file_operations import CLEANUPS, FAULTS, Operation
+from tests.faults.file_operations import (
+    CLEANUPS,
+    KILL,
+    READS,
+    Operation,
+    PlaceFinder,
+    choose_faults,
+    faults_of,
+)
 from tests.faults.files import Files, find_leftovers, find_partial_units, restore
 
 Arguments = tuple[str, ...]
@@ -18,13 +26,17 @@ class Scenario:
     """A command that is tested, the commands before it, and the command after it.
 
     By default, the command after it is the same command. `reader` is a command that reads the
-    files, and completes a change that was interrupted.
+    files, and completes a change that was interrupted. `files` are files in TLLM_HOME before the
+    command. If `downloads` is set, a killed command is also repeated without the hub, so it fails
+    or uses the files that were downloaded.
     """
 
     command: Arguments
     before: tuple[Arguments, ...] = ()
     following: Arguments = ()
     reader: Arguments = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    downloads: bool = False
 
     @property
     def next(self) -> Arguments:
@@ -39,6 +51,9 @@ class Rehearsal:
         self._copy = machine.scratch / "before"
         for command in scenario.before:
             machine.warm_up(*command)
+        for name, data in scenario.files.items():
+            (machine.home / name).parent.mkdir(parents=True, exist_ok=True)
+            (machine.home / name).write_bytes(data)
         if machine.home.exists():
             shutil.copytree(machine.home, self._copy, symlinks=True)
         machine.warm_up(*scenario.command)
@@ -47,41 +62,37 @@ class Rehearsal:
         self._ends = [self._read_after(scenario.next)]
         self._restore()
         self.operations = self._succeed(scenario.command).operations
+        self._places = list(map(PlaceFinder(), self.operations))
         self._after = Files.read(machine.home)
         self._ends.append(self._read_after(scenario.next))
 
     def all_faults(self) -> list[tuple[str, int]]:
         """Return all faults of all operations."""
-        return [(fault, at) for at in range(len(self.operations)) for fault in FAULTS]
+        return [
+            (fault, at)
+            for at, operation in enumerate(self.operations)
+            for fault in faults_of(operation.kind)
+        ]
 
-    def chosen_faults(self) -> list[tuple[str, int]]:
-        """Return two faults for each kind of operation from each line of the package.
-
-        The first of these operations fails with an error, which differs from line to line. In the
-        last operation, the process is killed.
-        """
-        errors = [fault for fault in FAULTS if fault != "SIGKILL"]
-        sites: dict[tuple[str, Arguments], list[int]] = {}
-        for number, operation in enumerate(self.operations):
-            sites.setdefault((operation.kind, operation.caller), []).append(number)
-        chosen = []
-        for position, numbers in enumerate(sites.values()):
-            chosen.append((errors[position % len(errors)], numbers[0]))
-            chosen.append(("SIGKILL", numbers[-1]))
-        return chosen
+    def chosen_faults(self, first: int) -> list[tuple[str, int]]:
+        """Return a fault for each kind of operation from each line of the package."""
+        return choose_faults(self.operations, first)
 
     def inject(self, fault: str, at: int) -> list[str]:
         """Run the command with a fault in operation number `at`, and return the problems."""
         self._restore()
-        run = self._machine.run(*self._scenario.command, fault=fault, at=at)
-        operation = self.operations[at]
-        if len(run.operations) <= at or run.operations[at].caller != operation.caller:
-            return [f"{fault} at {operation}: the command did not reach the operation"]
+        operation, place = self.operations[at], self._places[at]
+        run = self._machine.run(*self._scenario.command, fault=fault, at=place)
+        if place not in map(PlaceFinder(), run.operations):
+            # A command that waits reads a file as often as necessary.
+            is_repeated = operation.kind in READS and place[2] > 0
+            missed = f"{fault} at {operation}: the command did not reach the operation"
+            return [] if is_repeated else [missed]
         found = [*self._check_run(run, fault), *self._check_files(run, fault, operation)]
         return [f"{fault} at {operation}: {each}" for each in found]
 
     def _check_run(self, run: Run, fault: str) -> Iterator[str]:
-        if fault == "SIGKILL":
+        if fault == KILL:
             if run.code != -9:
                 yield f"exit code {run.code}"
         elif run.code == 3:
@@ -98,22 +109,37 @@ class Rehearsal:
         found = found.without(leftovers)
         for name in find_partial_units(found, self._before, self._after):
             yield f"{name} is neither as before nor as after the command"
-        if run.code == 0 and found != self._after:
+        if run.code == 0 and found.used != self._after.used:
             yield "the command reported success, but did not do its work"
-        if fault != "SIGKILL" and operation.kind not in CLEANUPS:
+        if fault != KILL and operation.kind not in CLEANUPS:
             # The next build resumes after the finished steps in a folder `.NAME.partial`.
-            yield from (f"{path} is left" for path in leftovers if ".partial" not in path)
+            # A download resumes after the bytes in a file `NAME.incomplete`.
+            yield from (
+                f"{path} is left"
+                for path in leftovers
+                if ".partial" not in path and not path.endswith(".incomplete")
+            )
+        if self._scenario.downloads and fault == KILL:
+            yield from self._check_offline()
         following = self._machine.run(*self._scenario.next)
         if following.code:
             yield f"the next command failed: {following.output}"
             return
         end = Files.read(self._machine.home)
-        if end not in self._ends:
+        if all(end.used != each.used for each in self._ends):
             yield f"the next command left other files: {self._find_difference(end)}"
+
+    def _check_offline(self) -> Iterator[str]:
+        """Check that the command without the hub fails, or uses the whole checkpoint."""
+        offline = self._machine.run(*self._scenario.command, environ={"HF_HUB_OFFLINE": "1"})
+        if offline.code not in (0, 3):
+            yield f"without the hub, the exit code is {offline.code}: {offline.output[-2000:]}"
+        if offline.code == 0 and Files.read(self._machine.home).used != self._after.used:
+            yield "without the hub, an incomplete checkpoint was used"
 
     def _find_difference(self, end: Files) -> list[str]:
         """Return the paths in which `end` differs from the closest of the expected files."""
-        differences = [end.content.items() ^ each.content.items() for each in self._ends]
+        differences = [end.used.items() ^ each.used.items() for each in self._ends]
         return sorted({path for path, _ in min(differences, key=len)})
 
     def _restore(self) -> None:

@@ -1,40 +1,55 @@
 """Make each file operation of a command fail, and check the files that the command leaves.
 
-A rehearsal runs the command without a fault, and records its file operations under TLLM_HOME:
-creating, opening for writing, writing, renaming, linking, changing permissions and removing. The
-command is then repeated with a fault in one operation: a full disk (ENOSPC), a broken disk (EIO),
-missing permissions (EACCES), or the death of the process (SIGKILL). A write fails after its first
-half. After each fault:
+A rehearsal runs the command without a fault, and records its file operations under TLLM_HOME and on
+the user's files: opening, reading, listing, creating, writing, renaming, linking, changing
+permissions and removing. The command is then repeated with a fault in one operation: a full disk
+(ENOSPC), a broken disk (EIO), missing permissions (EACCES), a file that ends early (truncated), or
+the death of the process (SIGKILL). A write fails after its first half. After each fault:
 
 - the exit code is 3 with what happened, why and what to do next, or 0 if all work was done
-- each engine, model repository, server and key file is as before or as after the command
+- each engine, model repository, server, downloaded file and key file is as before or as after the
+  command
 - no temporary file is left, except by a killed process or by a removal that failed
+- a download is not used without the hub before it is complete
 - the next command succeeds, and leaves the same files as without the fault
 
-By default, each line of the package that changes files fails with one of the errors and is killed.
-With TLLM_TEST_FAULTS=all, every operation fails with all four faults.
+By default, each line of the package that reads or changes files fails once, with faults that take
+turns. With --full, every operation fails with all faults.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
 import shlex
+import ssl
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.command_runs import Machine
+from tests.faults.file_operations import READ, READING, Operation, choose_faults, faults_of
+from tests.faults.files import CACHE
+from tests.faults.hub_server import FILES, REPOSITORY
 from tests.faults.rehearsal import Rehearsal, Scenario
 from tests.samples.builds import SIM
+from tests.samples.checkpoints import llama_gguf
 from trtllm_serve_cli.build.engine import write_engine
 
 # A supervisor outlives the process that started it.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 
 INTERPRETER = Path(__file__).with_name("fake_interpreter.py")
-IMPORT = ("import", "--engine", "sim", "--timing", "timing.json", "-s", "gguf:mine.gguf", "-m")
+FAKE_IMPORT = ("import", "--engine", "sim", "--timing", "timing.json", "-s")
+IMPORT = (*FAKE_IMPORT, "gguf:mine.gguf", "-m")
+DOWNLOAD = (*FAKE_IMPORT, f"hf:{REPOSITORY}", "-m", "m")
+WEIGHTS = FILES["model.safetensors"]
+PARTIAL = "{}/models--{}/blobs/{}.incomplete".format(
+    CACHE, REPOSITORY.replace("/", "--"), hashlib.sha256(WEIGHTS).hexdigest()
+)
 SET = ("set", "m", "max_queue_size=5", "max_num_seqs=3")
 START = ("start", "m", "n", "--no-openai")
 SCENARIOS = {
@@ -50,26 +65,65 @@ SCENARIOS = {
     "keys revoke": Scenario(
         ("keys", "revoke", "alice"), (("keys", "add", "alice"),), ("keys", "add", "bob")
     ),
+    "keys list": Scenario(("keys", "list"), (("keys", "add", "alice"),)),
+    "remove": Scenario(
+        ("remove", "n", "--engines", "--yes"), ((*IMPORT, "m"), (*IMPORT, "n")), (*IMPORT, "n")
+    ),
+    "import from a hub": Scenario(DOWNLOAD, downloads=True),
+    "import from a hub, resumed": Scenario(
+        DOWNLOAD, files={PARTIAL: WEIGHTS[: len(WEIGHTS) // 2]}, downloads=True
+    ),
 }
 
 
 @pytest.fixture
-def machine(
-    tmp_path: Path, home_folder: Path, gguf: str, monkeypatch: pytest.MonkeyPatch
-) -> Machine:
+def machine(tmp_path: Path, home_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Return a machine with a model, a fake Triton, and fake build steps and supervisors."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "mine.gguf").write_bytes(llama_gguf())
+    (sources / "timing.json").write_text('{"timing": {"step_s": 0.002}}')
+    monkeypatch.chdir(sources)
     write_engine(SIM, tmp_path)
-    (tmp_path / "timing.json").write_text('{"timing": {"step_s": 0.002}}')
     command = shlex.join((sys.executable, "-SE", str(INTERPRETER), str(tmp_path / "engine.json")))
     _write_script(tmp_path / "bin" / "python", f'exec {command} "$@"')
     _write_script(tmp_path / "bin" / "tritonserver", "exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.chdir(tmp_path)
     runtime = tmp_path / "machine" / "runtime"
     runtime.mkdir(parents=True)
     for name in ("__init__.py", "engine.py"):
         (runtime / name).touch()
-    return Machine(home_folder, runtime.parent, tmp_path / "bin" / "python")
+    return Machine(home_folder, sources, runtime.parent, tmp_path / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def hub_url() -> Iterator[str]:
+    """Return the address of a fake hub in another process, since this process is forked."""
+    with subprocess.Popen(
+        (sys.executable, "-m", "tests.faults.hub_server"),
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+@pytest.fixture
+def hub(hub_url: str, home_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands use the fake hub, with the cache in TLLM_HOME, and download files in order."""
+
+    def map_in_order(download: Callable[[Any], Any], files: Iterable[Any], **_: Any) -> list[Any]:
+        return [download(each) for each in files]
+
+    monkeypatch.setattr("huggingface_hub._snapshot_download.thread_map", map_in_order)
+    # Each command creates an HTTP client, which would read the certificates again.
+    context = ssl.create_default_context()
+    monkeypatch.setattr(ssl, "create_default_context", lambda *_, **__: context)
+    monkeypatch.setenv("HF_ENDPOINT", hub_url)
+    monkeypatch.setenv("HF_HUB_CACHE", str(home_folder / CACHE))
 
 
 def _write_script(path: Path, text: str) -> None:
@@ -81,15 +135,29 @@ def _write_script(path: Path, text: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_command_survives_each_fault(
-    name: str, machine: Machine, note_faults: Callable[[str, int], None]
+    name: str,
+    machine: Machine,
+    hub: None,
+    is_full: bool,
+    note_faults: Callable[[str, Iterable[str]], None],
 ) -> None:
     rehearsal = Rehearsal(machine, SCENARIOS[name])
-    is_full = os.environ.get("TLLM_TEST_FAULTS") == "all"
-    faults = rehearsal.all_faults() if is_full else rehearsal.chosen_faults()
+    # Scenarios share many lines, so start with another fault in each.
+    first = list(SCENARIOS).index(name)
+    faults = rehearsal.all_faults() if is_full else rehearsal.chosen_faults(first)
     problems = []
     for fault, at in faults:
         problems += rehearsal.inject(fault, at)
-    note_faults(f"tllm {name}", len(faults))
+    note_faults("file", (fault for fault, _ in faults))
     assert not problems, "\n".join(problems)
-    num_lines = len({(each.kind, each.caller) for each in rehearsal.operations})
-    assert len(faults) >= 2 * num_lines
+    operations = rehearsal.operations
+    failed = {(operations[at].kind, operations[at].line) for _, at in faults}
+    assert failed == {(each.kind, each.line) for each in operations}
+
+
+@pytest.mark.parametrize("kind", [READING, READ, "open", "write", "os.rename"])
+def test_default_faults_include_each_kind(kind: str) -> None:
+    operations = [Operation(kind, "file", (f"module.py:{line}",)) for line in range(4)]
+    chosen = choose_faults(operations, 1)
+    assert {fault for fault, _ in chosen} == set(faults_of(kind))
+    assert {at for _, at in chosen} == {0, 1, 2, 3}

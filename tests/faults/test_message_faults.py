@@ -8,13 +8,15 @@ each fault:
 - the worker has freed the slots of all requests
 - the requests of another client are not affected
 - the next request succeeds
+
+With --full, the fault is also injected into earlier messages of the same kind.
 """
 
 from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -44,7 +46,15 @@ CASES = [
     # An overdue frame takes time, so test one of each kind: the last, after answered pings.
     if name != "overdue" or at == ats[-1]
 ]
+# By default, each kind of message has each fault once.
+DEFAULT_CASES = [case for case in CASES if case.at == TARGETS[case.kind][-1]]
 TOKENS = [(10, 11, 12)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        cases = CASES if metafunc.config.getoption("full") else DEFAULT_CASES
+        metafunc.parametrize("case", cases, ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -74,49 +84,47 @@ def submit_when_open(client: MessageClient, command: int, num_sequences: int = 1
 
 
 @pytest.mark.parametrize("kind", ["gateway", "model"])
-@pytest.mark.parametrize("fault", CASES, ids=str)
 def test_requests_survive_or_fail_after_each_fault(
     worker: WorkerThread,
     name: str,
     kind: str,
-    fault: Fault,
-    note_faults: Callable[[str, int], None],
+    case: Fault,
+    note_faults: Callable[[str, Iterable[str]], None],
 ) -> None:
-    proxy = FrameProxy(f"{name} {kind} {fault}", name, fault, OVERDUE_S)
+    proxy = FrameProxy(f"{name} {kind} {case}", name, case, OVERDUE_S)
     with connected("model", name) as other:
         bystander = submit_when_open(other, HANG)
-        with connected(kind, f"{name} {kind} {fault}") as client:
-            check_requests(client, proxy, fault)
+        with connected(kind, f"{name} {kind} {case}") as client:
+            check_requests(client, proxy, case)
             wait_until(lambda: worker.engine.stats().active_requests == 1)
             wait_until(lambda: submit_when_open(client, COUNT).take() == TOKENS)
         assert submit_when_open(other, COUNT).take() == TOKENS
         other.cancel(bystander.id)
     wait_until(lambda: worker.engine.stats().active_requests == 0)
     proxy.close()
-    note_faults(f"{fault.name} {fault.kind}", 1)
+    note_faults("message", [case.name])
 
 
-@pytest.mark.parametrize("fault", CASES, ids=str)
 def test_owner_survives_each_fault(
-    name: str, fault: Fault, note_faults: Callable[[str, int], None]
+    name: str, case: Fault, note_faults: Callable[[str, Iterable[str]], None]
 ) -> None:
     """The owner restarts its worker after a fault that breaks the connection."""
-    link = FaultyLink(fault, OVERDUE_S)
-    workers = OwnedWorkers(f"{name} {fault}", link, **PINGS)
+    link = FaultyLink(case, OVERDUE_S)
+    workers = OwnedWorkers(f"{name} {case}", link, **PINGS)
     owner = WorkerProcess("scripted", {}, command=workers.command, first_backoff_s=0.001)
     try:
         owner.start()
     except WorkerFailed as error:
-        assert fault.kind == "ready" and "the engine worker did not start" in str(error)
+        assert case.kind == "ready" and "the engine worker did not start" in str(error)
         owner.start()
-    check_requests(owner, link, fault)
-    if fault.name == "overdue" and fault.kind in ("ping", "pong"):
+    check_requests(owner, link, case)
+    if case.name == "overdue" and case.kind in ("ping", "pong"):
         wait_until(lambda: len(workers.engines) == 2)
     wait_until(lambda: submit_when_open(owner, COUNT).take() == TOKENS)
     wait_until(lambda: workers.engines[-1].stats().active_requests == 0)
     owner.close()
     workers.close()
-    note_faults(f"{fault.name} {fault.kind} of the owner", 1)
+    note_faults("message", [case.name])
 
 
 def check_requests(client: MessageClient, link: FaultyLink, fault: Fault) -> None:
@@ -143,7 +151,7 @@ FAILED = [Fault(name, "failed") for name in FAULTS]
 
 @pytest.mark.parametrize("fault", FAILED, ids=str)
 def test_owner_of_a_worker_that_cannot_start_survives_each_fault(
-    name: str, fault: Fault, note_faults: Callable[[str, int], None]
+    name: str, fault: Fault, note_faults: Callable[[str, Iterable[str]], None]
 ) -> None:
     link = FaultyLink(fault, OVERDUE_S)
     workers = OwnedWorkers(f"{name} {fault} owner", link, WHY, **PINGS)
@@ -154,13 +162,13 @@ def test_owner_of_a_worker_that_cannot_start_survives_each_fault(
     assert submit_when_open(owner, COUNT).take() == TOKENS
     owner.close()
     workers.close()
-    note_faults(f"{fault.name} {fault.kind} of the owner", 1)
+    note_faults("message", [fault.name])
 
 
 @pytest.mark.parametrize("kind", ["gateway", "model"])
 @pytest.mark.parametrize("fault", FAILED, ids=str)
 def test_client_of_a_worker_that_cannot_start_survives_each_fault(
-    name: str, kind: str, fault: Fault, note_faults: Callable[[str, int], None]
+    name: str, kind: str, fault: Fault, note_faults: Callable[[str, Iterable[str]], None]
 ) -> None:
     target, through = f"{name} {kind} {fault} target", f"{name} {kind} {fault}"
     proxy = FrameProxy(through, target, fault, OVERDUE_S)
@@ -178,4 +186,4 @@ def test_client_of_a_worker_that_cannot_start_survives_each_fault(
             assert submit_when_open(client, COUNT).take() == TOKENS
     worker.close()
     proxy.close()
-    note_faults(f"{fault.name} {fault.kind}", 1)
+    note_faults("message", [fault.name])

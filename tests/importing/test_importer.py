@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from trtllm_serve_cli.importing.importer import Display, build_model, import_mod
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
 from trtllm_serve_cli.paths import Home, write_aside
 from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import load_model, read_manifest
 from trtllm_serve_cli.repository.settings.engine_references import find_users
 from trtllm_serve_cli.repository.settings.settings import (
@@ -173,6 +175,28 @@ def test_reimport_keeps_settings(home: Home, builder: Builder, gguf: str, force:
     messages = run(home, builder, "mine", gguf, repository=served, force=force)
     assert (messages[-1], changed_settings(home.models / "mine")) == (line, before)
     assert run(home, builder, "mine", gguf, repository=served)[-1] == line
+
+
+def test_settings_are_kept_if_the_manifest_cannot_be_read(
+    home: Home, builder: Builder, gguf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, *arguments: Any, **options: Any) -> str:
+        if path.name == MANIFEST:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read_text(path, *arguments, **options)
+
+    read_text = Path.read_text
+    run(home, builder, "mine", gguf)
+    change(home.models / "mine", max_queue_size="100")
+    with monkeypatch.context() as patch, pytest.raises(RepositoryError) as caught:
+        patch.setattr(Path, "read_text", fail)
+        run(home, builder, "mine", gguf, force=True)
+    assert (caught.value.what, caught.value.why, caught.value.next_step) == (
+        f"{home.models / 'mine'} cannot be read.",
+        "Permission denied",
+        f"check the disk, and the permissions with `ls -l {home.models / 'mine' / MANIFEST}`",
+    )
+    assert changed_settings(home.models / "mine") == {"max_queue_size": ("100", "set")}
 
 
 def test_import_options_override_settings(home: Home, builder: Builder, gguf: str) -> None:

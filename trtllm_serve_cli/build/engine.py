@@ -96,11 +96,15 @@ def read_engine(path: Path) -> Engine:
             **{name: facts[name] for name in names},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BuildFailed(
-            f"{path} does not contain an engine that tllm built.",
-            why=f"{ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
-            next_step="build the engine again with --force",
-        ) from error
+        raise _explain_unreadable(path, error) from error
+
+
+def _explain_unreadable(path: Path, error: Exception) -> BuildFailed:
+    return BuildFailed(
+        f"{path} does not contain an engine that tllm built.",
+        why=f"{ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
+        next_step="build the engine again with --force",
+    )
 
 
 def find_engine(path: Path, fingerprint: str) -> Engine | None:
@@ -126,9 +130,15 @@ def write_engine(engine: Engine, directory: Path) -> None:
 
 
 def add_build_record(directory: Path, build_record: BuildRecord) -> None:
-    """Add the build record to the `engine.json` in `directory`."""
+    """Add the build record to the `engine.json` in `directory`.
+
+    Raise `BuildFailed` if the file is not valid JSON, or `OSError`.
+    """
     path = directory / ENGINE_FILE
-    facts = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _explain_unreadable(directory, error) from error
     facts["made"] = dataclasses.asdict(build_record) | {"by": f"tllm {__version__}"}
     path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

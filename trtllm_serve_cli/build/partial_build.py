@@ -82,15 +82,12 @@ def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
     """Return the unfinished build of the plan, or start a new build.
 
     Discard the finished steps of a different plan, and those that `_still_valid` does not return.
-    If `rebuild` is set, discard all finished steps.
+    If `rebuild` is set, discard all finished steps. Raise `OSError` if the record of the finished
+    steps cannot be read.
     """
     path = path_of_partial_build(plan.engine_dir)
     build = PartialBuild(path, plan.model_name, plan.fingerprint, ())
-    if (
-        not rebuild
-        and (found := read_partial_build(path))
-        and found.fingerprint == plan.fingerprint
-    ):
+    if not rebuild and (found := _read(path)) and found.fingerprint == plan.fingerprint:
         build = dataclasses.replace(build, finished=_still_valid(found, plan.steps))
     if not build.finished:
         shutil.rmtree(path, ignore_errors=True)
@@ -125,6 +122,13 @@ def drop_leftovers(build: PartialBuild) -> None:
 def read_partial_build(path: Path) -> PartialBuild | None:
     """Return the unfinished build in `path`, or `None` if its record is missing or not valid."""
     try:
+        return _read(path)
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> PartialBuild | None:
+    try:
         record: dict[str, Any] = json.loads((path / _STEPS_FILE).read_text(encoding="utf-8"))
         finished = tuple(
             FinishedStep(
@@ -136,7 +140,7 @@ def read_partial_build(path: Path) -> PartialBuild | None:
             for step in record["finished"]
         )
         return PartialBuild(path, record["model"], record["fingerprint"], finished)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from trtllm_serve_cli.importing.import_checks import (
 )
 from trtllm_serve_cli.paths import Home, expand_user
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
+from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import find_model, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import (
     check_combination,
@@ -253,13 +253,19 @@ def find_preserved_settings(
 
     If the repository was imported from another source, the import drops all settings. Return no
     settings if there is no existing repository, or if its manifest or its source is not valid.
+    Raise `RepositoryError` if the manifest cannot be read, because its settings would be lost.
     """
-    with contextlib.suppress(RepositoryError, BadInput):
+    if not (repository / MANIFEST).exists():
+        return PreservedSettings()
+    try:
         imported = read_manifest(repository)
         if parse_source(imported.source).unpinned() != source.unpinned():
             return PreservedSettings(dropped=imported.preserved)
         return choose_preserved(imported, serving_options(declaration), engine_kind)
-    return PreservedSettings()
+    except (RepositoryError, BadInput) as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        return PreservedSettings()
 
 
 def describe_engine_source(declaration: Declaration, source: EngineSource) -> Engine:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.errors import SourceError
+from trtllm_serve_cli.paths import write_text
 from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 
@@ -44,7 +45,7 @@ def verify_files(
     unread = [name for name in unseen if name not in verified]
     wrong = _find_wrong(folder, {name: sha256[name] for name in unread}, notify, watch)
     for name in wrong:
-        _remove_with_targets(folder / name)
+        remove_with_targets(folder / name)
     _write_ledger(ledger, {name: stamps[name] for name in stamps if name not in wrong})
     if wrong:
         raise explain_wrong_content(wrong)
@@ -88,7 +89,7 @@ def _stamp(path: Path, sha256: str) -> list[str | int]:
     return [sha256, stat.st_size, stat.st_mtime_ns]
 
 
-def _remove_with_targets(path: Path) -> None:
+def remove_with_targets(path: Path) -> None:
     """Remove a file from the hub's cache, including its symbolic links and its blob."""
     while path.is_symlink():
         target = path.parent / path.readlink()
@@ -107,6 +108,4 @@ def _read_ledger(ledger: Path) -> dict[str, list[str | int]]:
 
 def _write_ledger(ledger: Path, passed: Mapping[str, list[str | int]]) -> None:
     ledger.parent.mkdir(parents=True, exist_ok=True)
-    aside = ledger.with_suffix(".aside")
-    aside.write_text(json.dumps(passed), encoding="utf-8")
-    aside.replace(ledger)
+    write_text(ledger, json.dumps(passed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, get_args
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests.build.tensorrt.samples import MODELS, VERSIONS, check_step, options_in, plan
+from tests.drawn_examples import draw_examples
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.choices import Dtype, KvCacheDtype, Quantization, SpeculativeMode
@@ -319,17 +320,15 @@ _ANY_OPTIONS = st.lists(_OPTIONS, max_size=5).map(
         **{name: value for group in groups for name, value in group.items()}
     )
 )
-_ANY_VERSION = st.sampled_from(
-    [
-        *map(str, VERSIONS),
-        "0.5.0", "0.6.1", "0.7.0", "0.7.1",
-        "0.10.0.dev2024041600", "0.12.0.dev2024071600", "0.13.0.dev2024081300",
-        "0.17.0.dev2024121700", "1.2.0rc6", "1.3.0rc21",
-    ]
+_OTHER_VERSIONS = (
+    "0.5.0", "0.6.1", "0.7.0", "0.7.1",
+    "0.10.0.dev2024041600", "0.12.0.dev2024071600", "0.13.0.dev2024081300",
+    "0.17.0.dev2024121700", "1.2.0rc6", "1.3.0rc21",
 )  # fmt: skip
+_ANY_VERSION = st.sampled_from([*map(str, VERSIONS), *_OTHER_VERSIONS])
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 @given(model=st.sampled_from(sorted(MODELS)), version=_ANY_VERSION, options=_ANY_OPTIONS)
 def test_every_plan_is_refused_or_accepted_by_its_programs(
     model: str, version: str, options: EngineOptions
@@ -341,6 +340,18 @@ def test_every_plan_is_refused_or_accepted_by_its_programs(
         return
     for step in steps:
         check_step(step, Version(version))
+
+
+def test_examples_include_each_option_and_version() -> None:
+    drawn, default = draw_examples(_ANY_OPTIONS, factor=5), EngineOptions()
+    unchanged = {
+        each.name
+        for each in fields(EngineOptions)
+        if all(getattr(options, each.name) == getattr(default, each.name) for options in drawn)
+    }
+    assert unchanged == set()
+    versions = set(draw_examples(_ANY_VERSION, factor=5))
+    assert versions == {*map(str, VERSIONS), *_OTHER_VERSIONS}
 
 
 @pytest.mark.parametrize("version", [str(each) for each in VERSIONS])

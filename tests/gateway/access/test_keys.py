@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import stat
 import threading
@@ -151,6 +152,38 @@ def test_invalid_file_keeps_the_previous_keys(file: Path, caplog: pytest.LogCapt
     clock.now_s += 2
     assert ring.find(key) is not None
     assert "the previous keys remain valid" in caplog.text
+
+
+def test_unreadable_file_is_read_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key that was revoked during the error must not remain valid."""
+    key = add_key(file, "alice", now_s=1.0)
+    ring, clock = make_ring(file)
+    assert ring.find(key) is not None
+    revoke_key(file, "alice")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", fail_to_read)
+        for _ in range(3):
+            clock.now_s += 2
+            assert ring.find(key) is not None
+    assert caplog.text.count("Input/output error; the previous keys remain valid") == 1
+    clock.now_s += 2
+    assert ring.find(key) is None
+
+
+def fail_to_read(*_: object, **__: object) -> str:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_unreadable_file_must_not_be_deleted(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", fail_to_read)
+    with pytest.raises(BadInput) as caught:
+        read_keys(file)
+    assert (caught.value.why, caught.value.next_step) == (
+        "Input/output error",
+        f"check the disk, and the permissions with `ls -l {file}`",
+    )
 
 
 def test_invalid_file_at_the_start_accepts_no_one(file: Path) -> None:

@@ -96,8 +96,9 @@ def test_server_is_read_back(home: Home) -> None:
 def test_folder_without_a_server(home: Home, name: str) -> None:
     server = add(home, "m", ALIVE)
     (server.directory / name).write_text("{}")
-    with pytest.raises(NoServer, match="does not contain a server"):
+    with pytest.raises(NoServer, match="does not contain a server") as caught:
         read_server(server.directory)
+    assert caught.value.why == f"{name} is missing, not readable or not valid"
     assert list_servers(home) == []
 
 

@@ -132,6 +132,14 @@ def test_write_combination_does_not_change_its_sources(home: Home, tmp_path: Pat
     assert again == repositories
 
 
+def test_file_that_became_invalid_is_named(home: Home, tmp_path: Path) -> None:
+    placed = plan_combination(imported(home, "a", "b"))
+    (home.models / "b" / "ensemble" / "config.pbtxt").write_text("name: {")
+    with pytest.raises(RepositoryError, match=r"b/ensemble/config\.pbtxt is not valid"):
+        write_combination(placed, tmp_path / "served")
+    assert not (tmp_path / "served").exists()
+
+
 def test_combined_upstream_copy_keeps_its_comments(tmp_path: Path) -> None:
     copied = copy_upstream(tmp_path / "up")
     (copied / "tllm.json").write_text(json.dumps({"name": "up", "engine": {"kind": "tensorrt"}}))

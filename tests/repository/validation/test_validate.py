@@ -359,7 +359,7 @@ def test_ignores_engine_files_without_known_fields(copy: Path, text: str) -> Non
     assert findings(copy) == []
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_arbitrary_edits_raise_no_error(copy: Path, data: st.DataObject) -> None:
     """Validation of an edited file does not raise an error."""

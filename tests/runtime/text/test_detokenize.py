@@ -126,7 +126,7 @@ def _stream(decode: Decode, num_tokens: int, cuts: Sequence[int] = ()) -> str:
 
 
 @pytest.mark.parametrize("name", _FAMILIES)
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.data())
 def test_pieces_add_up_to_the_whole_text(name: str, data: st.DataObject) -> None:
     family, tokens = _FAMILIES[name]
@@ -148,7 +148,7 @@ def test_text_of_any_script_is_complete_for_any_split_of_its_bytes(
     assert _stream(byte_level(errors)(tokens), len(tokens)) == text
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(_PIECES, max_size=60), _CUTS)
 def test_streamed_and_whole_text_agree_for_broken_bytes(
     vocabulary: list[str], cuts: list[int]

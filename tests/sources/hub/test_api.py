@@ -159,6 +159,13 @@ def test_rejects_wrong_checksum_and_fetches_again(fake, hub):
     assert fetch(hub).revision == COMMIT
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
+def test_fetches_truncated_files_again(fake, hub, name):
+    path = fetch(hub).path / name
+    path.write_bytes(path.read_bytes()[:1])
+    assert (fetch(hub).path / name).read_bytes() == fake.files[name]
+
+
 def test_gated_model_links_to_its_licence(fake, hub):
     fake.is_gated = True
     with pytest.raises(GatedModel) as caught:

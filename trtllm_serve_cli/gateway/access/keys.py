@@ -80,11 +80,16 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
         return parse_keys(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, TypeError, LookupError) as error:
-        why = getattr(error, "strerror", None) or f"the file is not a valid key file ({error})"
+    except OSError as error:
         raise BadInput(
             f"The API keys in {file} cannot be read.",
-            why=why,
+            why=error.strerror or str(error),
+            next_step=f"check the disk, and the permissions with `ls -l {file}`",
+        ) from error
+    except (ValueError, TypeError, LookupError) as error:
+        raise BadInput(
+            f"The API keys in {file} cannot be read.",
+            why=f"the file is not a valid key file ({error})",
             next_step=f"correct the file, or delete it with `rm {file}` and add new keys with "
             "`tllm keys add NAME`",
         ) from error
@@ -189,6 +194,7 @@ class KeyRing:
         )
         self._keys: dict[str, ApiKey] = {}
         self._stamp: tuple[int, int, int] | None = None
+        self._problem = ""
         self._next_check_s = float("-inf")
         self._is_required = policy == "on"
 
@@ -221,19 +227,22 @@ class KeyRing:
         self._next_check_s = now_s + _RELOAD_PERIOD_S
         try:
             status = self._file.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if stamp != self._stamp:
+                self._is_required = True
+                self._keys = {key.hash: key for key in read_keys(self._file)}
+                # After an error, the file is read again, because the error may be temporary.
+                self._stamp, self._problem = stamp, ""
         except FileNotFoundError:
             self._keys, self._stamp = {}, None
-            return
         except OSError as error:
             self._is_required = True
-            _log.error("%s cannot be read: %s; the previous keys remain valid.", self._file, error)
-            return
-        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-        if stamp == self._stamp:
-            return
-        self._stamp, self._is_required = stamp, True
-        try:
-            self._keys = {key.hash: key for key in read_keys(self._file)}
+            self._report(f"{self._file} cannot be read: {error.strerror or error}")
         except BadInput as error:
-            what = error.what.removesuffix(".")
-            _log.error("%s: %s; the previous keys remain valid.", what, error.why)
+            self._report(f"{error.what.removesuffix('.')}: {error.why}")
+
+    def _report(self, problem: str) -> None:
+        """Log a problem with the file once, until the file can be read."""
+        if problem != self._problem:
+            _log.error("%s; the previous keys remain valid.", problem)
+        self._problem = problem

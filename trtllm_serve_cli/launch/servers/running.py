@@ -12,7 +12,7 @@ from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.clusters.slurm_job import JOB_FILE, NO_ENDPOINT, SlurmJob, read_job
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, STATE_FILE, ServerState, read_state
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.repository.model.store import list_names, unknown_model
@@ -136,7 +136,8 @@ def read_server(directory: Path) -> RunningServer:
     if state is None or plan is None:
         raise NoServer(
             f"{directory} does not contain a server.",
-            why="the folder contains neither a server's state nor a Slurm job",
+            why=f"{STATE_FILE if state is None else PLAN_FILE} is missing, not readable or not "
+            "valid",
             next_step="run `tllm status` to list the servers",
         )
     return RunningServer(directory, plan, state)

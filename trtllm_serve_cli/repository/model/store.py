@@ -53,7 +53,7 @@ class ImportedModel:
 def read_manifest(directory: Path) -> ImportedModel:
     """Return the model that the manifest in `directory` describes.
 
-    Raise `RepositoryError` if the manifest is missing or not valid.
+    Raise `RepositoryError` if the manifest is missing, not valid or not readable.
     """
     path = directory / MANIFEST
     try:
@@ -73,7 +73,7 @@ def read_manifest(directory: Path) -> ImportedModel:
             declaration=manifest.get("declaration", {}),
             preserved=manifest.get("set", {}),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError) as error:
         name = shlex.quote(directory.name)
         if is_imported(directory, directory.name):
             options, removal = f"-m {name}", f"delete it with `tllm remove {name}`"
@@ -84,6 +84,12 @@ def read_manifest(directory: Path) -> ImportedModel:
             why=f"{MANIFEST} in this folder cannot be read: {type(error).__name__}: {error}",
             next_step=f"import the model again with `tllm import {options} -s SOURCE --force`, or "
             f"{removal}",
+        ) from error
+    except OSError as error:
+        raise RepositoryError(
+            f"{directory} cannot be read.",
+            why=error.strerror or str(error),
+            next_step=f"check the disk, and the permissions with `ls -l {shlex.quote(str(path))}`",
         ) from error
 
 

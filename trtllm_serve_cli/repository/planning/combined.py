@@ -11,12 +11,13 @@ a version folder could be large, and would be outdated after the next import.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.repository.model.model_repository import CONFIG, OpenRepository
 from trtllm_serve_cli.repository.model.parameters import load_parameters
@@ -72,6 +73,8 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
 def write_combination(models: Sequence[PlacedModel], destination: Path) -> None:
     """Write the combined repository to `destination`. If an error occurs, `destination` is
     unchanged.
+
+    Raise `RepositoryError` if a `config.pbtxt` is not valid, or `OSError`.
     """
     with write_aside(destination) as aside:
         for model in models:
@@ -80,10 +83,23 @@ def write_combination(models: Sequence[PlacedModel], destination: Path) -> None:
             for entry in model.source.iterdir():
                 if entry.name != CONFIG:
                     (folder / entry.name).symlink_to(entry)
-            text = (model.source / CONFIG).read_bytes().decode("utf-8")
-            for place, value in model.changes.items():
-                text = change(text, place, value)
-            (folder / CONFIG).write_bytes(text.encode("utf-8"))
+            (folder / CONFIG).write_bytes(_change_config(model).encode("utf-8"))
+
+
+def _change_config(model: PlacedModel) -> str:
+    path = model.source / CONFIG
+    try:
+        text = path.read_bytes().decode("utf-8")
+        for place, value in model.changes.items():
+            text = change(text, place, value)
+    except ValueError as error:
+        raise RepositoryError(
+            f"{path} is not valid.",
+            why=str(error),
+            next_step=f"run `tllm validate {shlex.quote(str(path.parent.parent))}`, and correct "
+            "the file or import the model again with `tllm import --force`",
+        ) from error
+    return text
 
 
 def _rename_models(repository: OpenRepository) -> Iterator[PlacedModel]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BadInput, SourceError, UnsafeCheckpoint
-from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.paths import Home, write_text
 from trtllm_serve_cli.sources.checkpoint import (
     FILES_WITH_AUTO_MAP,
     WEIGHTS_INDEX,
@@ -54,7 +54,7 @@ from trtllm_serve_cli.sources.hub.errors import (
 from trtllm_serve_cli.sources.hub_address import Hub, HubAddress
 from trtllm_serve_cli.sources.parallel import run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
-from trtllm_serve_cli.sources.verify import verify_files
+from trtllm_serve_cli.sources.verify import remove_with_targets, verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
@@ -295,7 +295,7 @@ def _download(
     Large files are downloaded first, into blobs named by their SHA-256. huggingface_hub then links
     the snapshot to these blobs and downloads the small files.
     """
-    missing = [file for file in files if not _find_cached(pinned, file.name, hub)]
+    missing = [file for file in files if not _find_complete(pinned, file, hub)]
     blobs = [_plan_blob(file, pinned, hub) for file in missing if file.sha256]
     if missing:
         partial_bytes = sum(blob.find_partial_bytes() for blob in blobs)
@@ -312,6 +312,19 @@ def _download(
         except (BrokenDownload, HubUnreachable) as error:
             notify(f"The download was interrupted ({error.why}); resuming.")
     return _download_snapshot(pinned, files, hub), hashed
+
+
+def _find_complete(pinned: HubAddress, file: HubFile, hub: Hub) -> Path | None:
+    """Return the path of a cached file, or None if the file is missing.
+
+    Remove a file of another size, for example from an interrupted copy, because huggingface_hub
+    would use it.
+    """
+    path = _find_cached(pinned, file.name, hub)
+    if path is None or path.stat().st_size == file.size_bytes:
+        return path
+    remove_with_targets(path)
+    return None
 
 
 def _plan_blob(file: HubFile, pinned: HubAddress, hub: Hub) -> Blob:
@@ -379,9 +392,7 @@ def _record_revision(revision: str, commit: str, repository: Path) -> None:
         return
     ref = repository / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    aside = ref.with_name(f"{ref.name}.aside")
-    aside.write_text(commit, encoding="utf-8")
-    aside.replace(ref)
+    write_text(ref, commit)
 
 
 def _use_cache(

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawn_examples import draw_examples
 from tests.gateway.prompts.tools.parsing import Parsed, options, parse, split
 from trtllm_serve_cli.choices import ToolParserName
 from trtllm_serve_cli.gateway.prompts.output_parser import OutputParser
@@ -303,7 +304,13 @@ FRAGMENTS = (
 TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join)
 
 
+def test_examples_include_each_fragment() -> None:
+    drawn = draw_examples(TEXTS, factor=2)
+    assert [each for each in FRAGMENTS if not any(each in text for text in drawn)] == []
+
+
 @pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=2 * settings().max_examples)
 @given(text=TEXTS, cuts=CUTS)
 def test_output_does_not_depend_on_the_pieces(name: str, text: str, cuts: list[int]) -> None:
     whole = parse(PARSERS[name](), [text])
