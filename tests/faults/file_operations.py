@@ -28,6 +28,8 @@ import trtllm_serve_cli
 
 PACKAGE = str(Path(trtllm_serve_cli.__file__).parent)
 KILL, TRUNCATED = "SIGKILL", "truncated"
+# By default, one of this number of lines fails in each scenario. Scenarios share many lines.
+SHARE = 3
 # Operations that change no file.
 READS = READING, LISTING, READ = "open for reading", "list", "read"
 _ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}
@@ -82,17 +84,17 @@ def faults_of(kind: str) -> tuple[str, ...]:
 
 
 def choose_faults(operations: Sequence[Operation], first: int) -> list[tuple[str, int]]:
-    """Return a fault with an operation number for each kind of operation from each line.
+    """Return faults with operation numbers, for one of `SHARE` pairs of a line and a kind.
 
-    The faults of a kind take turns, starting with number `first`. The process is killed in the last
-    of a line's operations. Other faults are injected into the first.
+    The pairs and the faults of a kind take turns, starting with number `first`. The process is
+    killed in the last of the operations of a pair. Other faults are injected into the first.
     """
     sites: dict[tuple[str, str], list[int]] = {}
     for number, operation in enumerate(operations):
         sites.setdefault((operation.kind, operation.line), []).append(number)
     chosen = []
     num_sites: Counter[str] = Counter()
-    for (kind, _), numbers in sites.items():
+    for (kind, _), numbers in list(sites.items())[first % SHARE :: SHARE]:
         faults = faults_of(kind)
         fault = faults[(first + num_sites[kind]) % len(faults)]
         chosen.append((fault, numbers[-1 if fault == KILL else 0]))

@@ -75,7 +75,7 @@ class Rehearsal:
         ]
 
     def chosen_faults(self, first: int) -> list[tuple[str, int]]:
-        """Return a fault for each kind of operation from each line of the package."""
+        """Return the faults that `choose_faults` chooses."""
         return choose_faults(self.operations, first)
 
     def inject(self, fault: str, at: int) -> list[str]:
