@@ -68,7 +68,7 @@ def test_folder_without_a_result_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput) as refused:
         find_results(tmp_path / "file")
-    assert refused.value.why == "it is not a folder"
+    assert refused.value.why == "the path is not a folder"
 
 
 def _damage(folder: Path, file: str, old: str, new: str) -> None:

@@ -156,7 +156,7 @@ def test_empty_prompts_are_skipped(tmp_path: Path) -> None:
     [
         ({"input": "a", "instruction": "b"}, "output field is missing"),
         ({"prompt": 3, "output_length": 1}, "must be a string"),
-        ({"prompt": "a", "output_length": 0}, "an integer above 0"),
+        ({"prompt": "a", "output_length": 0}, "a positive integer"),
         ({"nothing": 1}, "prompt or text or text_input field is missing (fields: nothing)"),
         (
             {"conversations": [{"from": "human", "value": "a"}]},

@@ -50,11 +50,14 @@ class Counts:
 class WorkerResult:
     """The measurements from one worker.
 
-    `load` is the load on the worker process, and `start` is the run's start time on the monotonic
-    clock. `was_interrupted` is true if the run was cancelled. `is_server_lost` is true if every
-    contacted target became unreachable. `num_uncounted` is the number of completed responses for
-    which the server did not report a token count. If the share's `keeps_text` is true, `texts` maps
-    the request index and turn of each of these responses to its text. Otherwise, `texts` is empty.
+    - `load` is the load on the worker process.
+    - `start` is the run's start time on the monotonic clock.
+    - `was_interrupted` is true if the run was cancelled.
+    - `is_server_lost` is true if every contacted target became unreachable.
+    - `num_uncounted` is the number of completed responses for which the server did not report a
+      token count.
+    - `texts` maps the request index and turn of each of these responses to its text. It is empty if
+      the share's `keeps_text` is false.
     """
 
     records: tuple[RequestRecord, ...]
@@ -69,10 +72,10 @@ class WorkerResult:
 def make_loop(share: Share) -> asyncio.AbstractEventLoop:
     """Return an event loop for `run_share`.
 
-    The loop uses select() if possible, because its timeout has microsecond resolution. epoll rounds
-    timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP with a high
-    or unlimited concurrency uses epoll and raises the limit of open files, because each request in
-    flight needs a socket and select() supports too few sockets.
+    The loop uses select() if possible, because select() timeouts have microsecond resolution. epoll
+    rounds timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP with a
+    high or unlimited concurrency uses epoll and raises the limit on open files, because each
+    request in flight needs a socket and select() supports too few sockets.
     """
     is_http = any(model.interface != "grpc" for model in share.models)
     if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):

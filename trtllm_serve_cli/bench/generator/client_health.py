@@ -19,8 +19,8 @@ _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
 _LATE_SENDING_FRACTION = 0.05
 _LATE_LOOP_FRACTION = 0.1
-# The minimum run duration for judging the client's CPU load and event loop lag. Shorter runs have
-# too few timer ticks.
+# Minimum run duration, in seconds, for judging the client's CPU load and event loop lag. Shorter
+# runs have too few timer ticks.
 _MIN_RUN_S = 0.2
 
 
@@ -28,9 +28,9 @@ _MIN_RUN_S = 0.2
 class WorkerLoad:
     """The load on a worker process during a run.
 
-    `cpu_s` is the CPU time of the process, and `loop_cpu_s` is the CPU time of the event loop's
-    thread. `loop_lags_s` contains the delay of each tick of a 10 ms timer in the event loop. Ticks
-    that were due while the loop was blocked are included.
+    `wall_s` is the duration of the run, `cpu_s` is the CPU time of the process, and `loop_cpu_s` is
+    the CPU time of the event loop's thread. `loop_lags_s` contains the delay of each tick of a 10
+    ms timer in the event loop. Ticks that were due while the loop was blocked are included.
     """
 
     wall_s: float
@@ -45,8 +45,8 @@ class ClientReport:
 
     `cpu_s` is the CPU time of all worker processes. `busiest_loop` is the highest CPU utilization
     of any event loop's thread, from 0 to 1. `loop_lag` is the distribution of the timer delays in
-    the event loops. Both exclude runs that are shorter than `_MIN_RUN_S`. `bottlenecks` describes
-    each reason why the client was too slow.
+    the event loops. `busiest_loop` and `loop_lag` exclude runs shorter than `_MIN_RUN_S`.
+    `bottlenecks` describes each reason why the client was too slow.
     """
 
     num_workers: int

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 class Interruption:
     """The state of an interruptible block.
 
-    `has_occurred` is true if SIGINT has arrived. The `actions` are performed when it arrives.
+    `has_occurred` is true if SIGINT has arrived. `actions` contains functions to call when SIGINT
+    arrives.
     """
 
     has_occurred: bool = False
@@ -21,7 +22,7 @@ class Interruption:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Perform the actions of the yielded object on the first SIGINT.
+    """Call the actions of the yielded `Interruption` on the first SIGINT.
 
     A second SIGINT calls the previously installed handler.
     """
@@ -44,16 +45,16 @@ def interruptible() -> Iterator[Interruption]:
 def interrupts_blocked() -> Iterator[None]:
     """Block SIGINT in this thread and in the processes that it spawns.
 
-    Ctrl-C sends SIGINT to all processes of the terminal's foreground process group. A process that
-    is starting would print a traceback.
+    Ctrl-C sends SIGINT to all processes of the terminal's foreground process group. Without this
+    block, a process that is starting would print a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     from multiprocessing import resource_tracker
 
-    # Otherwise, multiprocessing would start the resource tracker with the first worker, and then
-    # unblock SIGINT.
+    # Start the resource tracker now. Otherwise, multiprocessing would start it with the first
+    # worker, and then unblock SIGINT.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

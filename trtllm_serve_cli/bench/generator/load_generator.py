@@ -31,8 +31,8 @@ from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 # seconds, fail because the connection is refused or lost.
 GIVE_UP_S = 5.0
 _GIVE_UP_COUNT = 3
-# Duration of the pause after a refused connection. Without the pause, a closed loop would use up
-# its requests (and the CPU) within milliseconds, because refused connections fail immediately.
+# Pause after a refused connection, in seconds. Without the pause, a closed loop would exhaust its
+# requests and overload the CPU within milliseconds, because refused connections fail immediately.
 _REFUSED_PAUSE_S = 0.05
 
 
@@ -52,13 +52,18 @@ class ReadyRequest:
 
 @dataclass(slots=True)
 class LoadGenerator:
-    """A load generator and the records of its requests, in order of completion.
+    """A load generator and the records of its requests.
 
-    `num_sent` and the other counts may be read at any time to show progress. If a `run_` method is
-    cancelled, it records the requests in flight as interrupted. Requests that are due in the first
-    `ramp_s` seconds are marked as ramp requests. If every contacted target is unreachable,
-    `is_server_lost` is true and no more requests are sent. `start` is the start time of the run on
-    `clock`, and may be in the future.
+    If a `run_` method is cancelled, it records the requests in flight as interrupted. If every
+    contacted target is unreachable, `is_server_lost` is true and no more requests are sent.
+
+    - `ramp_s` is the duration of the ramp. Requests that are due during the ramp are marked as ramp
+      requests.
+    - `give_up_s` is the duration of connection failures after which a target counts as lost.
+    - `keeps_text` states whether to store the texts of responses without a token count in `texts`.
+    - `records` contains the records in order of completion.
+    - `num_sent` and the other counts may be read at any time to show progress.
+    - `start` is the start time of the run on `clock`, and may be in the future.
     """
 
     connections: Sequence[Connection]
@@ -104,7 +109,7 @@ class LoadGenerator:
         freed_s = 0.0
 
         def forget(task: asyncio.Task[None]) -> None:
-            # Keep a task with an exception in the set, so that `gather` raises the exception.
+            # Keep failed tasks in the set, so that `gather` raises their exceptions.
             if task.cancelled() or task.exception() is None:
                 tasks.discard(task)
 
@@ -140,7 +145,7 @@ class LoadGenerator:
         """Keep `concurrency` requests in flight: when one finishes, the next one is due.
 
         After `duration_s`, only the later turns of running conversations are sent. During the ramp,
-        the number of requests in flight increases at a constant rate.
+        the number of requests in flight increases linearly.
         """
         self.start = self.clock() if start is None else start
         waiting = iter(requests)

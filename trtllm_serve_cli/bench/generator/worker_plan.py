@@ -148,8 +148,7 @@ def _plan_times(
 ) -> tuple[tuple[float, ...] | None, int | None]:
     """Return the due times and the number of requests in a run.
 
-    The due times are `None` in a closed loop. The number of requests is `None` if it is not
-    limited.
+    The due times are `None` in a closed loop. The number of requests is `None` if it is unlimited.
     """
     load, duration_s = settings.load, settings.duration_s
     if isinstance(load, AtConcurrency):

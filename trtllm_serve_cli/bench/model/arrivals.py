@@ -21,12 +21,16 @@ class AllAtOnce:
 class AtRate:
     """An open loop in which requests are due at a mean rate, regardless of the responses.
 
-    `arrival` is the arrival process, which determines the gaps between due times. With `constant`,
-    all gaps are equal. With `poisson`, the gaps have an exponential distribution. With `gamma`,
-    they have a gamma distribution with shape `burstiness` and coefficient of variation
-    1 / sqrt(burstiness). A `burstiness` of 1 is the same as `poisson`, and lower values result in
-    larger bursts. During the first `ramp_s`, the rate increases linearly from 0. If `concurrency`
-    is set, a due request waits while `concurrency` requests are in flight.
+    `arrival` is the arrival process, which determines the gaps between due times:
+
+    - `constant`: all gaps are equal.
+    - `poisson`: the gaps are exponentially distributed.
+    - `gamma`: the gaps follow a gamma distribution with shape `burstiness`, so their coefficient of
+      variation is 1 / sqrt(burstiness). A `burstiness` of 1 is equivalent to `poisson`. Lower
+      values result in larger bursts.
+
+    During the first `ramp_s` seconds, the rate increases linearly from 0. If `concurrency` is set,
+    at most `concurrency` requests are in flight, and further due requests wait.
     """
 
     request_rate_per_s: float
@@ -40,8 +44,8 @@ class AtRate:
 class AtConcurrency:
     """A closed loop that keeps `concurrency` requests in flight.
 
-    When a request finishes, the next one is due. During the first `ramp_s`, the number of requests
-    in flight increases at a constant rate.
+    When a request finishes, the next one is due. During the first `ramp_s` seconds, the number of
+    requests in flight increases linearly.
     """
 
     concurrency: int
@@ -52,8 +56,8 @@ class AtConcurrency:
 class AtTimes:
     """An open loop that replays recorded due times at `speed` times the recorded speed.
 
-    `times_s` must be in ascending order. If `concurrency` is set, a due request waits while
-    `concurrency` requests are in flight.
+    `times_s` must be in ascending order. If `concurrency` is set, at most `concurrency` requests
+    are in flight, and further due requests wait.
     """
 
     times_s: tuple[float, ...] = field(repr=False)
@@ -108,7 +112,7 @@ def plan_due_times_until(
 
 
 def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the gaps between due times in seconds, at the full rate that follows the ramp."""
+    """Return the gaps between due times at the full rate, in seconds, ignoring the ramp."""
     gaps: NDArray[np.float64] = _GAPS[load.arrival](
         load, 1 / load.request_rate_per_s, num_gaps, rng
     )

@@ -24,13 +24,18 @@ Option = Literal["--stream", "--server-times", "--slo"]
 class TimeMetric:
     """A time measured for each request, computed in seconds and displayed in milliseconds.
 
-    `key` identifies the metric in `summary.json`. `name` identifies it in objectives and limits on
-    changes, which do not accept a metric without a `name`. Tables show `label`, and charts show
-    `title`. `definition` is the metric's formula. `needs` is the option that the metric requires,
-    if any. `read` returns the samples from one request. `sampled` states what each sample measures:
-    a request or a gap between tokens. `compared` lists the percentiles that comparisons show. If
-    `is_main` is true, the metric has charts, a tile, and columns in tables that compare runs. If
-    `includes_failed` is true, failed requests are also sampled.
+    - `key` identifies the metric in `summary.json`.
+    - `label` is the metric's name in tables, and `title` is its name in charts.
+    - `definition` is the metric's formula.
+    - `read` returns the samples from one request.
+    - `name` identifies the metric in objectives and in limits on changes. A metric without a `name`
+      cannot have objectives or limits.
+    - `needs` is the command-line option that the metric requires, or `None`.
+    - `sampled` is what each sample measures: a request, or a gap between tokens.
+    - `compared` lists the percentiles that comparisons show.
+    - `is_main` states whether the metric has charts, a tile, and columns in tables that compare
+      runs.
+    - `includes_failed` states whether failed requests are also sampled.
     """
 
     key: str
@@ -48,14 +53,14 @@ class TimeMetric:
 
     @property
     def heading(self) -> str:
-        """The heading of the metric's tile: the label if it is in capitals, otherwise the title."""
+        """The heading of the tile: the label if it is all uppercase, otherwise the title."""
         return self.label if self.label.isupper() else self.title
 
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:
         """Return a list of samples, in seconds, for each completed request.
 
         The result includes failed requests if `includes_failed` is true. It is empty if the metric
-        requires streaming and the responses were not `streamed`.
+        requires streaming and `streamed` is false.
         """
         if self.needs == "--stream" and not streamed:
             return []
@@ -76,13 +81,13 @@ class Completed:
     is_good: Callable[[RequestRecord], bool] | None = None
 
     def per_s(self, amounts: Iterable[float]) -> float:
-        """Return the sum of the amounts per second of the run, or 0 if the run's duration is 0."""
+        """Return the sum of `amounts` divided by the run's duration, or 0 if the duration is 0."""
         return per_s(sum(amounts), self.duration_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RateMetric:
-    """A rate per second that is computed for a whole run.
+    """A rate per second, computed over a whole run.
 
     The fields have the same meaning as in `TimeMetric`. A rate without a `label` appears only in
     `summary.json`. `upstream` is the name of the same rate in the output of tensorrtllm_backend's
@@ -106,7 +111,7 @@ def itl_s(record: RequestRecord) -> list[float]:
 
 
 def tpot_s(record: RequestRecord) -> list[float]:
-    """Return a list that contains the mean time per token after the first token, in seconds.
+    """Return the mean time per token after the first token, in seconds, as a one-item list.
 
     The list is empty if the response has fewer than two tokens.
     """
@@ -115,7 +120,7 @@ def tpot_s(record: RequestRecord) -> list[float]:
 
 
 def _until_first_token(record: RequestRecord, start_s: float) -> list[float]:
-    """Return a list that contains the time from `start_s` to the first token, in seconds.
+    """Return the time from `start_s` to the first token, in seconds, as a one-item list.
 
     The list is empty if the response does not contain tokens.
     """
@@ -261,7 +266,6 @@ RATES = (
 )
 
 MAIN_TIMES = tuple(time for time in TIMES if time.is_main)
-# These tables map names to metrics. Objectives accept only times, and limits on changes accept both
-# times and rates.
+# Metrics by name. Objectives accept only times. Limits on changes accept both times and rates.
 NAMED_TIMES: Mapping[str, TimeMetric] = {time.name: time for time in TIMES if time.name}
 NAMED_RATES: Mapping[str, RateMetric] = {rate.name: rate for rate in RATES if rate.name}

@@ -25,10 +25,11 @@ class RequestError:
     - `timed_out`: the request exceeded the timeout.
     - `no_response`: the call ended without a response.
     - `interrupted`: the run ended while the request was in flight.
-    - `reset`: the server reset the HTTP/2 stream with an error code that does not mean that it
-      rejected or cancelled the request.
-    - `http_` followed by a number: the server responded with this HTTP status.
-    - A gRPC status in lower case, for example `cancelled`: the call ended with this status.
+    - `reset`: the server reset the HTTP/2 stream with an error code other than those for rejected
+      and cancelled requests.
+    - `http_` followed by an HTTP status, for example `http_404`: the server responded with this
+      status.
+    - A gRPC status in lowercase, for example `cancelled`: the call ended with this status.
     """
 
     kind: str
@@ -39,15 +40,19 @@ class RequestError:
 class RequestRecord:
     """The times and token counts of one request.
 
-    `chunk_s` and `chunk_tokens` have one entry for each response with tokens. They are empty if no
-    token arrived, for example because the model generated the end token first. `end_s` is the time
-    when the final response arrived or the request failed. `held_s` is how long a concurrency cap
-    delayed the request after its due time. `queue_s` is the time in the engine's queue, as reported
-    by the server. `run` and `target` are zero-based indexes. The requests in a conversation have
-    the same `conversation` and different `turn` numbers. If `is_ramp` is true, the request was due
-    during the ramp, and the metrics exclude it.
-
     docs/reference/benchmark-metrics.md defines the metrics that are computed from the records.
+
+    - `end_s` is the time when the final response arrived or the request failed.
+    - `chunk_s` and `chunk_tokens` have one entry for each response with tokens: the arrival time,
+      and the number of tokens. Both are empty if no token arrived, for example because the model
+      generated the end token first.
+    - `held_s` is the delay, after the due time, that was caused by a concurrency cap.
+    - `queue_s` is the time in the engine's queue, or `None` if the server did not report it.
+    - `run` and `target` are zero-based indexes.
+    - `conversation` and `turn` identify the request within a conversation. The requests of a
+      conversation have the same `conversation` and different `turn` numbers. `conversation` is
+      `None` for a request that is not part of a conversation.
+    - `is_ramp` is true if the request was due during the ramp. The metrics exclude such requests.
     """
 
     index: int
@@ -83,7 +88,7 @@ class RequestRecord:
         return self.error is not None and self.error.kind == INTERRUPTED
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object to write as the record's line in `requests.jsonl`."""
+        """Return the record as a JSON-compatible dict, for a line of `requests.jsonl`."""
         return asdict(self) | {
             "first_token_s": self.first_token_s,
             "num_output_tokens": self.num_output_tokens,
@@ -91,7 +96,7 @@ class RequestRecord:
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> RequestRecord:
-        """Convert the object in a line of `requests.jsonl` to a record.
+        """Create a record from the object in a line of `requests.jsonl`.
 
         Raise `KeyError` or `TypeError` if the object is invalid.
         """
@@ -108,6 +113,6 @@ class RequestRecord:
 
 
 def spread_tokens(num_tokens: int, num_chunks: int) -> tuple[int, ...]:
-    """Distribute `num_tokens` tokens evenly over chunks, and return the count in each chunk."""
+    """Distribute `num_tokens` tokens evenly over `num_chunks` chunks, and return the counts."""
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
     return tuple(later - earlier for earlier, later in pairwise(upto))

@@ -26,8 +26,8 @@ InputKind = Literal["tokens", "text"]
 class Target:
     """A model on a Triton server. `address` is the HOST:PORT of the `interface` to use.
 
-    `imported_model` is the name under which the model was imported, or None if it is not known.
-    `tls` is set if the address uses TLS.
+    `imported_model` is the name of the imported model, or `None` if unknown. `tls` is `None` if the
+    address does not use TLS.
     """
 
     address: str
@@ -55,13 +55,16 @@ class OpenAITarget:
 class ServedModel:
     """A target and its metadata.
 
-    `vocab_size` is `None` if the server does not report the size. `returns_prompt` is true if
-    responses that are not streamed start with the prompt. This is the case if the model's
-    configuration does not exclude the prompt and the model has no input that excludes it.
-    `imported_model` is the name under which the model was imported, or None if it is not known.
-
-    With the `openai` interface, `address` is the server's base URL, `inputs` contains the fields
-    that the server accepts, and `api_key` is the server's key, which is not part of results.
+    - `address` is the server's HOST:PORT or, with the `openai` interface, its base URL.
+    - `vocab_size` is the vocabulary size, or `None` if the server does not report it.
+    - `inputs` contains the names of the model's inputs or, with the `openai` interface, the request
+      fields that the server accepts.
+    - `required_inputs` contains the inputs that are not optional.
+    - `unsigned_inputs` contains the inputs of type UINT32.
+    - `returns_prompt` is true if non-streaming responses start with the prompt, that is, if neither
+      the model's configuration nor one of its inputs can exclude the prompt.
+    - `api_key` is the API key of an OpenAI-compatible server. It is omitted from results.
+    - `imported_model` is the name of the imported model, or `None` if unknown.
     """
 
     address: str
@@ -89,9 +92,9 @@ class ServedModel:
 
 
 def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
-    """Query the metadata of the target's model, and return the model with its metadata.
+    """Fetch the metadata of the target's model, and return the model with its metadata.
 
-    Raise `NoServer` or `RequestFailed` if the query fails, or `BadInput` if the model does not have
+    Raise `NoServer` or `RequestFailed` if a query fails, or `BadInput` if the model does not have
     the inputs that `input_kind` requires.
     """
     endpoint, name, interface = target.endpoint, target.model, target.interface

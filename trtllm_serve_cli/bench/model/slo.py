@@ -1,4 +1,4 @@
-"""Parse objectives, which limit the times of a run, for example `ttft:p95<500ms`."""
+"""Parse objectives, which are limits on the time metrics of a run, such as `ttft:p95<500ms`."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Objective:
 
 
 def parse_objective(text: str) -> Objective:
-    """Parse `METRIC[:STATISTIC]<LIMIT`, where `<=` has the same meaning as `<`.
+    """Parse `METRIC[:STATISTIC]<LIMIT`, where `<=` is equivalent to `<`.
 
     STATISTIC is `mean`, `max` or a percentile such as `p95`. Without a statistic, the limit applies
-    to the maximum. LIMIT is a number above 0, followed by `us`, `ms` or `s`. Raise `BadInput` if
+    to the maximum. LIMIT is a positive number, followed by `us`, `ms` or `s`. Raise `BadInput` if
     `text` is invalid.
     """
     found = _FORM.fullmatch(text.strip())

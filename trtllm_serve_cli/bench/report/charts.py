@@ -40,7 +40,7 @@ class Series:
     In the `steps` and `area` styles, the line keeps the value of each point until the next point.
     The `area` style also fills the area below the line. In the `bars` style, a bar extends from
     each point to the next point, and the last point only ends the last bar. `names` contains a
-    label for each point, or is empty. `colour` is a zero-based index.
+    label for each point, or is empty. `colour` is the zero-based index of the series' colour.
     """
 
     label: str
@@ -52,7 +52,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit for the quantity on the x axis, for example the limit of an objective.
+    """A limit on the quantity on the x axis, for example the limit of an objective.
 
     If the x axis includes `value`, the chart shows a vertical line there. The legend omits limits
     without a label.
@@ -233,7 +233,7 @@ def _bars(places: Sequence[Point], bottom: float, colour: str) -> str:
 
 
 def _dots(places: Sequence[Point], colour: str, names: Sequence[str]) -> str:
-    """Draw a dot at each place. With names, the dots are larger and have the names as tooltips."""
+    """Draw a dot at each place. With names, the dots are larger and show the names as tooltips."""
     if not names:
         return "".join(_dot(place, colour, 1.6) for place in places)
     return "".join(

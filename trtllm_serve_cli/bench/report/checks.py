@@ -59,7 +59,7 @@ def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
 
 
 def check(measured: Mapping[str, float], reference: Reference) -> None:
-    """Raise `CheckFailed` if an expected value was not measured or is out of tolerance."""
+    """Raise `CheckFailed` if a reference metric was not measured or is out of tolerance."""
     wrong = []
     for name, expected in reference.figures.items():
         value = measured.get(name)

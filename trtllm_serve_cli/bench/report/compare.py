@@ -93,12 +93,16 @@ class Limit:
 class Change:
     """The change of one measure between two results.
 
-    `before` and `after` are in milliseconds for times, per second for rates, and in percent of the
-    requests for failures. For times and rates, `change` is a fraction of `before`: 0.05 means 5%
-    more. It is `None` if `before` is 0. For failures, `change` is the difference between the
-    fractions: 0.01 means one percentage point. `interval` is the 95% confidence interval for
-    `change`. `by` states whether the interval is estimated from the variation between runs or
-    between requests. Both are `None` if the interval cannot be estimated.
+    - `before` and `after` are the values in the first and second result. Times are in milliseconds,
+      rates are per second, and failures are in percent of the requests.
+    - `change` is a fraction of `before` for times and rates: 0.05 means 5% more. It is `None` if
+      `before` is 0. For failures, it is the difference between the fractions: 0.01 means one
+      percentage point.
+    - `interval` is the 95% confidence interval for `change`, or `None` if it cannot be estimated.
+    - `by` states whether `interval` is estimated from the variation between runs or between
+      requests. It is `None` if `interval` is `None`.
+    - `verdict` states whether the change is an improvement or a regression, or does not exceed the
+      noise. It is `untold` if `interval` is `None`.
     """
 
     measure: str
@@ -168,8 +172,8 @@ def parse_limit(text: str) -> Limit:
 def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] = ()) -> Comparison:
     """Compare two results on the default measures and the measures in `extra`.
 
-    A measure is omitted if either result has no records except those of ramp requests, or if one of
-    its runs did not measure the metric. The comparison also lists the differences in settings and
+    A measure is omitted if either result contains only ramp requests, or if a run in either result
+    did not measure the metric. The comparison also lists the differences in settings and
     environment, and warns about partial results and about client bottlenecks.
     """
     changes = (

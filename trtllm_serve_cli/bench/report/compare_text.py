@@ -1,4 +1,4 @@
-"""Format a comparison as rows and sentences for a terminal with 80 columns."""
+"""Format a comparison as rows and sentences for an 80-column terminal."""
 
 from __future__ import annotations
 

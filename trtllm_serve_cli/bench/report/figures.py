@@ -34,7 +34,7 @@ _MAX_DOTS = 900
 _MAX_BARS = 36
 _WIDE = 1240
 _PERCENT = Scale(0, 100)
-# Add points to cumulative distributions at these fractions, because the tail matters most.
+# Fractions at which cumulative distributions have additional points, because the tail matters most.
 _TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
 
 
@@ -186,8 +186,7 @@ def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart 
         Axis(x, fit_scale((point[0] for point in points), from_zero=True)),
         # Leave space for the label above the highest point.
         Axis(y, fit_scale((point[1] * 1.1 for point in points), from_zero=True, may_be_log=True)),
-        # The slowest percentile must be the first line, because the labels are drawn above the
-        # first line.
+        # Put the slowest percentile first, because the labels are drawn above the first line.
         list(reversed(lines)),
     )
 
@@ -230,10 +229,10 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 
 
 def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
-    """Return a short name that distinguishes `result` within `others`, which contain `result`.
+    """Return a short name for `result` that is unique among `others`, which include `result`.
 
     The candidates are the load, the models, the models with the load, and the folder name. Return
-    the first candidate that is unique for every result. If all are ambiguous, combine the folder
+    the first candidate that differs for every result. If all are ambiguous, combine the folder
     name, the models and the load.
     """
     names: tuple[Callable[[StoredResult], str], ...] = (

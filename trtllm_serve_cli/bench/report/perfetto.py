@@ -99,7 +99,7 @@ def phases(record: RequestRecord) -> list[tuple[str, float, float]]:
     """Return the name, start and end of each phase of a request, in seconds.
 
     If the server did not report the request's queue time, the `queue and prefill` phase replaces
-    the `queue` and `prefill` phases. Phases without a duration are omitted.
+    the `queue` and `prefill` phases. Phases with zero duration are omitted.
     """
     first_s = record.end_s if record.first_token_s is None else record.first_token_s
     if record.queue_s is None:

@@ -58,7 +58,10 @@ def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
 
 
 def csv_row(summary: Summary) -> dict[str, float]:
-    """Map the metric names in tensorrtllm_backend's CSV files to the values in `upstream_rows`."""
+    """Return the measured values, keyed by the metric names in tensorrtllm_backend's CSV files.
+
+    The values are the same as in `upstream_rows`.
+    """
     return {_CSV_NAMES.get(name, name): value for name, value in upstream_rows(summary).items()}
 
 

@@ -59,7 +59,7 @@ class StoredResult:
 
     @property
     def short_load(self) -> str:
-        """The shortest description of the load for chart labels, for example `8/s` or `16`."""
+        """A minimal description of the load for chart labels, for example `8/s` or `16`."""
         load = self.settings["load"]
         match load["kind"]:
             case "rate":
@@ -131,7 +131,7 @@ def _no_result(folder: Path) -> BadInput:
     if folder.is_dir():
         why = "neither the folder nor its subfolders contain summary.json"
     else:
-        why = "it is not a folder" if folder.exists() else "the folder does not exist"
+        why = "the path is not a folder" if folder.exists() else "the folder does not exist"
     # A result cannot be written to an existing path, unless the path is an empty folder.
     place = "DIR" if folder.exists() else shlex.quote(str(folder))
     return BadInput(

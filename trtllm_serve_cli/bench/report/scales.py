@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _STEPS = (1, 2, 2.5, 5, 10)
-# A scale that may be logarithmic becomes logarithmic if the largest value exceeds the smallest
-# positive value by more than this factor. On a linear scale, the small values would be
-# indistinguishable.
+# If `may_be_log` is set, use a logarithmic scale when the largest value is more than this many
+# times the smallest positive value. On a linear scale, the small values would be indistinguishable.
 _LOG_FROM = 30.0
 
 
@@ -17,7 +16,7 @@ _LOG_FROM = 30.0
 class Scale:
     """A linear or logarithmic scale from `low` to `high`.
 
-    `low` must be less than `high`. If `is_log` is true, `low` must also be above 0.
+    `low` must be less than `high`. If `is_log` is true, `low` must also be positive.
     """
 
     low: float
@@ -45,11 +44,11 @@ class Scale:
 def fit_scale(
     values: Iterable[float], *, from_zero: bool = False, may_be_log: bool = False
 ) -> Scale:
-    """Return a scale with round limits for all finite `values`, which may be empty.
+    """Return a scale with round limits that covers the finite numbers in `values`.
 
-    With `from_zero`, a linear scale includes 0. With `may_be_log`, the scale is logarithmic if the
-    largest value exceeds the smallest positive value by more than the factor `_LOG_FROM`.
-    Logarithmic scales ignore values that are not above 0.
+    `values` may be empty. With `from_zero`, a linear scale includes 0. With `may_be_log`, the scale
+    is logarithmic if the largest value is more than `_LOG_FROM` times the smallest positive value.
+    Logarithmic scales ignore zero and negative values.
     """
     finite = [value for value in values if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
@@ -93,7 +92,7 @@ def _log_ticks(scale: Scale, most: int) -> list[float]:
 
 
 def _step(least: float) -> float:
-    """Return the smallest round number that is not below `least`."""
+    """Return the smallest round number that is at least `least`."""
     power = math.floor(math.log10(least))
     return next(_shift(s, power) for s in _STEPS if _shift(s, power) >= least * (1 - 1e-9))
 

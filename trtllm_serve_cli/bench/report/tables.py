@@ -276,7 +276,7 @@ def _rate_rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _throughput(summary: Summary) -> tuple[float, float]:
-    """Return the numbers of completed requests and output tokens per second."""
+    """Return the completed requests per second and the output tokens per second."""
     return (
         summary.rates[REQUEST_RATE.key] or 0.0,
         summary.rates[OUTPUT_TOKEN_RATE.key] or 0.0,

@@ -17,7 +17,8 @@ _SENDING_S = 1e-3
 class ServerSeries:
     """A time series for one metric of one server.
 
-    Each point contains the time in seconds since the start of the run, and the metric's value.
+    `quantity` is a key of `QUANTITIES`. `target` is the server's index. Each point contains the
+    time in seconds since the start of the run, and the metric's value.
     """
 
     quantity: str
@@ -73,7 +74,7 @@ def thin(steps: Sequence[Point], most: int) -> list[Point]:
     return [*kept.values(), steps[-1]]
 
 
-# The chart title and the unit of each server metric.
+# Maps each server metric to its chart title and unit.
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "kv_cache": ("Server KV cache", "In use (%)"),
     "queue": ("Server queue", "Waiting requests"),

@@ -110,7 +110,7 @@ class BenchmarkResult:
 
     @property
     def error_messages(self) -> list[tuple[str, int]]:
-        """Each distinct failure, as `kind: message`, and its count. The most frequent is first."""
+        """The distinct failures, as `kind: message`, with their counts, most frequent first."""
         failed = (r.error for r in self.records if r.error and not r.is_interrupted)
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
@@ -137,6 +137,8 @@ class Benchmark:
     Each call to `run` performs one run, so that a caller can alternate between several benchmarks.
     `result` returns the result of all runs so far. `measure` performs the run with the given
     number. It returns the run, and the number of responses without a token count from the server.
+    `num_uncounted` is the total number of such responses. `counts_tokens` states whether the client
+    counts their tokens with a tokenizer.
     """
 
     settings: BenchmarkSettings
@@ -256,7 +258,7 @@ def _run_once(
     tokenizer: Tokenizer | None,
     interruption: Interruption,
 ) -> tuple[Run, int]:
-    """Perform a run. Return it with the number of responses without a token count."""
+    """Perform a run. Return the run, and the number of responses without a token count."""
     planned = [share.num_planned for share in shares]
     total = None if None in planned else sum(each or 0 for each in planned)
 

@@ -30,7 +30,8 @@ class ServerSample:
     """One sample of a server's metrics, or the reason why the metrics could not be read.
 
     `at_s` is the time on the monotonic clock. `state` is a `metrics.summary.Summary`, converted to
-    a dictionary, or `None` if the metrics could not be read. In this case, `error` is the reason.
+    a dictionary, or `None` if the metrics could not be read. `error` is the reason in that case,
+    and otherwise empty.
     """
 
     target: int
@@ -39,9 +40,9 @@ class ServerSample:
     error: str = ""
 
     def to_json(self, start: float) -> dict[str, Any]:
-        """Return the object to write as the sample's line in `server_samples.jsonl`.
+        """Return the sample as a JSON-compatible dict, for a line of `server_samples.jsonl`.
 
-        Its `at_s` is the time since `start`.
+        In the dict, `at_s` is the time since `start`.
         """
         line = {"at_s": self.at_s - start, "target": self.target}
         return line | (self.state if self.state is not None else {"error": self.error})

@@ -35,7 +35,7 @@ from trtllm_serve_cli.bench.stats.statistics import NEVER_MS, finite, judge, jud
 
 Ending = Literal["found", "all_met", "none_met", "interrupted", "server_lost"]
 _RUNS_FOR_STUDENT = 3
-# Rates are rounded to this many significant digits, because runs are too noisy for finer steps.
+# Number of significant digits to which rates are rounded. Runs are too noisy for finer steps.
 _DIGITS = 3
 
 
@@ -60,7 +60,9 @@ class Measured:
 
     `measured_ms` is `None` if too many requests failed, or if the metric was not measured for any
     request. `interval_ms` is the 95% confidence interval, or `None` if there are too few requests
-    to estimate it. A bound is `None` if it is infinite for one of the same reasons.
+    to estimate it. A bound of the interval is `None` if it is infinite for either of the reasons
+    given for `measured_ms`. `is_sure` is true if the whole interval is on the same side of the
+    limit as the measured value.
     """
 
     objective: str
@@ -181,10 +183,10 @@ def next_rate(probes: Sequence[Probe], plan: SearchPlan) -> float | None:
 def conclude(
     probes: Sequence[Probe], ending: Ending | None, last: BenchmarkResult | None = None
 ) -> SearchResult:
-    """Return the search result for `probes`, the measurements at all rates.
+    """Return the search result for the measurements at all rates.
 
-    `ending` is the reason why the search ended. If it is `None`, the reason is derived from the
-    probes.
+    `ending` is the reason why the search ended. If it is `None`, the reason is derived from
+    `probes`.
     """
     edge = _lowest_missed(probes)
     met = _met_below(probes, edge)

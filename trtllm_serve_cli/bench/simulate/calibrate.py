@@ -51,11 +51,11 @@ _MIN_GAPS = 100
 # per step. With less variation, the fit cannot distinguish the fixed duration of a step from the
 # time per token or per sequence.
 _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
-# A request's first token that arrives after the end of a step still belongs to this step if the
-# delay is at most this fraction of the median gap between consecutive tokens of a request.
+# Maximum delay of a first token after the end of the step that generated it, as a fraction of the
+# median gap between consecutive tokens of a request.
 _SAME_STEP = 0.4
-# A step is an outlier if its absolute relative error exceeds the median of these errors by this
-# factor.
+# A step is an outlier if its absolute relative error is more than this many times the median
+# absolute relative error.
 _OUTLIER = 5.0
 _ROUNDS = 4
 
@@ -166,7 +166,7 @@ def write_timing(simulation: Simulation, path: Path) -> None:
         raise BadInput(
             f"The timing file {path} cannot be written.",
             why=error.strerror or str(error),
-            next_step="pass -o FILE, where FILE is in a folder that exists and is writable",
+            next_step="pass -o FILE with a path in an existing, writable folder",
         ) from error
 
 
@@ -295,7 +295,7 @@ def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
 def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     """Return the non-negative least-squares solution.
 
-    Because there are few unknowns, solve the equations for every subset of them.
+    Solve the equations for every subset of the unknowns, which is feasible because there are few.
     """
     scale = np.abs(rows).max(axis=0)
     known = [column for column in range(rows.shape[1]) if scale[column] > 0]

@@ -73,6 +73,6 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
 def _typed(value: str, default: object) -> object:
     if isinstance(default, bool):
         return read_flag(value)
-    # Convert the policies to lower case, because the LLM API uses upper case, which
-    # `SchedulerLimits` rejects.
+    # Convert policies to lowercase: the LLM API uses uppercase names, which `SchedulerLimits`
+    # rejects.
     return int(value) if isinstance(default, int) else value.lower()

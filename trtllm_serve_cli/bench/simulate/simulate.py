@@ -20,9 +20,9 @@ def open_simulated(
 ) -> Benchmark:
     """Return a benchmark that runs on `replicas` simulated engines, without warm-up.
 
-    The requests and due times are the same as for a real server that does not report its vocabulary
-    size, in a benchmark with one worker. Raise `BadInput` if each request has several prompts, or
-    if the workload is text, which simulated engines cannot tokenize.
+    The requests and due times are the same as in a single-worker benchmark of a real server that
+    does not report its vocabulary size. Raise `BadInput` if each request has several prompts, or if
+    the workload is text, which simulated engines cannot tokenize.
     """
     if settings.input_kind == "text" or isinstance(settings.workload, Identity):
         raise BadInput(

@@ -1,9 +1,10 @@
 """Run requests on simulated engines, with a clock that advances from one event to the next.
 
 Each engine uses the scheduler of the `sim` engine kind. A request arrives `request_s` seconds after
-it was sent. It is then queued on the engine with the fewest requests, or on the first of them if
-there are several. An idle engine immediately starts a step with the requests that have arrived, as
-far as the scheduler's limits allow. A busy engine adds new requests when its current step ends.
+it was sent. It is then queued on the engine with the fewest requests. If several engines are tied,
+the request is queued on the first of them. An idle engine immediately starts a step with the
+requests that have arrived, within the scheduler's limits. A busy engine adds new requests when its
+current step ends.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class SendSchedule:
 
     In an open loop, `due_s` contains the due times in ascending order, and `concurrency` is an
     optional limit on the requests in flight. In a closed loop, `due_s` is `None`, and `concurrency`
-    is the number of requests in flight. This number increases at a constant rate during the first
-    `ramp_s` seconds. After `duration_s`, only the later turns of running conversations are sent. In
-    an open loop, `duration_s` has no effect.
+    is the number of requests in flight. This number increases linearly during the first `ramp_s`
+    seconds. After `duration_s`, a closed loop sends only the later turns of running conversations.
+    In an open loop, `duration_s` has no effect.
     """
 
     due_s: Sequence[float] | None = None
@@ -73,7 +74,7 @@ class _Conversation:
 
 @dataclass(slots=True)
 class _Answer:
-    """One request and the tokens of its response so far."""
+    """A request, and the times at which the tokens of its response were generated so far."""
 
     conversation: _Conversation
     turn: int
@@ -203,7 +204,7 @@ class _VirtualClock:
         return True
 
     def _send(self, conversation: _Conversation, due_s: float, now_s: float) -> None:
-        """Send the first request of a conversation, or its next turn."""
+        """Send the first request or the next turn of a conversation."""
         turn_number, conversation.num_turns = conversation.num_turns, conversation.num_turns + 1
         turn = conversation.spec.turns[turn_number - 1] if turn_number else conversation.spec
         if turn_number:

@@ -21,18 +21,18 @@ Interval = tuple[float, float]
 _CONFIDENCE = 0.95
 _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
-# The number of values that are resampled at a time, so that the arrays fit in the CPU cache.
+# Number of values to resample at a time, so that the arrays fit in the CPU cache.
 _BLOCK_SIZE = 50_000
-# The bootstrap requires at least this number of requests. With fewer requests, a 95% interval would
-# exclude the true value in 1 of 8 cases instead of 1 of 20.
+# Minimum number of requests for the bootstrap. With fewer requests, a 95% interval would exclude
+# the true value in 1 of 8 cases instead of 1 of 20.
 _MIN_GROUPS = 20
-# Resampling cannot estimate the interval for a percentile if fewer requests than this are above or
-# below the percentile.
+# Minimum number of requests above and below a percentile. With fewer requests, resampling cannot
+# estimate the percentile's interval.
 _MIN_BEYOND = 5
 
 
 def rank(percent: float, num: int) -> int:
-    """Return the nearest rank of a percentile among `num` sorted values, counted from 1.
+    """Return the nearest rank of a percentile among `num` sorted values, starting from 1.
 
     The computation uses exact fractions. With floating-point numbers, rounding errors could raise
     the rank of the 99.9th percentile among 1000 values from 999 to 1000 (the maximum).
@@ -60,8 +60,8 @@ def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | No
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
     """Return the interval for the ratio of the geometric mean of `after` to that of `before`.
 
-    `before` and `after` contain one value for each run. Return `None` if either contains fewer
-    than two values, or if a value is not above 0.
+    `before` and `after` contain one value for each run. Return `None` if either contains fewer than
+    two values, or if a value is zero or negative.
     """
     if min(len(before), len(after)) < 2 or min(*before, *after) <= 0:
         return None
@@ -81,7 +81,7 @@ def mean_of_runs(values: Sequence[float]) -> Interval | None:
     """Return Student's t interval for the geometric mean of `values`.
 
     `values` contains one value for each run. Return `None` if there are fewer than two runs, or if
-    a value is not above 0.
+    a value is zero or negative.
     """
     if len(values) < 2 or min(values) <= 0:
         return None
@@ -96,7 +96,7 @@ def ratio_of_requests(
     """Return the interval for the ratio of a statistic of `after` to that of `before`.
 
     `before` and `after` contain a group of values for each request. Return `None` if either sample
-    cannot be resampled, or if a resampled statistic is not above 0.
+    cannot be resampled, or if a resampled statistic is zero or negative.
     """
     drawn = [resample(groups, (percent,), seed)[0] for seed, groups in enumerate((before, after))]
     known = [values for values in drawn if values is not None and values.min() > 0]
@@ -113,13 +113,13 @@ def resample(
 ) -> list[NDArray[np.float64] | None]:
     """Draw samples of whole groups with replacement, and return the statistics of each sample.
 
-    The result contains one array for each item in `percents`. Instead of the array, it contains
+    The result contains one item for each item in `percents`: an array with one value per sample, or
     `None` if too few groups have values, or if too few groups have values above or below the
     percentile. Resampling cannot estimate such a percentile, because it only draws values from the
     original sample.
 
-    Each sample is stored as the number of times each group was drawn, so the values have to be
-    sorted only once.
+    Each sample is stored as the number of times that each group was drawn, so that the values need
+    to be sorted only once.
     """
     filled = [group for group in groups if len(group)]
     if len(filled) < _MIN_GROUPS:
@@ -189,7 +189,10 @@ def _is_estimable(
 
 
 def _draw_times(rng: np.random.Generator, num_samples: int, num_groups: int) -> NDArray[np.int64]:
-    """Return how often each group was drawn, with shape (`num_samples`, `num_groups`)."""
+    """Return how many times each sample contains each group.
+
+    The result has the shape (`num_samples`, `num_groups`).
+    """
     drawn = rng.integers(0, num_groups, (num_samples, num_groups))
     drawn += np.arange(num_samples)[:, None] * num_groups
     times = np.bincount(drawn.ravel(), minlength=num_samples * num_groups)
@@ -203,7 +206,8 @@ def _weighted(
 
     The value `ranked[i]` occurs `times[k, i]` times in sample k.
     """
-    # Counts of all samples in a row, so that one search finds the ranks of all samples.
+    # Accumulate the counts across all samples, so that a single search finds the ranks in all
+    # samples.
     seen = np.cumsum(times)
     ends = seen[ranked.size - 1 :: ranked.size]
     sizes = np.diff(ends, prepend=0)

@@ -36,12 +36,11 @@ PERCENTS: Mapping[str, float] = {
     "p99": 99,
     "p999": 99.9,
 }
-# A run counts as limited by its concurrency cap if the cap delayed more than this fraction of
-# requests.
+# Fraction of delayed requests above which a run counts as limited by its concurrency cap.
 _HELD_FRACTION = 0.01
-# The time assigned to failed requests when objectives are checked. Any statistic of at least
-# `_MAX_FINITE_MS` includes failed requests: measured times are always shorter, but a single failed
-# request among 100 million raises the mean to `_MAX_FINITE_MS`.
+# Time assigned to failed requests when objectives are checked. A statistic of at least
+# `_MAX_FINITE_MS` must include failed requests: measured times are always shorter, but a single
+# failed request among 100 million raises the mean to `_MAX_FINITE_MS`.
 NEVER_MS = 1e18
 _MAX_FINITE_MS = 1e10
 _BATCH = 5
@@ -77,10 +76,10 @@ class Distribution:
 class SteadyState:
     """The part of a run after its initial transient.
 
-    It starts at `from_s`, after the first `num_requests_before` completed requests. The rates cover
-    the completed requests that ended between `from_s` and the last due time. The median latency
-    covers all later completed requests. If `is_reached` is false, the run did not reach a steady
-    state, and the times and rates are `None`.
+    The steady state starts at `from_s`, after the first `num_requests_before` completed requests.
+    The rates cover the completed requests that ended between `from_s` and the last due time. The
+    median latency covers all completed requests after the first `num_requests_before`. If
+    `is_reached` is false, the run did not reach a steady state, and the times and rates are `None`.
     """
 
     is_reached: bool
@@ -108,11 +107,11 @@ class Outcome:
 class Summary:
     """The metrics of one run or of several repeated runs.
 
-    A metric that was not measured is `None`. `rates` and `times` have the keys of the metrics in
-    `RATES` and `TIMES`. They cover completed requests only, except for the schedule lag. Latencies
-    and TTFTs are measured from the due time, or from the send time if the key ends with
-    `_from_sent`. The offered and achieved rates cover all requests, and are measured only if the
-    load has a rate or recorded times. Ramp requests are excluded from all metrics except
+    A metric that was not measured is `None`. `rates` and `times` map the `key` of each metric in
+    `RATES` and `TIMES` to its value. They cover completed requests only, except for the schedule
+    lag. Latencies and TTFTs are measured from the due time, or from the send time if the key ends
+    with `_from_sent`. The offered and achieved rates cover all requests, and are measured only if
+    the load has a rate or recorded times. Ramp requests are excluded from all metrics except
     `num_ramp`.
     """
 
@@ -218,10 +217,12 @@ def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
 
     A request has a single TTFT, TPOT, latency and queue time, so the objective's statistic is
     ignored for these metrics. For objectives on the ITL, the statistic is computed over the
-    request's gaps. A request without a sample meets all objectives on the metric. It has no ITL if
-    fewer than two of its responses contain tokens, no TPOT if it has fewer than two tokens, and no
-    TTFT if it has no tokens. However, if the server did not report the queue time, the request
-    misses all objectives on the queue time.
+    request's gaps.
+
+    A request without a sample for a metric meets all objectives on that metric. This applies to the
+    ITL if fewer than two of the responses contain tokens, to the TPOT if there are fewer than two
+    tokens, and to the TTFT if there are no tokens. However, if the server did not report the queue
+    time, the request misses all objectives on the queue time.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 
@@ -384,7 +385,7 @@ def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
 def _rate_of(
     records: Sequence[RequestRecord], load: Load, time_of: Callable[[RequestRecord], float]
 ) -> float | None:
-    """Return the mean request rate from the due times or the send times.
+    """Return the mean request rate, based on the time that `time_of` returns for each request.
 
     The rate is the number of gaps divided by their total length, because n requests have n - 1 gaps
     between their times. Return `None` if the load has neither a rate nor recorded times, or if

@@ -46,7 +46,7 @@ class Connection(Protocol):
 async def with_timeout(awaitable: Coroutine[Any, Any, _T], timeout_s: float | None) -> _T:
     """Return the result of a coroutine, or raise `SendFailed` if it exceeds the timeout.
 
-    Connections use this for operations that may block before a request is sent.
+    Connections use this function for operations that may block before a request is sent.
     """
     task = asyncio.ensure_future(awaitable)
     try:

@@ -1,7 +1,7 @@
 """Send requests over gRPC, with one call per request on a single connection.
 
 Because each request has its own call, an error or a cancellation affects only that request, and no
-request waits for the response to another one.
+request waits for another request's response.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ gRPC's asyncio client uses several times as much CPU time per call. With gRPC's 
 generator would send fewer requests per second, and a server on the same machine would get less CPU
 time (docs/concepts/performance.md).
 
-Frames follow RFC 9113. The client sets the size of the header compression table to 0, so identical
-header blocks always have the same content, and each distinct block has to be decoded only once.
+Frames follow RFC 9113. The client sets the size of the header compression table to 0. Identical
+header blocks therefore always decode to the same headers, and each distinct block has to be decoded
+only once.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME_SIZE
 _CANCEL = 8
 _LARGEST = 2**31 - 1
 _DEFAULT_WINDOW = 65535
-# The client extends the connection's receive window whenever it has received this many bytes, about
-# half of the window, so that the server never has to wait.
+# Number of received bytes after which the client extends the connection's receive window. This is
+# about half of the window, so the server never has to wait.
 _WINDOW_UPDATE_AT = 2**30
 _FRAME = struct.Struct(">HBBBL")
 

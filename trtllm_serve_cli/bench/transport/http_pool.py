@@ -235,12 +235,12 @@ class ResponseParser:
         head, end, rest = self._unparsed.partition(b"\r\n\r\n")
         if not end:
             if len(head) > 1 << 16:
-                raise ValueError("its header is longer than 64 KiB")
+                raise ValueError("the header is longer than 64 KiB")
             return False
         first, *lines = head.split(b"\r\n")
         version, _, status = first.partition(b" ")
         if not version.startswith(b"HTTP/1."):
-            raise ValueError(f"its first line starts with {first[:40]!r}")
+            raise ValueError(f"the first line starts with {first[:40]!r}")
         self.status = int(status[:3])
         headers = {
             name.strip().lower(): value.strip().lower()
@@ -287,7 +287,7 @@ def _split_events(body: bytes) -> list[bytes]:
 
 
 def _read_data(event: bytes) -> bytes | None:
-    """Return an event's data, or None if the event has only comments or other fields."""
+    """Return an event's data, or `None` if the event does not have a data field."""
     lines = [line for line in event.split(b"\n") if line.startswith(_DATA)]
     if not lines:
         return None

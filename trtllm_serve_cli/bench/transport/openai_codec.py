@@ -29,7 +29,7 @@ OPTIONAL = frozenset({"max_tokens", "stream_options", "temperature"}) | EXTENSIO
 
 
 def find_api(model: ServedModel) -> Api:
-    """Return the API to use for the model's inputs."""
+    """Return the API to use, based on the model's inputs."""
     return "chat" if "messages" in model.inputs else "completions"
 
 
@@ -67,7 +67,7 @@ def plan_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) ->
 
 
 def decode_part(data: bytes) -> Response:
-    """Decode the data of one event, or a whole response. Empty data marks the end."""
+    """Decode the data of one event, or a whole response. Empty data marks the end of the stream."""
     if not data or data == _DONE:
         return Response(0, is_final=not data)
     try:

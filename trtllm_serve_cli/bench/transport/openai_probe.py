@@ -24,10 +24,10 @@ _PROBE_IDS = RequestSpec(np.array([1, 2, 3], np.int32), 1)
 def probe_model(
     target: OpenAITarget, input_kind: InputKind, options: RequestOptions
 ) -> ServedModel:
-    """Return the target's model, with the fields that its server accepts as `inputs`.
+    """Return the target's model. Its `inputs` are the request fields that the server accepts.
 
-    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if it cannot process the
-    workload's requests.
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the server cannot
+    process the workload's requests.
     """
     spec = _PROBE if input_kind == "text" else _PROBE_IDS
     prompt = "messages" if target.api == "chat" else "prompt"

@@ -14,7 +14,8 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, digest_of
 from trtllm_serve_cli.errors import BadInput, MissingPart
 
 HUB = "hf:"
-# Tokens per word of an answer, as in tensorrtllm_backend's `benchmark_core_model.py`.
+# Assumed number of tokens per word of an answer, as in tensorrtllm_backend's
+# `benchmark_core_model.py`.
 UPSTREAM_TOKENS_PER_WORD = 1.3
 _INPUT_LENGTHS = ("input_length", "input_len", "input_tokens", "prompt_len", "num_input_tokens")
 _OUTPUT_LENGTHS = (
@@ -60,9 +61,10 @@ class Lengths:
     The output length is the first of these values that is set: `num_output_tokens`, the entry's
     `num_output_tokens`, and the length of the entry's answer. If `tokens_per_word` is set, the
     answer's length is its number of words times `tokens_per_word`. Otherwise, the tokenizer counts
-    the answer's tokens. Without a tokenizer, 1.3 tokens per word are assumed. If `ignores_eos` is
-    true, each output has exactly the output length. Otherwise, the end token may end an output
-    earlier.
+    the answer's tokens. Without a tokenizer, 1.3 tokens per word are assumed.
+
+    If `max_input_tokens` is set, entries with longer prompts are skipped. If `ignores_eos` is true,
+    each output has exactly the output length. Otherwise, the end token may end an output earlier.
     """
 
     num_output_tokens: int | None = None

@@ -19,8 +19,8 @@ from trtllm_serve_cli.errors import BadInput
 class Histogram:
     """A histogram of lengths.
 
-    `counts[i]` is the number of lengths in `buckets[i]`. A bucket is a pair of the lowest and
-    highest length, both inclusive.
+    `counts[i]` is the number of lengths in `buckets[i]`. A bucket is a pair (lowest length, highest
+    length), and both bounds are inclusive.
     """
 
     buckets: tuple[tuple[int, int], ...]
@@ -49,7 +49,7 @@ class TokenHistogram:
 
     @property
     def num_available(self) -> int:
-        """The number of requests for these histograms in tensorrtllm_backend's benchmark."""
+        """The number of requests in tensorrtllm_backend's benchmark with these histograms."""
         return min(sum(self.inputs.counts), sum(self.outputs.counts))
 
     def draw(

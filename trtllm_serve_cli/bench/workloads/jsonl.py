@@ -23,7 +23,7 @@ class Line:
     fields: dict[str, Any]
 
     def refuse(self, why: str) -> BadInput:
-        """Return an error about this object for the caller to raise."""
+        """Return a `BadInput` error about this object, for the caller to raise."""
         fields = f" (fields: {', '.join(self.fields)})" if self.fields else ""
         return BadInput(
             f"The entry at {self.where} is invalid.",
@@ -32,7 +32,7 @@ class Line:
         )
 
     def text(self, *names: str) -> str:
-        """Return the value of the first named field that is set.
+        """Return the value of the first field in `names` that is set.
 
         Raise `BadInput` if no field is set or if the value is not a string.
         """
@@ -42,13 +42,13 @@ class Line:
         return value
 
     def count(self, *names: str) -> int:
-        """Return the value of the first named field that is set.
+        """Return the value of the first field in `names` that is set.
 
-        Raise `BadInput` if no field is set or if the value is not an integer above 0.
+        Raise `BadInput` if no field is set or if the value is not a positive integer.
         """
         name, value = self._first(names)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.refuse(f"the {name} field must be an integer above 0")
+            raise self.refuse(f"the {name} field must be a positive integer")
         return value
 
     def number(self, name: str, least: float) -> float:

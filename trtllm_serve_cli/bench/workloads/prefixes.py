@@ -15,8 +15,7 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 class SharedPrefix:
     """A workload whose requests each start with one of `num_prefixes` system prompts.
 
-    `own` defines the distributions of two lengths: the length of the prompt after the prefix, and
-    the output length.
+    `own` defines the length distributions of the prompt after the prefix and of the output.
     """
 
     own: TokenNormDist
@@ -50,10 +49,9 @@ class SharedPrefix:
 class MultiTurn:
     """A workload of conversations with `num_turns` requests each.
 
-    Each request includes the conversation's history. `turn` defines the distributions of two
-    lengths in each turn: the tokens that the user adds, and the output. Think times are
-    exponentially distributed with mean `think_mean_s`. All conversations start with the same
-    `num_prefix_tokens` tokens.
+    Each request includes the conversation's history. `turn` defines the length distributions of the
+    user's input and of the output in each turn. Think times are exponentially distributed with mean
+    `think_mean_s`. All conversations start with the same `num_prefix_tokens` tokens.
     """
 
     turn: TokenNormDist

@@ -31,9 +31,9 @@ class RequestSpec:
     """The specification of one request.
 
     `input_ids` has the shape [n], or [rows, n] if the request is a batch. A model with text input
-    receives `text` instead. The output has exactly `num_output_tokens` tokens if the end token
-    cannot end it earlier. For token ids, this is the case if `end_id` is `None`. For text, it is
-    the case if `ignores_eos` is true. `turns` contains the later requests in the conversation.
+    receives `text` instead. The output has exactly `num_output_tokens` tokens if `end_id` is `None`
+    (for token ids) or if `ignores_eos` is true (for text). Otherwise, the end token may end the
+    output earlier. `turns` contains the later requests in the conversation.
     """
 
     input_ids: Ids

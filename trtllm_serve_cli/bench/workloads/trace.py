@@ -23,7 +23,7 @@ BLOCK_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """One request in a trace. `at_s` is the recorded arrival time."""
+    """One request in a trace. `at_s` is the recorded arrival time in seconds."""
 
     at_s: float
     num_input_tokens: int
