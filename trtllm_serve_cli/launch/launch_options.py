@@ -33,8 +33,8 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 # Default time limit in seconds for requests in flight to finish when a server stops.
 DRAIN_S = 30
-# Default number of seconds without a completed step after which an engine with requests is
-# restarted.
+# Default time limit, in seconds, for an engine with requests to complete a step. The engine is
+# restarted after this time.
 HANG_TIMEOUT_S = 120.0
 
 _SERVER = "Server"
@@ -116,9 +116,9 @@ class LaunchOptions:
     mode: Annotated[
         LaunchMode,
         Option(
-            "How to run Triton: directly on this machine (local), in a container, or under mpirun "
-            "(mpi). With auto, tllm uses a container only if the local Triton cannot serve the "
-            "models.",
+            "How to run Triton. `local`: directly on this machine. `container`: in a container. "
+            "`mpi`: under mpirun. `auto`: in a container if the local Triton cannot serve the "
+            "models, otherwise directly on this machine.",
             panel=_SERVER,
         ),
     ] = "local"
@@ -221,7 +221,7 @@ class LaunchOptions:
     openai_auth: Annotated[
         KeyPolicy,
         Option(
-            "Whether the OpenAI-compatible API requires an API key. With auto, a key is required "
+            "Whether the OpenAI-compatible API requires an API key. With `auto`, a key is required "
             "after `tllm keys add` has created the first key.",
             panel=_OPENAI,
         ),
@@ -237,8 +237,8 @@ class LaunchOptions:
     generation_config: Annotated[
         GenerationConfigSource,
         Option(
-            "Source of the default sampling parameters for the OpenAI-compatible API. With auto, "
-            "they are read from the model's generation_config.json. With off, OpenAI's defaults "
+            "Source of the default sampling parameters for the OpenAI-compatible API. With `auto`, "
+            "they are read from the model's generation_config.json. With `off`, OpenAI's defaults "
             "are used.",
             panel=_OPENAI,
         ),
@@ -329,8 +329,8 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Time limit for receiving the headers of a request, and separately for its body, in "
-            "seconds. Slower requests are rejected with status 408.",
+            "Time limit, in seconds, for receiving the headers of a request. The same limit "
+            "applies separately to the body. Slower requests are rejected with status 408.",
             flags=("--openai-receive-timeout",),
             metavar="SECONDS",
             panel=_OPENAI,
@@ -349,9 +349,9 @@ class LaunchOptions:
     model_control_mode: Annotated[
         ModelControlMode,
         Option(
-            "How models are loaded. With none, all models are loaded at startup. With explicit, "
-            "`tllm load` and `tllm unload` also work. With poll, models that change on disk are "
-            "reloaded.",
+            "How Triton loads models. `none`: load all models at startup. `explicit`: load models "
+            "at startup and allow `tllm load` and `tllm unload`. `poll`: also reload models that "
+            "change on disk.",
             panel=_TRITON,
         ),
     ] = "none"
@@ -419,8 +419,8 @@ class LaunchOptions:
     log_requests: Annotated[
         RequestLogging,
         Option(
-            "What to log for each request: nothing (no), one line (yes), or one line with the "
-            "prompt (prompts).",
+            "What to log for each request. `no`: nothing. `yes`: one line. `prompts`: one line "
+            "that includes the prompt.",
             panel=_TELEMETRY,
         ),
     ] = "no"

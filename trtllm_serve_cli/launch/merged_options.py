@@ -62,7 +62,7 @@ def choose_options(
 
 
 def _ports_after(http_port: int | None) -> dict[str, int]:
-    """Return the ports for the other protocols, with the default ports' offsets from the HTTP port.
+    """Return the other ports, with the same offsets from the HTTP port as the default ports.
 
     If the OpenAI port would exceed 65535, use the HTTP port plus 3 instead. Omit ports that exceed
     65535. If the HTTP port is None, return no ports.

@@ -51,16 +51,23 @@ Phase = Literal[
 class ServerState:
     """A snapshot of a supervised server.
 
-    `ready_at` is the time when the server last became ready, in seconds since the epoch, or None if
-    it was never ready. `host` is the name of the machine that runs the supervisor.
-    `boot_id` identifies that host's current boot, and `supervisor_started_at` is in seconds since
-    that boot. `why` explains in a few lines why the server failed, is unresponsive or was last
-    restarted, or lists the requests that were cancelled when it stopped. For a Slurm job, `why`
-    describes the job until the server is ready. `in_flight` maps each engine to the number of
-    requests that must finish before the server stops. `exit_code` is set if the server exited
-    without a stop request. If a signal killed the server, the code is the negated signal number.
-    `gateway_pid` and `gateway_restarts` describe the process of the OpenAI-compatible gateway.
-    `hangs` counts the processes that hung and were therefore restarted.
+    - `supervisor_pid`, `supervisor_started_at`: the supervisor's process id, and its start time in
+      seconds since the host's boot.
+    - `server_pid`: process id of the server's first process, or None if the server is not running.
+    - `ready_at`: when the server last became ready, in seconds since the epoch, or None if it was
+      never ready.
+    - `why`: lines that explain why the server failed, is unresponsive or was last restarted, or
+      that list the requests that were cancelled when the server stopped. For a Slurm job, `why`
+      describes the job until the server is ready.
+    - `host`, `boot_id`: name of the machine that runs the supervisor, and id of that machine's
+      current boot.
+    - `in_flight`: maps each engine to the number of requests that must finish before the server
+      stops.
+    - `exit_code`: exit code of a server that exited without a stop request, otherwise None. If a
+      signal killed the server, the code is the negated signal number.
+    - `gateway_pid`, `gateway_restarts`: process id and number of restarts of the OpenAI-compatible
+      gateway.
+    - `hangs`: number of processes that were restarted because they hung.
     """
 
     phase: Phase
@@ -144,7 +151,7 @@ def write_stop_timeout(directory: Path, timeout_s: float) -> None:
 def _write_in_place(path: Path, content: bytes) -> None:
     """Overwrite or create a file.
 
-    If the content has the same size as before, overwriting it needs no free disk space.
+    Overwriting needs no free disk space if `content` has the same size as the file.
     """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
         file.write(content)

@@ -16,7 +16,7 @@ from trtllm_serve_cli.launch.warmup import warm_up
 
 @dataclass(slots=True)
 class StartProbe:
-    """Probes of one start of a server.
+    """The probes of a server during one start.
 
     `is_gateway_healthy` returns whether the gateway reports that all models can receive requests.
     `timeout_s` is the timeout for each request. `first_token_at` is the time when all loaded text
@@ -53,7 +53,7 @@ class StartProbe:
             self.is_ready.set()
 
     def _probe_models(self) -> None:
-        """Raise `TllmError` if a loaded text model generates no token and computes no embedding."""
+        """Raise `TllmError` if a loaded model fails to generate a token or compute an embedding."""
         loaded = [model for model in self.plan.text_models if model in self.plan.loading]
         for endpoint in (self.plan.endpoint, *self.plan.replicas):
             for model in loaded:

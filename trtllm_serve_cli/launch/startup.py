@@ -45,8 +45,10 @@ class Stage:
 class StartTimes:
     """The supervisor's timestamps for a start, in seconds since the epoch.
 
-    `ready_at` is later than `first_token_at` if the gateway was not ready at that time, or if the
-    server was warmed up. `warmup_at` is when the warm-up began.
+    `spawned_at` is when Triton's process was started. `first_token_at` is when all loaded text
+    models had responded. `ready_at` is later than `first_token_at` if the gateway was not ready at
+    that time, or if the server was warmed up. `warmup_at` is when the warm-up began, or None
+    without a warm-up.
     """
 
     spawned_at: float
@@ -60,8 +62,8 @@ class Startup:
     """A start of a server. `why` contains the reasons for a restart, and is empty otherwise.
 
     `started_at` is the time when Triton's process was started, in seconds since the epoch.
-    `total_s` is the time from then until the server was ready. `problems` contains a message for
-    each failed warm-up request.
+    `total_s` is the time from `started_at` until the server was ready, in seconds. `problems`
+    contains a message for each failed warm-up request.
     """
 
     models: tuple[str, ...]

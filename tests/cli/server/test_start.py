@@ -581,7 +581,7 @@ def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[s
         (("start", "--load-model", "m"), "add --model-control-mode explicit"),
         (
             ("start", "--grpc-server-cert", "x"),
-            "--grpc-server-cert or --grpc-server-key is missing.",
+            "TLS for gRPC requires both --grpc-server-cert and --grpc-server-key.",
         ),
         (("restart",), "Error: No server is running."),
         (("load", "m"), "Error: No server is running."),

@@ -41,10 +41,10 @@ from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 
 Manifest = dict[str, Any]
 
-# The preStop hook delays SIGTERM by this many seconds, because a terminating pod still receives new
+# Number of seconds by which the preStop hook delays SIGTERM. A terminating pod still receives new
 # requests for a few seconds.
 _PRE_STOP_S = 5
-# A DNS label as defined in RFC 1123.
+# Matches a DNS label as defined in RFC 1123.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -52,14 +52,16 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 class KubernetesOptions:
     """The options for `tllm deploy k8s`.
 
-    `nodes` is the number of nodes for each replica. `replicas` is the minimum number of replicas,
-    and `max_replicas` is the maximum. If `max_replicas` is greater than `replicas`, an autoscaler
-    adds a replica if more than `queue_target` requests per replica are waiting. `claim` is the name
-    of a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a claim, the nodes must
-    have the model at the same paths as this machine. `shared_memory`, `cpu` and `memory` are
-    quantities in Kubernetes notation. `gpu_resource` is the Kubernetes resource to request: whole
-    GPUs or MIG slices. `has_pod_monitor` is true if the manifests include a PodMonitor, from which
-    Prometheus discovers the pods.
+    - `nodes`: number of nodes for each replica.
+    - `replicas`, `max_replicas`: minimum and maximum number of replicas. If `max_replicas` is
+      greater, an autoscaler adds a replica when more than `queue_target` requests per replica are
+      waiting.
+    - `claim`: name of a PersistentVolumeClaim that contains a copy of TLLM_HOME. If None, the nodes
+      must have the model at the same paths as this machine.
+    - `shared_memory`, `cpu`, `memory`: quantities in Kubernetes notation.
+    - `gpu_resource`: Kubernetes resource to request, for whole GPUs or for MIG slices.
+    - `has_pod_monitor`: true if the manifests include a PodMonitor, from which Prometheus discovers
+      the pods.
     """
 
     namespace: str | None = None
@@ -130,7 +132,7 @@ def _check_namespace(namespace: str | None) -> None:
             f"{namespace!r} is not a valid namespace.",
             why="a namespace consists of at most 63 lowercase letters, digits and '-', and "
             "starts and ends with a letter or digit",
-            next_step="choose a valid name with --namespace; `kubectl get namespaces` lists the "
+            next_step="pass a valid name with --namespace; `kubectl get namespaces` lists the "
             "existing namespaces",
         )
 
@@ -289,7 +291,7 @@ def _pod(
         container["env"] = [{"name": name, "value": value} for name, value in environ.items()]
     pod = {
         "containers": [container],
-        # Only the leader of several pods needs access to Kubernetes.
+        # Only the leader pod of a model on several nodes needs access to the Kubernetes API.
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": DRAIN_S + _PRE_STOP_S + 10,
         "volumes": [*volumes, {"name": "shared-memory", "emptyDir": shared}],
@@ -370,8 +372,8 @@ def _pod_monitor(name: str) -> Manifest:
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
     """Return an autoscaler that adds replicas if too many requests are waiting.
 
-    One metric of the autoscaler is the number of requests waiting in Triton. If the server's
-    metrics include the number of requests waiting in the engine, that number is a second metric.
+    The autoscaler uses the number of requests waiting in Triton and, if the server reports it, the
+    number of requests waiting in the engine.
     """
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:

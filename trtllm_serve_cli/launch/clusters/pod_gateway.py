@@ -37,8 +37,8 @@ _WAIT = "while grep -qsz 'trtllm_serve_cli[.]gateway' /proc/[0-9]*/cmdline; do s
 class PodGateway:
     """The gateway that runs in each replica.
 
-    `image` contains tllm. `keys_secret` is the name of a Secret that contains `keys.json`, or None
-    if the pods do not receive API keys.
+    `image` is a container image that contains tllm. `keys_secret` is the name of a Secret that
+    contains `keys.json`, or None if the pods do not receive API keys.
     """
 
     config: GatewayConfig

@@ -1,7 +1,7 @@
 """Plan the probes of the container that runs Triton in a pod.
 
-Triton's health endpoints do not show that an engine generates tokens. If possible, the readiness
-and liveness probes therefore run a program in the container, which reads the heartbeats of the
+Triton's health endpoints do not show whether an engine generates tokens. If possible, the readiness
+and liveness probes therefore run a program in the container that reads the heartbeats of the
 server's processes.
 """
 
@@ -21,12 +21,12 @@ Manifest = dict[str, Any]
 _STARTUP_PERIOD_S = 10
 _READY_PERIOD_S = 5
 _LIVE_PERIOD_S = 10
-# Seconds to add to the time limits of the server's parts to get the timeouts of the probes. The
-# program of a probe may wait for a whole time limit, and Python needs time to start.
+# Margins, in seconds, that are added to the time limits of the server's parts to get the probe
+# timeouts. The probe program may wait for a full time limit, and Python needs time to start.
 _READY_MARGIN_S = 10
 _LIVE_MARGIN_S = 30
-# The grace period in seconds after a failed liveness probe. It is short, because a server that
-# hangs cannot finish its requests.
+# Grace period, in seconds, after a failed liveness probe. It is short because a hung server cannot
+# finish its requests.
 _HUNG_GRACE_PERIOD_S = 5
 
 

@@ -25,8 +25,8 @@ PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
 # The folder from which the gateway reads Triton's process id.
 GATEWAY_FOLDER = "/run/tllm"
-# The prefix of the paths of the server's files in /dev/shm. This folder is a volume of the pod, so
-# the files outlive the container.
+# Path prefix of the server's files in /dev/shm. /dev/shm is a volume of the pod, so the files
+# outlive the container.
 SHARED_FILES = "/dev/shm/tllm-pod-"
 # The folder for heartbeat files.
 PULSES_FOLDER = f"{SHARED_FILES}pulses"

@@ -1,7 +1,7 @@
-"""Plan the programs that watch a server in a pod or a job, which have no supervisor.
+"""Plan the programs that watch servers in pods and Slurm jobs, which have no supervisor.
 
-The images of Triton do not contain tllm, so the programs run with the image's Python from the model
-repository, which contains a copy of the runtime package.
+Triton's images do not contain tllm. The programs therefore run with the image's Python from the
+model repository, which contains a copy of the runtime package.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def watch_command(runtime: Path, program: Literal["pod_probe", "job_server"]) ->
 
 
 def limit_words(model: Deployable, limits: HangLimits) -> tuple[str, ...]:
-    """Return the arguments that set the time limits, for `pod_probe` and `job_server`.
+    """Return the arguments of `pod_probe` and `job_server` that set the time limits.
 
     If the engine does not write heartbeats, also return the arguments for token requests.
     """

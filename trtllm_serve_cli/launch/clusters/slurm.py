@@ -58,13 +58,15 @@ _FIRST_RANK_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """The options for a Slurm job. Options of `sbatch`, `srun` and pyxis have the same names here.
+    """The options for a Slurm job. Options of `sbatch`, `srun` and pyxis keep their names.
 
-    `sbatch` contains additional options for the `sbatch` command. `prologue` contains shell
-    commands to run before the server starts. If a port is None, the job derives the port from its
-    id. If `http_port`, `grpc_port` and `metrics_port` are all None, the job chooses higher ports
-    instead of ports that are in use. `openai_port` is the port of the OpenAI-compatible API. If
-    `openai_port` is None, the job also chooses a higher port instead of one that is in use.
+    - `sbatch`: additional options for the `sbatch` command.
+    - `prologue`: shell commands to run before the server starts.
+    - `http_port`, `grpc_port`, `metrics_port`: Triton's ports. If a port is None, the job derives
+      the port from the job's id. If all three are None, the job also replaces ports that are in use
+      with higher ports.
+    - `openai_port`: port of the OpenAI-compatible API. If None, the job derives the port from the
+      job's id, and uses a higher port if that port is in use.
     """
 
     account: str | None = None
@@ -89,14 +91,20 @@ class SlurmOptions:
 class SlurmPlan:
     """The variables for the template `templates/slurm/job.sbatch.j2`.
 
-    Options, flags and the values in `exports` are shell words, which may contain variables. The
-    paths of the files and of the folder that the job writes, `address`, `exit_code` and
-    `state_folder`, are also shell words. `links` maps the path of each symbolic link that the job
-    creates on the node to the link's target in Triton's backend folder. The template quotes the
-    link targets and `binary`. `flags` are the flags for all ranks. `first_flags` are additional
-    flags for the rank that serves requests, and `other_flags` are additional flags for all other
-    ranks. `watch` contains the shell words that precede Triton's command. It is empty if no program
-    watches Triton. `gateway` is None if the job does not serve the OpenAI-compatible API.
+    Options, flags and the values in `exports` are shell words, which may contain variables.
+
+    - `links`: maps the path of each symbolic link that the job creates on the node to the link's
+      target in Triton's backend folder. The template quotes the targets.
+    - `binary`: path of `tritonserver`. The template quotes the path.
+    - `flags`: Triton's flags for all ranks.
+    - `first_flags`: additional flags for the rank that serves requests.
+    - `other_flags`: additional flags for all other ranks.
+    - `moves_ports`: true if the job replaces ports that are in use with higher ports.
+    - `address`, `exit_code`, `state_folder`: paths of the files and the folder that the job writes,
+      as shell words.
+    - `watch`: shell words that precede Triton's command, or an empty tuple if no program watches
+      Triton.
+    - `gateway`: variables of the OpenAI-compatible gateway, or None if the job does not run it.
     """
 
     name: str
@@ -129,14 +137,14 @@ def plan_slurm(
     environ: Mapping[str, str],
     gateway: GatewayConfig | None = None,
 ) -> SlurmPlan:
-    """Plan a job that serves `model` with `triton`, which is on the nodes or in the container.
+    """Plan a job that serves `model` with `triton`, the installation on the nodes or in the image.
 
     The job writes its files to `directory`. If `directory` is None, the job writes the files to the
     folder from which it was submitted, and adds the model's name and the job's id to the file
     names. `environ` contains additional environment variables for the job. `gateway` is the
-    configuration of the OpenAI-compatible gateway; the job replaces its ports. Raise `BadInput` if
-    the model cannot run on these nodes under Slurm, if the options conflict, or if the time limit
-    is not valid.
+    configuration of the OpenAI-compatible gateway, in which the job sets the ports. Raise
+    `BadInput` if the model cannot run on these nodes under Slurm, if the options conflict, or if
+    the time limit is not valid.
     """
     check_nodes(model, options.nodes)
     _check_not_spawning(model)
@@ -243,7 +251,7 @@ def _check_not_spawning(model: Deployable) -> None:
 
 
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
-    """Return the path prefix of the job's files, both for `sbatch` options and for the shell.
+    """Return the path prefix of the job's files, first for `sbatch` options, then for the shell.
 
     The shell does not expand %j, so the shell's prefix contains $SLURM_JOB_ID instead.
     """

@@ -63,7 +63,7 @@ Runner = Callable[[Sequence[str]], CommandResult]
 
 
 class _Rejected(LaunchFailed):
-    """Raised if Slurm did not accept the job."""
+    """Raised if Slurm rejects the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
 
 
 def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
-    """Cancel the job and wait until it has ended, unless it has already ended. Stop tracking it.
+    """Cancel the job unless it has already ended, wait until it ends, and stop tracking it.
 
     Raise `LaunchFailed` if Slurm does not cancel the job, if the job does not end in time, or if
     Slurm does not report whether the job has ended. Raise `MissingPart` if Slurm is not installed.

@@ -15,9 +15,9 @@ from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 
 # The folder in which the job records the server's state for `tllm status` and the gateway.
 STATE_FOLDER = "state"
-# An engine that has died must be loaded again within this time, in seconds. Until then, `tllm
-# status` shows the reason. The limit is high, because a job that fails may have to wait in the
-# queue before it starts again.
+# Time limit, in seconds, for reloading an engine that has died. During the reload, `tllm status`
+# shows that the server is unresponsive, and why. The limit is high because a failed job may have to
+# wait in the queue before it starts again.
 _LOAD_TIMEOUT_S = 1800.0
 
 
@@ -25,8 +25,8 @@ def plan_job_watch(model: Deployable, launch: LaunchOptions, regions: str) -> tu
     """Return the shell words that precede Triton's command in a task.
 
     `regions` is the prefix of the names of the task's shared memory regions, as a shell word.
-    Return no words if the model was imported with an earlier version of tllm, or if Triton's vLLM
-    backend runs the engine.
+    Return an empty tuple if the model was imported with an earlier version of tllm, or if Triton's
+    vLLM backend runs the engine.
     """
     if model.runtime is None:
         return ()

@@ -28,7 +28,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_im
 from trtllm_serve_cli.repository.validation.engine_limits import read_world_size
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
-# The name of the Triton model that runs the engine in an ensemble. Every rank loads this model.
+# Name of the Triton model that runs the engine in an ensemble. Every rank loads this model.
 CORE_MODEL = "tensorrt_llm"
 _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
 
@@ -37,16 +37,21 @@ _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.e
 class Deployable:
     """A model to serve on other machines.
 
-    The machines must have the model's `folders` at the same paths as this machine. `num_gpus` is
-    the total number of GPUs on all machines. `num_ranks` is the number of processes that MPI must
-    start, or 1 for a model without ranks. `image` is a container image that fits the engine, or
-    None if no public image is known to fit. `needs` names the software that the image must contain.
-    `spawns` is true if TensorRT-LLM's orchestrator mode spawns the engines' processes. The model
-    then has several instances of a TensorRT engine, or a draft engine and an engine with several
-    ranks. `reports_waiting` is true if the metrics include the number of requests waiting in the
-    engine. `is_llm_api` is true if `trtllm-llmapi-launch` starts the ranks. `runtime` is the folder
-    of a copy of the runtime package that can watch the server, or None. `needs_tokens` is true if
-    the engine does not write heartbeats.
+    - `kind`: engine kind.
+    - `models`: Triton models that belong to the model.
+    - `folders`: folders that the other machines must have at the same paths as this machine.
+    - `num_gpus`: total number of GPUs on all machines.
+    - `num_ranks`: number of processes that MPI must start, or 1 if the model does not use MPI.
+    - `image`: public container image that fits the engine, or None if no such image is known.
+    - `needs`: names of the software that the image must contain.
+    - `spawns`: true if TensorRT-LLM spawns the engine processes itself (orchestrator mode). This
+      applies to models with several instances of a TensorRT engine, or with a draft engine if
+      either engine has several ranks.
+    - `reports_waiting`: true if the metrics include the number of requests waiting in the engine.
+    - `is_llm_api`: true if `trtllm-llmapi-launch` starts the ranks.
+    - `runtime`: folder with a copy of the runtime package that can watch the server, or None.
+    - `needs_tokens`: true if the engine writes no heartbeats, so that health checks must request a
+      token.
     """
 
     name: str
@@ -120,7 +125,8 @@ def triton_words(
 
     The text of a flag is one shell word, or one word for each value of a repeated flag. `token` is
     the token for the restricted APIs. `token` and the values in `unquoted` are not quoted, so that
-    they can contain shell variables. Raise `BadInput` if the URL of the collector is not valid.
+    they can contain shell variables. Raise `BadInput` if the URL of the OpenTelemetry collector is
+    not valid.
     """
     flags = {
         "model-repository": str(model.repository),
@@ -149,7 +155,7 @@ def split_evenly(total: int, nodes: int, what: str) -> int:
 
 
 def check_nodes(model: Deployable, nodes: int) -> None:
-    """Raise `BadInput` if there are several nodes, but the engine runs in a single process."""
+    """Raise `BadInput` if `nodes` is greater than 1 but the engine runs in a single process."""
     if nodes > 1 and model.num_ranks == 1:
         raise BadInput(
             f"{model.name} cannot be spread over {nodes} nodes.",
@@ -159,10 +165,10 @@ def check_nodes(model: Deployable, nodes: int) -> None:
 
 
 def check_image(model: Deployable, image: str | None, option: str = "--image") -> str:
-    """Return `image` or, by default, the public image that fits the engine.
+    """Return `image` or, if it is None, the public image that fits the engine.
 
-    Raise `BadInput` if no public image fits. The error suggests building an image and passing it
-    with `option`.
+    Raise `BadInput` if `image` is None and no public image fits. The error suggests building an
+    image and passing it with `option`.
     """
     chosen = image or model.image
     if chosen is None:
@@ -176,10 +182,10 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
 
 
 def _find_runtime(model: ImportedModel) -> Path | None:
-    """Return the folder of a copy of the runtime package that has the programs in `watch`, or None.
+    """Return the folder with a copy of the runtime package that includes `watch`, or None.
 
-    Models that were imported with an earlier version of tllm have no such copy, and models for
-    Triton's vLLM backend have no copy at all.
+    Models that were imported with an earlier version of tllm have a copy without `watch`. Models
+    for Triton's vLLM backend have no copy.
     """
     for name in model.models:
         folder = model.path / name / "1"
@@ -215,8 +221,9 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
     """List the folders that contain the files of the model.
 
-    They are the model repository, the engine's folder, the paths in the model's parameters, and
-    the folders that symbolic links in them point into. Skip folders inside other listed folders.
+    The result contains the model repository, the engine's folder, the folders in the model's
+    parameters, and the folders that contain the targets of symbolic links in these folders. Skip
+    folders inside other listed folders.
     """
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]

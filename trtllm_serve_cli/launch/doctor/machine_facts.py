@@ -61,18 +61,27 @@ _PYTHON_TIMEOUT_S = 30.0
 class MachineFacts:
     """The facts that determine whether a machine can serve a model. Sizes are in bytes.
 
-    `triton_version` is None if Triton is not installed or does not start. If it does not start,
-    `triton_output` is the last line that it printed, or the system's error. `libpython_dir` is the
-    result of `find_libpython`. `stub_python` is the Python interpreter whose packages Triton's
-    Python stub imports, or None if no interpreter was found. `numpy_version` is the version of
-    NumPy in this interpreter, or None if NumPy is missing. `machine` contains the GPUs and the
-    versions of the engines' packages. `gateway_versions` maps each package that the
-    OpenAI-compatible gateway requires to its version, or to None if the package is missing. `ports`
-    maps each port to the process that uses it, or to None if the port is free. `disk_free` is the
-    free space in the file system of `home`. `shared_memory_free` is None if /dev/shm is missing.
-    `open_file_limit` is the hard limit. `gpu` and `driver` are None if no NVIDIA GPU was found.
-    `containers` maps each container engine to its settings, or to the reason why it does not work.
-    `hub_error` is None if the hub responds.
+    - `python`: major and minor version of the Python that runs tllm.
+    - `triton_version`: Triton's version, or None if Triton is not installed or does not start.
+    - `triton_output`: last line that Triton printed, or the system's error, if Triton does not
+      start.
+    - `has_stub`: true if Triton has a Python stub for `python`.
+    - `libpython_dir`: result of `find_libpython`.
+    - `stub_python`: Python interpreter whose packages Triton's Python stub imports, or None if no
+      interpreter was found.
+    - `numpy_version`: version of NumPy in `stub_python`, or None if NumPy is missing.
+    - `machine`: GPUs, and versions of the engines' packages.
+    - `gateway_versions`: maps each package that the OpenAI-compatible gateway requires to its
+      version, or to None if the package is missing.
+    - `ports`: maps each port to the process that uses it, or to None if the port is free.
+    - `disk_free`: free space in the file system of `home`.
+    - `shared_memory_free`: free space in /dev/shm, or None if /dev/shm is missing.
+    - `open_file_limit`: hard limit for the number of open files.
+    - `gpu`, `driver`: names of the NVIDIA GPUs and version of their driver, or None if no GPU was
+      found.
+    - `containers`: maps each container engine to its settings, or to the reason why it does not
+      work.
+    - `hub_error`: why the hub cannot be reached, or None if it responds.
     """
 
     python: tuple[int, int]
@@ -177,8 +186,8 @@ def _read_triton_version(binary: Path) -> tuple[str | None, str]:
     """Start Triton without models or ports, and stop it when it has logged its version.
 
     Return the version and an empty string. If Triton cannot be started, return None and the
-    system's error. If it logs no version, return None and the last line of its output. Kill Triton
-    after 30 seconds.
+    system's error. If Triton does not log its version, return None and the last line of its output.
+    Kill Triton if it runs for more than 30 seconds.
     """
     with tempfile.TemporaryDirectory() as empty:
         command = (

@@ -28,7 +28,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 # Python prints lines with these prefixes between the tracebacks of chained exceptions.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # Patterns for a model's name in Triton's messages. Triton logs the name in quotes, before a version
-# or an instance, or in a path.
+# or instance number, or in a path.
 _MODEL_PATTERNS = (
     r"'{}'",
     r"(?<![\w.-]){}:-?\d+(?!\d)",

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-# If a log cannot be copied, its last bytes are kept: this fraction of the maximum size.
+# If a log cannot be copied, keep this fraction of the maximum size from the end of the log.
 _KEPT_FRACTION = 1 / 16
 
 

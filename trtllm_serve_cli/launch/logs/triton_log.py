@@ -19,8 +19,8 @@ _LOADED = re.compile(r"successfully loaded '([^']+)'")
 # after this line.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
-# Lines with these words may explain a failure. They are reported only if the log does not contain
-# the name of a model that failed to load.
+# Lines with these words may explain a failure. They are reported only if the log does not report
+# which model failed to load.
 _CAUSE_WORDS = (
     "tritonserver: ",
     "error while loading shared libraries",
@@ -52,7 +52,7 @@ def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
     """Return the last `limit` lines that explain why a server failed, without their log prefixes.
 
     Lines from tllm begin with the model's name instead of the prefix. If Triton rejected an option,
-    return its error messages about options.
+    return Triton's error messages about options.
     """
     causes: list[str] = []
     candidates: list[str] = []
@@ -84,7 +84,10 @@ def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
 
 
 def _is_option_error(line: str) -> bool:
-    """Return whether a line of output that contains Triton's usage message is an error message."""
+    """Return whether `line` is an error message.
+
+    `line` is from output that contains Triton's usage message.
+    """
     return bool(line) and line != _USAGE and not line[0].isspace() and not line.endswith(":")
 
 

@@ -11,11 +11,11 @@ from trtllm_serve_cli.gateway.config import ADAPTER_NAME, ServedAdapter
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, PEFT_CONFIG
 
-_EXAMPLE = "pass for example --lora poet=/srv/adapters/poet"
+_EXAMPLE = "pass a name and a folder, for example --lora poet=/srv/adapters/poet"
 
 
 def plan_adapters(words: Sequence[str], models: Sequence[str]) -> tuple[ServedAdapter, ...]:
-    """Return the adapters in the values of `--lora`, which are NAME=FOLDER or MODEL:NAME=FOLDER.
+    """Parse the values of `--lora`, which have the format NAME=FOLDER or MODEL:NAME=FOLDER.
 
     `models` are the names of the served models. Raise `BadInput` if a value has another format, if
     a name is used twice, if the base model is missing or unknown, or if a folder does not contain
@@ -27,7 +27,7 @@ def plan_adapters(words: Sequence[str], models: Sequence[str]) -> tuple[ServedAd
         adapter = _parse(word, names)
         if adapter.name in (*names, *(each.name for each in adapters)):
             raise BadInput(
-                f"--lora {word} uses the name {adapter.name!r}, which another model has.",
+                f"--lora {word} uses the name {adapter.name!r}, which is already in use.",
                 why="clients select adapters and models by name",
                 next_step="choose another name for the adapter",
             )
@@ -42,9 +42,9 @@ def _parse(word: str, models: Sequence[str]) -> ServedAdapter:
         model, name = "", named
     if not folder or not re.match(ADAPTER_NAME, name):
         raise BadInput(
-            f"--lora {word} is not an adapter.",
-            why="the value must be NAME=FOLDER, and NAME may contain letters, digits and "
-            "the characters _.:/@+-",
+            f"The --lora value {word} is not valid.",
+            why="the value must have the format NAME=FOLDER, and NAME may contain only letters, "
+            "digits and the characters _.:/@+-",
             next_step=_EXAMPLE,
         )
     if not model and len(models) != 1:
@@ -57,7 +57,7 @@ def _parse(word: str, models: Sequence[str]) -> ServedAdapter:
     if not any((path / each).is_file() for each in (PEFT_CONFIG, LORA_CONFIG)):
         raise BadInput(
             f"{folder} does not contain a LoRA adapter.",
-            why=f"it contains neither {PEFT_CONFIG} nor {LORA_CONFIG}",
+            why=f"the folder contains neither {PEFT_CONFIG} nor {LORA_CONFIG}",
             next_step="pass the folder that PEFT's save_pretrained or `tllm lora convert` wrote",
         )
     return ServedAdapter(name, str(path.absolute()), model or models[0])
@@ -66,7 +66,7 @@ def _parse(word: str, models: Sequence[str]) -> ServedAdapter:
 def check_runtime_folder(options: LaunchOptions) -> str | None:
     """Return the absolute path of `runtime_lora_dir`, or None if clients cannot load adapters.
 
-    Raise `BadInput` if it is not a folder, or if the API runs in several processes.
+    Raise `BadInput` if `runtime_lora_dir` is not a folder, or if the API runs in several processes.
     """
     folder = options.runtime_lora_dir
     if folder is None:

@@ -55,7 +55,7 @@ def configure_gateway(
     `directory` is the state folder of the server, or None if tllm did not start it. `keys_file` is
     the file with the API keys, or None. `num_cores` determines the number of processes if `options`
     do not set it. Raise `BadInput` if the chat template or the TLS files cannot be used, if the URL
-    of the collector is not valid, if an adapter in `lora` cannot be served, or if
+    of the OpenTelemetry collector is not valid, if an adapter in `lora` cannot be served, or if
     `runtime_lora_dir` is not a folder or is set for several processes.
     """
     certificate, key = _check_tls(options.openai_cert, options.openai_key)
@@ -142,7 +142,7 @@ def read_chat_template(file: Path | None) -> str | None:
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> tuple[str | None, str | None]:
-    """Return the absolute paths of the TLS files, or None and None if neither file is given.
+    """Return the absolute paths of the TLS files, or `(None, None)` if neither file is given.
 
     Raise `BadInput` if only one file is given, or if the files cannot be used.
     """

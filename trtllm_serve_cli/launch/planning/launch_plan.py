@@ -73,26 +73,31 @@ class LaunchRequest:
 class LaunchPlan:
     """The complete plan from which `launch` starts a server.
 
-    `environ` contains only the environment variables to add or change.
-    `directory` is the server's folder, which contains the state, the log, the token for the
-    restricted APIs and the links to backends.
-    `models` are the served models. `text_models` are the Triton models that receive the requests.
-    `backends` maps the path of each backend's link, relative to `directory`, to the link's target.
-    `repository` is the model repository. For several models, `launch` creates the repository in
-    `directory` from `combined`.
-    `host` is the address to bind.
-    `replicas` are the endpoints of all ranks except the first, if each rank is a separate server.
-    `loading` are the Triton models to load at startup.
-    `timeout_s` is the time limit for a start, in seconds.
-    `exit_timeout_s` is the time limit for requests in flight when the server stops, in seconds.
-    `hang_timeout_s` is the time in seconds without a completed step after which an engine with
-    requests is restarted, or 0 to only report hangs.
-    `container` is set if the server runs in a container.
-    `reason` explains why the `auto` mode selected a container.
-    `gateway` is the configuration of the OpenAI-compatible gateway, or None if the server does not
-    run a gateway.
-    `warmup` contains the requests that warm up the server before it counts as ready.
-    In a dry run, `missing` contains a message for each required program or GPU that is missing.
+    - `argv`: command that starts the server.
+    - `environ`: environment variables to add or change.
+    - `directory`: the server's folder, which contains the state, the log, the token for the
+      restricted APIs and the links to backends.
+    - `repository`: model repository. For several models, `launch` creates the repository in
+      `directory` from `combined`.
+    - `models`: names of the served models.
+    - `text_models`: Triton models that receive the requests, one for each served model.
+    - `loading`: Triton models to load at startup.
+    - `replicas`: endpoints of all ranks except the first, if each rank is a separate server.
+    - `container`: container in which the server runs, or None.
+    - `reason`: why the `auto` mode selected a container.
+    - `host`: address to bind.
+    - `combined`: models of the combined repository, or an empty tuple for a single model.
+    - `backends`: maps the path of each link to a backend, relative to `directory`, to the link's
+      target.
+    - `timeout_s`: time limit for a start, in seconds.
+    - `exit_timeout_s`: time limit for requests in flight when the server stops, in seconds.
+    - `hang_timeout_s`: time in seconds without a completed step after which an engine with requests
+      is restarted, or 0 to only report hangs.
+    - `request`: arguments for planning the server again, or None.
+    - `missing`: in a dry run, a message for each required program or GPU that is missing.
+    - `gateway`: configuration of the OpenAI-compatible gateway, or None if the server does not run
+      a gateway.
+    - `warmup`: requests that warm up the server before it counts as ready.
     """
 
     argv: tuple[str, ...]
@@ -165,12 +170,15 @@ class LaunchPlan:
 
     @property
     def ports(self) -> dict[str, int]:
-        """The HTTP, gRPC and metrics ports by name, without those of replicas and the gateway."""
+        """The server's HTTP, gRPC and metrics ports by name.
+
+        The ports of replicas and of the gateway are not included.
+        """
         return _ports(self.endpoint)
 
     @property
     def every_port(self) -> dict[str, int]:
-        """The port numbers of the server, its replicas and its gateway."""
+        """The ports of the server, its replicas and its gateway, by name."""
         replicas = {
             f"{what} of rank {rank}": port
             for rank, replica in enumerate(self.replicas, 1)
@@ -294,15 +302,20 @@ def plan_launch(
 ) -> LaunchPlan:
     """Plan a server that runs `triton` to serve `models`.
 
-    A single model is served from its own repository. Several models are served from the repository
-    that `combined` describes. `token` is the token for the restricted APIs. `libpython_dir` is the
-    folder from which Triton's Python stub loads libpython, or "" to use the system's library.
-    `engines` are the engines that Triton's C++ backend runs. `mpi` describes the machine on which
-    `mpirun` starts Triton. `setup` is set if Triton runs in a container. `servers` is the folder in
-    which the server's folder is created. `has_gpu` is true if Triton can use a GPU. `keys_file` is
-    the file with the API keys of the OpenAI-compatible API. `num_cores` is the number of processor
-    cores, which determines the default number of gateway processes. `environ` contains the
-    environment variables of this process.
+    - `servers`: folder in which the server's folder is created.
+    - `token`: token for the restricted APIs.
+    - `combined`: repository from which several models are served. A single model is served from its
+      own repository.
+    - `engines`: engines that Triton's C++ backend runs.
+    - `libpython_dir`: folder from which Triton's Python stub loads libpython, or "" to use the
+      system's library.
+    - `has_gpu`: true if Triton can use a GPU.
+    - `mpi`: machine on which `mpirun` starts Triton.
+    - `setup`: container in which Triton runs, or None.
+    - `keys_file`: file with the API keys of the OpenAI-compatible API.
+    - `num_cores`: number of processor cores, which determines the default number of gateway
+      processes.
+    - `environ`: environment variables of this process.
 
     Raise `BadInput` if ports or Triton options conflict, if an option is not valid, if the address
     is an IPv6 address, if the number of processes or GPUs does not match the engines, or if
@@ -434,7 +447,7 @@ def _list_loaded(
 ) -> tuple[str, ...]:
     """Return the Triton models of `models`, with their names in the combined repository.
 
-    Return an empty tuple if `combined` is empty, because the repository is then not combined.
+    Return an empty tuple if the server does not use a combined repository.
     """
     folders = {model.path for model in models}
     return tuple(each.name for each in combined if each.source.parent in folders)

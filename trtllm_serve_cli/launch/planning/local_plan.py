@@ -80,9 +80,9 @@ def _plan_auto(
     """Plan for the local Triton or, if it cannot serve the models, for a container.
 
     If the plan uses a container, its `reason` contains the error from planning for the local
-    Triton. In a dry run, plan for the local Triton if only software or a GPU is missing and no
-    container can serve the models. Otherwise, raise `MissingPart` with both errors if neither can
-    serve the models, or the error itself if both fail with the same error.
+    Triton. If neither can serve the models, raise `MissingPart` with both errors, or the error
+    itself if both fail with the same error. In a dry run, return the plan for the local Triton
+    instead if the local Triton only lacks software or a GPU.
     """
     local = replace(options, mode="local", image=None, container_engine=None)
     try:
@@ -174,7 +174,7 @@ def _find_triton(models: Sequence[ImportedModel]) -> TritonInstallation:
 def _check_gpus(ids: str | None) -> None:
     """Raise `MissingPart` if this machine does not have the GPUs in `ids`.
 
-    For GPU ids and MIG device ids, check only whether the machine has an NVIDIA GPU.
+    For GPU UUIDs and MIG device UUIDs, check only whether the machine has an NVIDIA GPU.
     """
     count = count_nvidia_gpus()
     for gpu in parse_gpu_ids(ids):

@@ -18,8 +18,8 @@ _Found = TypeVar("_Found")
 class Requirements:
     """The software and GPUs that a plan requires on this machine.
 
-    A dry run continues if one of them is missing. The plan then assumes that this machine has it,
-    and `missing` contains the error.
+    If software or a GPU is missing, a dry run adds the error to `missing`, and continues as if this
+    machine had it.
     """
 
     is_dry_run: bool = False

@@ -20,8 +20,8 @@ from trtllm_serve_cli.runtime.engines.kinds import is_supported
 
 _GUIDE_TENSOR = "guided_decoding_guide_type"
 _GUIDE_BACKEND = "guided_decoding_backend"
-# The length of the longest prompt in words. A longer prompt would delay the start of a large model
-# on a CPU by minutes.
+# Maximum length of a prompt, in words. A longer prompt would delay the start of a large model on a
+# CPU by minutes.
 _LONGEST_PROMPT = 512
 _NUM_STREAMS = 4
 # If the gateway has several processes, this many streams per process very likely reach all of them.

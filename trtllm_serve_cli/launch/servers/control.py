@@ -70,11 +70,11 @@ def load_models(
 ) -> None:
     """Load the model `name` with its current configuration.
 
-    `timeout_s` is the time limit for each load and unload of one of the Triton models that belong
-    to `name`. If any of these models is already loaded, unload `name` first, because the old and
-    the new engine may not fit in memory together. Raise `RequestFailed` with the reason if a Triton
-    model cannot be loaded. Models that were loaded before the failure stay loaded. Raise `TimedOut`
-    if unloading takes too long, or `NoServer` if the server cannot be reached.
+    `timeout_s` is the time limit for loading or unloading each Triton model that belongs to `name`.
+    If any of these models is already loaded, unload `name` first, because the old and the new
+    engine may not fit in memory together. Raise `RequestFailed` with the reason if a Triton model
+    cannot be loaded. Models that were loaded before the failure stay loaded. Raise `TimedOut` if
+    unloading takes too long, or `NoServer` if the server cannot be reached.
     """
     plan = server.plan
     loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}

@@ -89,7 +89,7 @@ class RunningServer:
 
     @property
     def phase(self) -> str:
-        """The current phase, or "died" if the supervisor ended without recording it.
+        """The current phase, or "died" if the supervisor ended without recording a final phase.
 
         A server with a suspended supervisor is "unresponsive", because nothing would restart it.
         The phase is "unknown" if the server may be running on another machine.
@@ -108,7 +108,7 @@ class RunningServer:
     def why(self) -> tuple[str, ...]:
         """The lines that explain the phase.
 
-        If the server died, they include the causes from its log.
+        If the server died, the lines include the causes from the server's log.
         """
         if self.state.is_elsewhere:
             return (

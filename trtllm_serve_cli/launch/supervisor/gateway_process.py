@@ -24,7 +24,8 @@ _MAX_BACKOFF_S = 30.0
 _HEALTHY_AFTER_S = 60.0
 # If the gateway has several processes, this many checks per process very likely reach all of them.
 _CHECKS_PER_PROCESS = 4
-# Time limit in seconds for the gateway to exit after SIGTERM. By then, the server has ended.
+# Time limit in seconds for the gateway to exit after SIGTERM. The limit is short because the server
+# has already ended.
 _EXIT_S = 5.0
 
 

@@ -13,8 +13,8 @@ import psutil
 
 from trtllm_serve_cli.runtime import scratch
 
-# Each Triton creates one folder with this name for the environments of its Python models, before it
-# starts the models' processes. Triton removes the folder only if it exits normally.
+# Matches the folder that each Triton process creates for the environments of its Python models,
+# before it starts their processes. Triton removes the folder only on a normal exit.
 _ENVIRONMENTS = "python_env_*"
 _SCRATCH = "scratch"
 _TEMPORARY = Path("/tmp")
@@ -40,10 +40,11 @@ def remove_scratch(directory: Path) -> None:
 
 
 def remove_environments(folder: Path = _TEMPORARY) -> None:
-    """Remove the empty environment folders that do not belong to a running Triton of this user.
+    """Remove empty environment folders that do not belong to a running Triton process.
 
-    Keep folders that contain an environment, because they may belong to a Triton that is not
-    visible to this process, for example in a container that shares `folder`.
+    Consider only Triton processes of this user. Keep folders that contain an environment, because
+    they may belong to a Triton process that this process cannot see, for example one in a container
+    that shares `folder`.
     """
     paths = [path for path in folder.glob(_ENVIRONMENTS) if not path.is_symlink()]
     if not paths:
@@ -57,9 +58,9 @@ def remove_environments(folder: Path = _TEMPORARY) -> None:
 
 
 def _list_starts() -> Iterator[tuple[float, float]]:
-    """Yield the time span in which each running Triton of this user can have created its folder.
+    """Yield the time span in which each running Triton process can have created its folder.
 
-    The times are in seconds since the epoch.
+    Skip Triton processes of other users. The times are in seconds since the epoch.
     """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

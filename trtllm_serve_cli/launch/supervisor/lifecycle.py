@@ -114,8 +114,8 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             with filelock.FileLock(ports_lock):
                 _check_ports(plan, _find_reserved_ports(plan))
                 plan.directory.mkdir(parents=True, exist_ok=True)
-                # Deny other users access, because the folder contains the token for the restricted
-                # APIs.
+                # Deny access to other users, because the folder contains the token for the
+                # restricted APIs.
                 plan.directory.chmod(0o700)
                 until_started.enter_context(
                     filelock.FileLock(plan.directory / START_LOCK, timeout=0)
@@ -153,7 +153,7 @@ def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
 
 
 def _find_loading_phase(directory: Path) -> str | None:
-    """Return "starting" or "restarting" if the server in `directory` has this phase, or None.
+    """Return the phase of the server in `directory` if it is "starting" or "restarting", or None.
 
     A server that is not running counts as starting if another process holds its start lock.
     """
@@ -221,8 +221,9 @@ def _write_folder(plan: LaunchPlan) -> None:
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     """Return the error for a server that failed, or that was stopped before it became ready.
 
-    If the server failed, the error contains the causes from its log. If another process took one of
-    its ports and still uses it, raise the error of `_check_ports` instead.
+    If the server failed, the error contains the causes from the server's log. If another process
+    took one of the server's ports and still uses the port, raise the error of `_check_ports`
+    instead.
     """
     from trtllm_serve_cli.build.explain import explain_failure
 
@@ -242,7 +243,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     if known_failure is not None:
         why = (*why, f"this means that {known_failure.why}")
         next_step = known_failure.next_step
-    # A server that was ready is restarted until it does not become ready several times.
+    # A server that was ready fails permanently only after several consecutive restarts have failed.
     was_ready = state.ready_at is not None
     outcome = "failed, and did not become ready again" if was_ready else "did not become ready"
     return LaunchFailed(
@@ -255,7 +256,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
 def _supervisor_exited(plan: LaunchPlan, when: str, default: str = "") -> LaunchFailed:
     """Return the error for a supervisor that exited unexpectedly.
 
-    The reason is the end of its log, or `default` if the log is empty.
+    The reason is the last lines of the supervisor's log, or `default` if the log is empty.
     """
     why = "\n       ".join(last_lines(plan.directory / "supervisor.log", 5))
     return LaunchFailed(
@@ -287,8 +288,8 @@ def _suggest_checks_of_machine(plan: LaunchPlan, state: ServerState) -> str:
     """Return the next step after a failure that no model's error message explains."""
     if state.exit_code is not None:
         return "search the log for the first error, and check this machine with `tllm doctor`"
-    # Triton did not exit, so the time limit was reached, the gateway ended, or Triton could not be
-    # started.
+    # Triton did not exit. Either the time limit was reached, the gateway ended, or Triton could not
+    # be started.
     if any(line.startswith("the server was not ready after") for line in state.why):
         return f"allow more time, for example with --timeout {2 * plan.timeout_s:g}"
     if any(line.startswith("the OpenAI-compatible gateway ") for line in state.why):

@@ -1,9 +1,9 @@
 """Kill the processes of a server whose supervisor was killed.
 
 In local mode, the kernel kills Triton when the supervisor ends, but Triton's Python stubs can
-outlive Triton. Under load, they wait in shared memory for Triton's responses, and some of them hold
-Python's GIL while they wait (observed with Triton 2.51). Their engine workers then do not release
-their memory and GPUs.
+outlive Triton. Under load, stubs wait for Triton's responses in shared memory, and some of them
+hold Python's GIL while they wait (observed with Triton 2.51). The engine workers of these stubs
+then do not release their memory and GPUs.
 
 The reaper is a small process that reads a pipe from the supervisor. When the pipe closes, the
 reaper waits up to 5 seconds for the processes in the server's session to exit. Then it kills the
@@ -22,8 +22,9 @@ import sys
 import time
 from pathlib import Path
 
-# Time in seconds for the server's processes to exit without a signal. Stubs check every second
-# whether Triton is alive. If it is not, they exit, and the engine workers free their GPUs.
+# Time limit, in seconds, for the server's processes to exit without a signal. Stubs check every
+# second whether Triton is alive. If Triton has died, the stubs exit, and the engine workers free
+# their GPUs.
 _EXIT_TIMEOUT_S = 5.0
 _POLL_S = 0.1
 SHARED_MEMORY = Path("/dev/shm")

@@ -25,23 +25,25 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
 )
 from trtllm_serve_cli.launch.supervisor.spawn import spawn_server
 
-# Time limit for `mpirun` to exit after SIGTERM. `mpirun` gives its ranks one second to exit.
+# Time limit, in seconds, for `mpirun` to exit after SIGTERM. `mpirun` first gives its ranks one
+# second to exit.
 _MPIRUN_EXIT_S = 5.0
-# Time limit for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks one second
-# to exit, and then logs which rank died.
+# Time limit, in seconds, for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks
+# one second to exit, and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
-# Time limit for the first process of a container to exit after another process in the container has
-# died. All processes of a container that ends are killed, in no particular order.
+# Time limit, in seconds, for the first process of a container to exit after another process in the
+# container has died. When a container ends, its processes are killed in no particular order.
 _CONTAINER_END_S = 2.0
-# Time limit for the attached docker or podman client to exit after its container has exited. On a
-# busy machine, the client can take several seconds to exit.
+# Time limit, in seconds, for the attached docker or podman client to exit after its container has
+# exited. On a busy machine, the client can take several seconds to exit.
 _ATTACHED_END_S = 20.0
 
 
 class ServerChild:
     """The child process of one run: Triton, `mpirun`, or the client of a container engine.
 
-    Its output starts at the position `log_start` of the server's log.
+    `log_start` is the position in the server's log, in bytes, where the output of the process
+    starts.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
@@ -56,7 +58,7 @@ class ServerChild:
         return self._child.pid
 
     def find_first_pid(self) -> int:
-        """Return the process id of the first process in the container, or else of the child.
+        """Return the process id of the container's first process, or of the child process.
 
         For a server in a container, return the child's id until the container engine reports the
         first process. After that, the container engine is not queried again.
@@ -91,10 +93,10 @@ class ServerChild:
     def has_ended_after_death(self) -> bool:
         """Return whether the container has ended and its attached client has exited.
 
-        Call it after a process has died. First wait up to 4 seconds for `mpirun`, if it started the
-        server, to log which rank died. If the container ends within 2 seconds, wait up to 20
-        seconds for the client, which exits with the container's exit code. Return False without a
-        container.
+        Return False if the server does not run in a container. Call this method after a process has
+        died. If `mpirun` started the server, this method first waits up to 4 seconds, so that
+        `mpirun` can log which rank died. It then waits up to 2 seconds for the container to end,
+        and up to 20 seconds for the client, which exits with the container's exit code.
         """
         if self._plan.runs_mpirun:
             self.wait(_MPIRUN_ABORT_S)
@@ -108,8 +110,8 @@ class ServerChild:
         """Make the server exit, with SIGTERM if `is_graceful` is set, otherwise with SIGKILL.
 
         Kill the server if it does not exit within `exit_s` seconds. `parts` are the processes that
-        the server requires. If Triton has no work left when these processes have ended, kill Triton
-        then.
+        the server requires. During a graceful exit, kill Triton as soon as these processes have
+        ended if Triton then has no work left.
         """
         self._signal_tritons(signal.SIGTERM if is_graceful else signal.SIGKILL)
         if is_graceful and parts and _has_no_work_at_exit(self._plan):
@@ -138,8 +140,9 @@ class ServerChild:
     def _signal_tritons(self, number: signal.Signals) -> None:
         """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second.
 
-        In a container, SIGKILL removes the container. Signal the child process if no Triton process
-        can be signalled, or if Triton runs in a container without `mpirun`.
+        If the server runs in a container, remove the container instead of sending SIGKILL. Signal
+        the child process if no Triton process can be signalled, or if Triton runs in a container
+        without `mpirun`.
         """
         if self._plan.container is not None and number == signal.SIGKILL:
             # Remove the container, because killing the attached client with SIGKILL does not stop

@@ -19,7 +19,7 @@ from trtllm_serve_cli.launch.supervisor import reaper
 _STUB = "triton_python_b"
 _GATEWAY_MODULE = "trtllm_serve_cli.gateway"
 _RANK = "OMPI_COMM_WORLD_RANK"
-# Time limit for a killed process to exit.
+# Time limit, in seconds, for a killed process to exit.
 _KILLED_S = 5.0
 _POLL_S = 0.02
 
@@ -191,7 +191,7 @@ def measure_memory(server: RunningServer) -> dict[str, int]:
 
 
 def _name(process: psutil.Process, supervisor_pid: int, *, is_combined: bool) -> str:
-    """Return the part that the process belongs to, or the name of a process without a part.
+    """Return the name of the part that the process belongs to, or else the process's name.
 
     Processes that a part starts, for example for `multiprocessing`, belong to this part.
     """

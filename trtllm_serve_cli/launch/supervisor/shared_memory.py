@@ -8,9 +8,9 @@ _FOLDER = Path("/dev/shm")
 
 
 def remove_regions(prefix: str) -> None:
-    """Remove the regions that a killed server may have left behind.
+    """Remove the regions whose names start with `prefix`.
 
-    Their names start with `prefix`.
+    A killed server may have left these regions behind.
     """
     for path in _FOLDER.glob(f"{prefix}*"):
         path.unlink(missing_ok=True)

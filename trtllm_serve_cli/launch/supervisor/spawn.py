@@ -53,8 +53,8 @@ def spawn_server(plan: LaunchPlan) -> tuple[subprocess.Popen[bytes], int]:
 def state_environ(plan: LaunchPlan) -> dict[str, str]:
     """Return the environment variables that select the model that publishes the server's state.
 
-    The first text model that is loaded at startup publishes it. Return an empty dict if no text
-    model is loaded at startup.
+    The first text model that is loaded at startup publishes the state. Return an empty dict if no
+    text model is loaded at startup.
     """
     loaded = [each for each in plan.text_models if each in plan.loading]
     if not loaded:

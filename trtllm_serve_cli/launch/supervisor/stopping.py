@@ -79,13 +79,14 @@ def stop_server(
 ) -> tuple[str, ...]:
     """Stop the server gracefully and wait until all its processes have ended.
 
-    The server rejects new requests. Requests in flight have `timeout_s` seconds to finish. The
-    default is the timeout of an earlier stop request or, without one, the timeout in the plan. The
-    supervisor then has `ending_s` seconds to exit before it is killed. `on_progress` is called
-    repeatedly with the number of requests in flight for each engine. Return messages about
-    cancelled requests. If the supervisor has already ended, only clean up after the server.
+    The server rejects new requests. Requests in flight have `timeout_s` seconds to finish. If
+    `timeout_s` is None, use the timeout of an earlier stop request if one was set, otherwise the
+    timeout in the plan. The supervisor then has `ending_s` seconds to exit before it is killed.
+    `on_progress` is called repeatedly with the number of requests in flight for each engine. Return
+    messages about cancelled requests. If the supervisor has already ended, only clean up after the
+    server.
 
-    For a Slurm job, raise `BadInput` if `timeout_s` is above 0 and the job is not known to have
+    For a Slurm job, raise `BadInput` if `timeout_s` is positive and the job is not known to have
     ended. Also raise the errors that `cancel_job` raises. `is_restart` is set if the caller will
     start the server again. In this case, raise `LaunchFailed` if another command requests a stop in
     the meantime, because the later request takes precedence.

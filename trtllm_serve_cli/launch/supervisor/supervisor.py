@@ -84,13 +84,16 @@ from trtllm_serve_cli.runtime.watch.shared_memory import protect_regions
 class SupervisorLimits:
     """The intervals, timeouts and limits of a supervisor.
 
-    The supervisor checks the server every `poll_s` seconds while it starts or drains, and every
-    `watch_s` seconds after it has become ready. `probe_timeout_s` is the timeout for each request
-    while the server starts. A drained server has `exit_s` seconds to exit before it is killed. If
-    the server does not return its metrics within `metrics_timeout_s`, the number of requests in
-    flight is unknown. A log longer than `max_log_bytes` is rotated. `hangs` contains the time
-    limits for processes that do not respond. The plan overrides `hang_timeout_s` and
-    `load_timeout_s` in `hangs`.
+    - `poll_s`: interval between checks of a server that is starting or draining.
+    - `watch_s`: interval between checks of a server that has become ready.
+    - `probe_timeout_s`: timeout for each request while the server starts.
+    - `restarts`: policy for restarts after failures.
+    - `exit_s`: time limit for a drained server to exit before it is killed.
+    - `metrics_timeout_s`: timeout for reading the server's metrics. After a timeout, the number of
+      requests in flight is unknown.
+    - `max_log_bytes`: size above which a log is rotated.
+    - `hangs`: time limits for processes that do not respond. The plan overrides `hang_timeout_s`
+      and `load_timeout_s`.
     """
 
     poll_s: float = 0.2

@@ -18,7 +18,7 @@ from trtllm_serve_cli.launch.topology.ranks import Ranks
 from trtllm_serve_cli.launch.triton.triton_command import Flags, other_rank_flags
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# The last Triton version that does not support the flags from `pool_flags`.
+# Last Triton version that does not support the flags from `pool_flags`.
 _LAST_WITHOUT_POOLS = (24, 6)
 
 
@@ -132,8 +132,8 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
 
 def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
     """Return `mpirun` and its options. `placement` contains the options that select the nodes."""
-    # Do not use an absolute path, because mpirun would then put its own folder first in the ranks'
-    # PATH.
+    # Do not use an absolute path. Otherwise, mpirun would put the folder of this path first in the
+    # PATH of the ranks.
     words = ["mpirun"]
     if is_root:  # Without this option, Open MPI refuses to run as root.
         words.append("--allow-run-as-root")

@@ -26,10 +26,11 @@ from trtllm_serve_cli.sizing.gpus import parse_gpu_ids
 class Ranks:
     """The processes that `mpirun` starts for a server, or one process without MPI.
 
-    `spawns` is true if an orchestrator spawns the ranks. `engines` are the models to load in all
-    processes except the first process. `engines` is empty if the ranks are spawned or if each
-    process is a separate server. `gpus` contains the GPUs for each process, or is empty if all
-    processes see the same GPUs.
+    - `mode`: "alone" without MPI, otherwise one of the modes that the module's docstring describes.
+    - `spawns`: true if an orchestrator spawns the ranks.
+    - `engines`: models to load in all processes except the first. Empty if the ranks are spawned,
+      or if each process is a separate server.
+    - `gpus`: GPUs for each process. Empty if all processes can use the same GPUs.
     """
 
     world_size: int = 1

@@ -11,8 +11,9 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-# This environment variable contains the path of a folder with markers. A marker is an empty file
-# with the name of a draining model. Models look for their marker (runtime/triton/drain_check.py).
+# Environment variable with the path of the folder that contains the markers. A marker is an empty
+# file with the name of a draining model. Each model checks for its own marker
+# (runtime/triton/drain_check.py).
 _VARIABLE = "TLLM_DRAINING"
 _FOLDER = "draining"
 
@@ -28,8 +29,8 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
     folder = directory / _FOLDER
     markers = [folder / model for model in models]
     try:
-        # Continue even if the disk is full: without its marker, a model merely keeps accepting
-        # requests.
+        # Continue even if the disk is full, because a model without a marker merely continues to
+        # accept requests.
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             for marker in markers:

@@ -29,8 +29,9 @@ def is_usable(path: Path) -> bool:
 def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[Path]) -> None:
     """Raise `BadInput` if Triton's Python stub cannot use one of the folders.
 
-    `servers` is the folder of all servers in TLLM_HOME. `engines` are only opened by the engine
-    workers, so their paths must be ASCII but may contain spaces and special characters.
+    `servers` is the folder in TLLM_HOME that contains the servers' folders. `engines` are only
+    opened by the engine workers, so their paths must be ASCII but may contain spaces and special
+    characters.
     """
     options = {servers: "TLLM_HOME"} | dict.fromkeys(repositories, "--repo")
     for path, option in options.items():

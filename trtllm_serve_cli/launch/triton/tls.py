@@ -25,7 +25,7 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
         if certificate is key is root:
             return None
         raise BadInput(
-            "--grpc-server-cert or --grpc-server-key is missing.",
+            "TLS for gRPC requires both --grpc-server-cert and --grpc-server-key.",
             why="TLS requires a certificate and its private key",
             next_step="pass both files, for example --grpc-server-cert server.crt "
             "--grpc-server-key server.key",

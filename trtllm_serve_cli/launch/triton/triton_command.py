@@ -20,7 +20,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 # without a value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
-# How many hexadecimal digits in the names of shared memory regions differ between starts.
+# Number of hexadecimal digits that identify a start in the names of shared memory regions.
 _NUM_DIGITS = 8
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
 
@@ -75,8 +75,8 @@ def flag_words(flags: Flags) -> tuple[str, ...]:
 def region_prefix(http_port: int, token: str) -> str:
     """Return the prefix of the names of the shared memory regions of a server's Python models.
 
-    Each start has a different token and therefore a different prefix. The processes that clean up
-    after an earlier server with the same port do not remove this server's regions.
+    Each start has a different token and therefore a different prefix. Cleaning up after an earlier
+    server with the same port thus does not remove the regions of this server.
     """
     start = hashlib.sha256(token.encode()).hexdigest()[:_NUM_DIGITS]
     return f"tllm-{http_port}-{start}-"
@@ -118,7 +118,7 @@ def chosen_flags(
     """Return Triton's flags for the launch options that the user set.
 
     `loading` contains the models to load at startup in explicit model control mode. Raise
-    `BadInput` if the URL of the collector is not valid.
+    `BadInput` if the URL of the OpenTelemetry collector is not valid.
     """
     flags: Flags = {}
     if options.model_control_mode == "explicit":

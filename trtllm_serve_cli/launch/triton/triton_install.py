@@ -19,9 +19,10 @@ SYSTEM_TRITON = Path("/opt/tritonserver/bin/tritonserver")
 class TritonInstallation:
     """A `tritonserver` binary and, for the embedded Triton, the parts of its Python backend.
 
-    Triton requires a backend's library and its Python stub in one folder. The `nvidia-pytriton`
-    package contains the library and the stubs in separate folders, with one stub for each Python
-    version.
+    `origin` describes where the binary was found. `backend_parts` is the folder that contains the
+    backend's library, and `stub` is the path of the Python stub. Triton requires both in one
+    folder, but the `nvidia-pytriton` package contains them in separate folders, with one stub for
+    each Python version.
     """
 
     binary: Path

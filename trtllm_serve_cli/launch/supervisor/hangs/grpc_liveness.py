@@ -1,8 +1,8 @@
 """Check whether Triton responds on its gRPC port, without a gRPC library.
 
-The supervisor does not import `grpc`, which needs 20 MB and has threads that do not survive the
-fork of a new process. The request for `ServerLive` has the same bytes each time, and every response
-is a sign of life, so a few frames of HTTP/2 are sufficient (RFC 9113 and RFC 7541). Only a timeout
+The supervisor does not import `grpc`, which uses 20 MB of memory and starts threads that do not
+survive a fork. The `ServerLive` request always has the same bytes, and any response shows that
+Triton is alive, so a few HTTP/2 frames are sufficient (RFC 9113 and RFC 7541). Only a timeout
 counts as a hang: a server that refuses or resets the connection, or rejects the certificate, has
 responded.
 """
@@ -19,12 +19,12 @@ _PATH = b"/inference.GRPCInferenceService/ServerLive"
 _DATA, _HEADERS, _SETTINGS = 0x0, 0x1, 0x4
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _FRAME_HEADER_BYTES = 9
-# A gRPC message that is not compressed and has no content.
+# An uncompressed, empty gRPC message.
 _EMPTY_MESSAGE = bytes(5)
 
 
 def responds_on_grpc(address: str, tls: Tls | None, timeout_s: float) -> bool:
-    """Return False if Triton is silent on `address` for `timeout_s`, and otherwise True."""
+    """Return False if Triton does not respond on `address` within `timeout_s`, otherwise True."""
     host, _, port = address.rpartition(":")
     try:
         with (
@@ -75,7 +75,7 @@ def make_request(address: str, scheme: str) -> bytes:
 
 
 def _string(text: bytes) -> bytes:
-    """Return `text`, which has at most 126 bytes, as a string literal in HPACK's format."""
+    """Encode `text`, which has at most 126 bytes, as an HPACK string literal."""
     return bytes((len(text),)) + text
 
 

@@ -30,7 +30,7 @@ _FOLDER = "pulses"
 def pulse_environ(directory: Path) -> dict[str, str]:
     """Return the environment variable that specifies the folder for heartbeat files.
 
-    It is a subfolder of the server's folder `directory`.
+    The folder is in the server's folder, `directory`.
     """
     return {PULSES_VARIABLE: str(directory / _FOLDER)}
 
