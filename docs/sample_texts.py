@@ -74,7 +74,7 @@ def read_comments(code: str) -> Iterator[tuple[str, int, str]]:
     tokens = [
         token
         for token in tokenize.generate_tokens(io.StringIO(code).readline)
-        if token.type == tokenize.COMMENT and len(token.string) > 12
+        if token.type == tokenize.COMMENT
     ]
     starts = [token.start[0] for token in tokens]
     follows = {later for earlier, later in pairwise(starts) if later == earlier + 1}
@@ -82,8 +82,10 @@ def read_comments(code: str) -> Iterator[tuple[str, int, str]]:
     for token in reversed(tokens):
         block.insert(0, token.string.lstrip("# "))
         if token.start[0] not in follows:
-            if not any(mark in block[0] for mark in ("fmt:", "noqa", "type: ignore")):
-                yield "comment", token.start[0], " ".join(block)
+            text = " ".join(block)
+            is_read = not any(mark in text for mark in ("fmt:", "noqa", "type: ignore"))
+            if is_read and text.count(" ") > 2:
+                yield "comment", token.start[0], text
             block = []
 
 
