@@ -141,7 +141,7 @@ def send_once(
 
 
 def get_json(endpoint: OpenAIEndpoint, path: str, timeout_s: float) -> dict[str, Any]:
-    """Return the JSON object at `path`, which is absolute.
+    """Return the JSON object at the absolute path `path` on the server.
 
     Raise `Rejected` if the server responds with an error status, `NoServer` if it cannot be
     reached, or `RequestFailed` if the request fails.
