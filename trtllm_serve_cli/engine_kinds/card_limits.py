@@ -11,7 +11,7 @@ from trtllm_serve_cli.sizing.plan import plan_size
 from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 from trtllm_serve_cli.sizing.size_options import SizeOptions
 
-# The options that affect memory and speed. They have the same names in `EngineOptions` and in
+# Options that affect memory and speed, and have the same names in `EngineOptions` and
 # `SizeOptions`.
 _SHARED = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 

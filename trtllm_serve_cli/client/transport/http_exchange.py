@@ -56,7 +56,7 @@ def shut_down(sock: socket.socket) -> None:
 
 
 def describe_failure(error: Exception) -> str:
-    """Return the text that describes `error` to the user.
+    """Return a description of `error` for the user.
 
     For an operating-system error, this is the system's message. For any other error, it is the
     exception's text, or its type name if the text is empty.

@@ -166,7 +166,8 @@ def _plan_headers(request: GenerateRequest) -> dict[str, str]:
     if not is_header_value(request.request_id):
         raise BadInput(
             f"The request id {request.request_id!r} cannot be sent.",
-            why="the id is sent as an HTTP header, which consists of printable ASCII characters",
+            why="the id is sent in an HTTP header, and must consist of printable ASCII characters "
+            "without spaces",
             next_step="choose an id that contains only letters, digits, - and _",
         )
     return {"X-Request-Id": request.request_id}
