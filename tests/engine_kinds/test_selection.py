@@ -57,7 +57,7 @@ OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), versions={"tensorrt_llm
             "openvino",
             "it runs on any CPU, and openvino-genai is installed. To use 2 x NVIDIA H200 with "
             "TensorRT-LLM, run this command in one of NVIDIA's containers, or set "
-            "--trtllm-version and build the engine there.",
+            "--trtllm-version and build the engine in a container.",
         ),
         (
             "auto",

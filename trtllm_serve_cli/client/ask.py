@@ -1,6 +1,6 @@
 """Request text or an embedding from a model on a server.
 
-Text is streamed in pieces, or returned as a whole.
+Text is streamed in pieces or returned as a whole.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def stream(
     longer than `request.stop_after_ms`, end the response without an error. If both are set, the
     shorter limit applies.
 
-    `endpoint` is a server, or another source of responses, for which `model`, `interface` and
-    `info` are not used. `info` is the model's configuration. If `info` is None, the configuration
-    is fetched from the server before the request is sent. Raise `NoServer` if the server cannot be
-    reached, `RequestFailed` if the request fails or is cancelled through `cancellation`, or
-    `BadInput` if a value does not fit its tensor or the model lacks an input.
+    `endpoint` is a Triton server or another source of responses. Other sources do not use `model`,
+    `interface` and `info`. `info` is the model's configuration. If `info` is None, the
+    configuration is fetched from the server before the request is sent. Raise `NoServer` if the
+    server cannot be reached, `RequestFailed` if the request fails or is cancelled through
+    `cancellation`, or `BadInput` if a value does not fit its tensor or the model lacks an input.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000

@@ -68,7 +68,7 @@ def run_batch(
 
     `requests` is read lazily. Closing the iterator cancels the requests in flight, by setting the
     `Cancellation` that `generate` receives. If `generate` raises an exception other than
-    `TllmError`, the exception is raised to the caller.
+    `TllmError`, the exception is propagated to the caller.
     """
     cancellation = Cancellation()
     running: deque[tuple[threading.Thread | None, Future[Completion | TllmError]]] = deque()

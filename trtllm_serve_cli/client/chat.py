@@ -35,8 +35,8 @@ _TEMPLATE_FAULTS = (
     TypeError,
     ValueError,
 )
-# Marks the end of the final message in a rendered prompt, as in Transformers. Its trailing space
-# shows whether the template removed spaces.
+# Marker for the end of the final message in a rendered prompt, as in Transformers. If the marker's
+# trailing space is missing from the prompt, the template strips trailing spaces from messages.
 _END_OF_MESSAGE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -56,9 +56,9 @@ def render_chat(
 ) -> str:
     """Return the prompt for the assistant's response to `messages`.
 
-    Each message has at least the keys `role` and `content`. `variables` are additional variables of
-    the template. If `continues_final_message` is set, the prompt ends with the content of the last
-    message, so that the model continues this message.
+    Each message has at least the keys `role` and `content`. `variables` are additional variables
+    for the template. If `continues_final_message` is set, the prompt ends with the content of the
+    last message, so that the model continues this message.
 
     Set `adds_bos` if the tokenizer adds the BOS token. The BOS token at the start of the rendered
     prompt is then removed, so that the model does not receive it twice. Raise `BadInput` if the
@@ -107,8 +107,8 @@ def _compile(source: str, thread: int) -> tuple[LimitedSandbox, jinja2.Template]
 def _cut_after_message(prompt: str) -> str:
     """Return the prompt up to the end of the final message.
 
-    If the template removes spaces at the end of a message, remove the spaces there. Raise
-    `ValueError` if the template omits the final message.
+    If the template strips trailing spaces from messages, also strip them from the returned prompt.
+    Raise `ValueError` if the template omits the final message.
     """
     end = prompt.rfind(_END_OF_MESSAGE.rstrip())
     if end < 0:

@@ -84,7 +84,7 @@ class Conversation:
     def measure(self, request: GenerateRequest, num_input_tokens: int | None) -> None:
         """Record the server's token count for the prompt of `request`.
 
-        It is used to estimate the size of the next prompt.
+        The count is used to estimate the size of the next prompt.
         """
         if num_input_tokens:
             self._tokens_per_byte = num_input_tokens / _count_bytes(request)

@@ -39,8 +39,8 @@ class GenerateRequest:
 
     Fields that are None or empty use the model's defaults. Fields with an `Option` are options of
     `tllm infer`. The values are checked when the request is sent. If a value does not fit its
-    tensor, `BadInput` names the first such field. After `stop_after_ms`, the client cancels the
-    request and returns the text received so far. The server's log and traces contain the
+    tensor, `BadInput` is raised for the first such field. After `stop_after_ms`, the client cancels
+    the request and returns the text received so far. The server's log and traces contain the
     `request_id`. `history` contains the messages before `text_input`, for servers that apply the
     chat template.
     """
@@ -77,8 +77,8 @@ class GenerateRequest:
         Within(0),
         Option(
             "Sampling temperature. Values below 1 favor likely tokens, and 0 selects the most "
-            "likely token. Default: greedy sampling, unless --top-k, --top-p or --seed is set; the "
-            "server's default with -i openai or a model in the vllm layout.",
+            "likely token. Default: greedy decoding, unless --top-k, --top-p or --seed is set. "
+            "With -i openai or a model in the vllm layout, the server's default applies.",
             metavar="T",
         ),
     ] = None
@@ -215,14 +215,20 @@ class GenerateRequest:
 class Piece:
     """The part of a sequence in one response message.
 
-    `at_s` is the arrival time on the monotonic clock. If a message contains several sequences
-    (beams), only its first piece has the token counts, `perf` and `logits`. `num_output_tokens`
-    counts only the tokens in this message, as upstream's tensor does. `perf` contains upstream's
-    outputs for `return_perf_metrics`. `logits` maps the names of the requested outputs to arrays
-    without the batch dimension. If `stop_after_ms` ended the response, `was_stopped` is true in the
-    last piece, which has no text. `token_ids` contains the ids of the text. In the first piece,
-    `input_ids` contains the ids of the prompt. Both are empty if the source of the response does
-    not return ids. `batch_index` is the index of the prompt if the request has several prompts.
+    If a message contains several sequences (beams), only its first piece has the token counts,
+    `perf` and `logits`.
+
+    - `at_s` is the arrival time on the monotonic clock, in seconds.
+    - `num_output_tokens` counts only the tokens in this message, like the tensor in NVIDIA's
+      models.
+    - `perf` contains the outputs that NVIDIA's models return for `return_perf_metrics`.
+    - `logits` maps the names of the requested outputs to arrays without the batch dimension.
+    - `was_stopped` is true in the last piece if `stop_after_ms` ended the response. This piece has
+      no text.
+    - `token_ids` contains the token ids of the text, or is empty if they are unknown.
+    - `input_ids` contains the token ids of the prompt. It is empty if they are unknown, and in all
+      pieces except the first.
+    - `batch_index` is the index of the prompt if the request has several prompts.
     """
 
     text: str
@@ -244,11 +250,13 @@ class Piece:
 class Completion:
     """A whole response.
 
-    `texts` contains one text per sequence, ordered by `sequence_index`. `ttft_s` is the time to the
-    first piece, or `None` if no piece arrived. Without streaming, the first piece contains the
-    whole text. `was_stopped` is true if `stop_after_ms` ended the response. `input_ids` contains
-    the ids of the prompt, and `output_ids` contains one entry per sequence. Both are empty if the
-    source of the response does not return ids.
+    - `texts` contains one text per sequence, ordered by `sequence_index`.
+    - `latency_s` is the time from sending the request to the end of the response, in seconds.
+    - `ttft_s` is the time to the first piece, in seconds, or None if no piece arrived. Without
+      streaming, the first piece contains the whole text.
+    - `was_stopped` is true if `stop_after_ms` ended the response.
+    - `input_ids` contains the token ids of the prompt, or is empty if they are unknown.
+    - `output_ids` contains the token ids of each sequence, or is empty if they are unknown.
     """
 
     texts: tuple[str, ...]
@@ -273,7 +281,7 @@ class Completion:
     def tokens_per_s(self) -> float | None:
         """The mean number of output tokens per second over the whole latency.
 
-        The rate is None if the number of output tokens is unknown, or if it or the latency is 0.
+        The rate is None if the number of output tokens is unknown or 0, or if the latency is 0.
         """
         if not self.num_output_tokens or self.latency_s <= 0:
             return None

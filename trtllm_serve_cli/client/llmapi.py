@@ -36,7 +36,7 @@ _NAMES = MappingProxyType(
     }
 )
 _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
-# Inputs that the mapping omits if the model lacks them, because the client also works without them.
+# Inputs that the mapping omits if the model lacks them, because the client does not depend on them.
 # A model without the `stream` input does not stream its responses.
 _DISPENSABLE = (*_COUNTS, EXCLUDE_INPUT, "stream")
 _OLD_NAMES = MappingProxyType({"seed": "random_seed", "min_tokens": "min_length"})

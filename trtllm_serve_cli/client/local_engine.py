@@ -202,7 +202,7 @@ def _count(fields: dict[str, Any]) -> int:
 
 
 def _as_array(value: Any) -> Array:
-    """Return the tensor for a value in a request. Its first dimension is the batch dimension."""
+    """Return the tensor for a value in a request, with a batch dimension of 1."""
     if isinstance(value, tuple):
         return np.array([[each.encode() for each in value]], dtype=object)
     if isinstance(value, str):

@@ -25,7 +25,7 @@ _DTYPES: Mapping[LoraDatatype, LoraDtype] = {
     "FP16": "float16", "BF16": "bfloat16", "FP32": "float32",
 }  # fmt: skip
 
-# Maps NumPy's codes for kinds of data types to the names of the numbers in error messages.
+# Maps NumPy's kind codes of data types to the descriptions in error messages.
 _NUMBERS = {"f": "floating-point numbers", "iu": "integers"}
 
 

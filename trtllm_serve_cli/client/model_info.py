@@ -25,18 +25,22 @@ class ModelInfo:
     """The settings in a model's `config.pbtxt` that clients use.
 
     Most fields are parameters that tllm writes to the file. If tllm did not render the model, these
-    fields are `None`, empty or false. Only a decoupled model can stream responses. If
-    `accumulates_tokens` is true, each streamed response contains the whole text so far.
-    `core_model` is the name of the `tensorrt_llm` model that a text model calls.
-    `lora_prefetch_dir` is the folder of the LoRA adapters that `tensorrt_llm` loads. If
-    `renders_chat` is true, the server applies the chat template to messages, and `chat_template` is
-    `None`.
+    fields are None, empty or false.
 
-    `settings_hash` identifies the model's parameters, which include the name of its engine's
-    folder. `embedding` is set if the model computes embeddings. `inputs` contains the names of all
-    inputs. `required_inputs` contains the names of the inputs that are not optional, and
-    `unsigned_inputs` the names of the inputs of type UINT32. `lora_datatype` is the type of the
-    input `lora_weights`.
+    - `is_decoupled` is true if the model is decoupled. Other models cannot stream responses.
+    - `inputs` contains the names of all inputs.
+    - `required_inputs` contains the names of the inputs that are not optional.
+    - `unsigned_inputs` contains the names of the inputs of type UINT32.
+    - `lora_datatype` is the type of the `lora_weights` input.
+    - `excludes_input` is true if the model's settings exclude the prompt from responses.
+    - `accumulates_tokens` is true if each streamed response contains the whole text so far.
+    - `core_model` is the name of the `tensorrt_llm` model that a text model calls.
+    - `lora_prefetch_dir` is the folder of the LoRA adapters that `tensorrt_llm` loads.
+    - `renders_chat` is true if the server applies the chat template to messages. In this case,
+      `chat_template` is None.
+    - `settings_hash` is a hash of the model's parameters, including the name of the engine's
+      folder.
+    - `embedding` is set if the model computes embeddings.
     """
 
     name: str
@@ -155,7 +159,7 @@ def _parse_count(text: str | None) -> int | None:
 
 
 def _parse_name(text: str) -> str:
-    """Return the model's name, or "" if it is an unfilled template variable."""
+    """Return `text`, or "" if it is a template variable that has not been replaced."""
     return "" if text.startswith("${") else text
 
 
@@ -167,7 +171,7 @@ def find_latest(versions: Iterable[str]) -> str:
 def import_transport(interface: TritonInterface) -> ModuleType:
     """Import and return the transport module for `interface`.
 
-    The other module is not imported, to avoid the 0.25 s that importing gRPC takes.
+    The other module is not imported, because importing gRPC takes 0.25 s.
     """
     name = "over_grpc" if interface == "grpc" else "over_http"
     return import_module(f"trtllm_serve_cli.client.transport.{name}")

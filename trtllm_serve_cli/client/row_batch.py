@@ -76,7 +76,7 @@ def check_num_rows(info: ModelInfo, num_rows: int) -> None:
         raise BadInput(
             f"{info.name} accepts only one prompt per request, but the file has {num_rows}.",
             why="the model's configuration disables batching (max_batch_size is 0)",
-            next_step="omit --batch-inputs, which sends one request per prompt",
+            next_step="omit --batch-inputs to send one request per prompt",
         )
     raise BadInput(
         f"{info.name} accepts at most {info.max_batch_size} prompts per request, but the file has "

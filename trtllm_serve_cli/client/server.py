@@ -64,7 +64,7 @@ def change_model(
 ) -> None:
     """Load or unload a model.
 
-    Return when the model is loaded, but do not wait until it is unloaded. Raise `NoServer` if the
+    Wait until a model is loaded, but do not wait until a model is unloaded. Raise `NoServer` if the
     server cannot be reached, or `RequestFailed` with Triton's message.
     """
     from trtllm_serve_cli.client.transport.over_http import change_model_http
@@ -75,7 +75,7 @@ def change_model(
 def probe_model(
     endpoint: Endpoint, model: str, timeout_s: float, interface: TritonInterface = "grpc"
 ) -> None:
-    """Check that a model is ready: it computes an embedding, or generates a token.
+    """Check that a model is ready by requesting an embedding or a token.
 
     Triton's readiness check is not sufficient, because it does not run the model. Raise `NoServer`
     if the server cannot be reached, or `RequestFailed` if the request fails or if no response

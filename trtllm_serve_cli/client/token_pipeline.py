@@ -122,8 +122,9 @@ class TokenPipeline:
                 input_ids = ()
 
     def _plan_core(self, encoded: Tensors, values: Mapping[str, Value]) -> Tensors:
-        """Return the inputs of `tensorrt_llm`: the outputs of `preprocessing`, and the request's
-        options.
+        """Return the inputs of `tensorrt_llm`.
+
+        These are the outputs of `preprocessing` and the options of the request.
         """
         options = {
             CORE_NAMES.get(name, name): _Tensor.of(name, value)
@@ -139,8 +140,9 @@ class TokenPipeline:
         } | {served_name: options[name] for name, served_name in names.items()}
 
     def _plan_ids(self, sequences: Sequence[Ids], outputs: Tensors) -> Tensors:
-        """Return the inputs of `postprocessing`: the padded token ids of the sequences in one
-        response.
+        """Return the inputs of `postprocessing` for the sequences in one response.
+
+        The token ids are padded to the length of the longest sequence.
         """
         longest = max(1, *map(len, sequences))
         padded = [token for ids in sequences for token in (*ids, *(0,) * (longest - len(ids)))]

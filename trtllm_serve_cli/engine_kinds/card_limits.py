@@ -11,7 +11,7 @@ from trtllm_serve_cli.sizing.plan import plan_size
 from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 from trtllm_serve_cli.sizing.size_options import SizeOptions
 
-# The options that affect memory and speed. They have the same names in `EngineOptions` and in
+# Options that affect memory and speed, and have the same names in `EngineOptions` and
 # `SizeOptions`.
 _SHARED = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 
@@ -19,10 +19,10 @@ _SHARED = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dt
 def find_card_limits(request: BuildRequest, tools: Toolchain) -> ServingLimits | None:
     """Return the default limits for the checkpoint on this machine's GPUs.
 
-    The number of sequences does not exceed `max_num_tokens` if the user set it, because vLLM
+    If the user set `max_num_tokens`, the number of sequences does not exceed it, because vLLM
     rejects limits with more sequences than tokens. Return None if the GPU or the model's family is
-    unknown, or if the model does not fit or computes embeddings. Also return None for beam search,
-    in which each request has several sequences.
+    unknown, if the model does not fit, or if it computes embeddings. Also return None for beam
+    search, in which each request has several sequences.
     """
     options = request.options
     is_beam_search = (options.max_beam_width or 1) > 1

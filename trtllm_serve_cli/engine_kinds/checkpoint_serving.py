@@ -1,7 +1,7 @@
 """Compute the template parameters of engines that serve a checkpoint without a build.
 
 Engine arguments that correspond to a parameter in NVIDIA's templates have their own entries in
-`config.pbtxt`. One more entry contains all other arguments as a JSON object.
+`config.pbtxt`. An additional entry contains all other arguments as a JSON object.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ MAX_NUM_TOKENS = 8192
 _RENAMED = {"gpt_model_path": "engine_dir"}
 # The entries in `config.pbtxt` that must have a value.
 _REQUIRED = ("max_num_seqs", "max_seq_len", "max_num_tokens", "max_beam_width")
-# If one of these parameters is set, Triton's queue can reorder requests. The `tensorrt_llm` model
-# must then have a single instance.
+# Parameters that give Triton's queue priorities or timeouts. If one of them is set, the
+# `tensorrt_llm` model must have a single instance (see `front_ends`).
 _ORDER = ("priority_levels", "default_timeout_microseconds")
 # The number of streams that one instance can serve if each stream produces a token every 19 ms
-# (measured with benchmarks/streams.py). With 256 streams, more than four instances bring no further
-# gain.
+# (measured with benchmarks/streams.py). With 256 streams, more than four instances do not improve
+# performance.
 _STREAMS_PER_INSTANCE = 64
 _MAX_INSTANCES = 4
 
 
 def read_arguments(table: ArgumentTable, parameters: Mapping[str, str]) -> Arguments:
-    """Return the arguments for `config.pbtxt` parameters. Raise `BadInput` if one is invalid."""
+    """Return the arguments for `config.pbtxt` parameters.
+
+    Raise `BadInput` if a parameter is invalid.
+    """
     try:
         return table.read(parameters)
     except ValueError as error:
@@ -42,7 +45,8 @@ def read_arguments(table: ArgumentTable, parameters: Mapping[str, str]) -> Argum
 def values_of(table: ArgumentTable, arguments: Arguments) -> dict[str, str]:
     """Return the template parameters that correspond to the engine's `arguments`.
 
-    Raise `BadInput` if an argument with its own parameter is invalid, or if a required one is null.
+    Raise `BadInput` if an argument with its own parameter is invalid, or if a required argument is
+    null.
     """
     entries = table.write(arguments)
     read_arguments(table, entries)
@@ -72,14 +76,14 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
 
 
 def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str]:
-    """Return the numbers of instances of the text models and of the `tensorrt_llm` model.
+    """Return the parameters that set the number of instances of each model.
 
-    The result also contains `instances_share_engine`.
+    These are the numbers of instances of the text models and of `tensorrt_llm`, and
+    `instances_share_engine`. `max_num_seqs` is the engine's maximum number of sequences.
 
-    `max_num_seqs` is the engine's maximum number of sequences. If there is a single engine, several
-    instances of `tensorrt_llm` share it. If there are several engines, each engine has exactly one
-    instance. A queue with priorities or timeouts requires a single instance, because instances that
-    share an engine dequeue requests independently.
+    Several instances of `tensorrt_llm` can share a single engine. If there are several engines,
+    each engine has exactly one instance. A queue with priorities or timeouts requires a single
+    instance, because instances that share an engine dequeue requests independently.
     """
     num_instances = min(math.ceil(max_num_seqs / _STREAMS_PER_INSTANCE), _MAX_INSTANCES)
     is_one_engine = count_gpu_groups(overrides.get("gpu_device_ids", "")) == 1

@@ -20,7 +20,7 @@ _SERVER_BYTES = 1 << 30
 # The fraction of the remaining memory that the KV cache may use. The rest is for activations, a
 # second copy of the model (loaded to score prompts), other models, and other programs.
 _CACHE_FRACTION = 0.5
-# The result of `count_cache_tokens` if the memory is too small for more tokens.
+# Minimum size of the KV cache, in tokens, even if the memory is too small for this size.
 _MIN_TOKENS = 2048
 _TOKENS_PER_BLOCK = 32
 
@@ -41,10 +41,10 @@ class CpuHost:
 
 @dataclass(frozen=True, slots=True)
 class EngineSize:
-    """The sizes of an engine that determine its use of memory.
+    """The sizes that determine an engine's memory usage.
 
-    For each token, the KV cache has `kv_heads` vectors with `kv_values` values in total, over all
-    layers.
+    For each token, the KV cache stores `kv_heads` key and value vectors, which contain `kv_values`
+    numbers in total. Both counts include all layers.
     """
 
     weight_bytes: int
@@ -70,7 +70,10 @@ def count_required_bytes(size: EngineSize, host: CpuHost) -> int:
 
 
 def count_cache_tokens(size: EngineSize, host: CpuHost) -> int:
-    """Return the number of tokens for which the host has memory, in whole blocks, at least 2048."""
+    """Return the maximum size of the KV cache, in tokens.
+
+    The size is a whole number of blocks that fits into the host's memory, but at least 2048 tokens.
+    """
     free_bytes = host.memory_bytes - size.weight_bytes - _SERVER_BYTES
     num_tokens = int(free_bytes * _CACHE_FRACTION / kv_bytes_per_token(size, host))
     return max(num_tokens // _TOKENS_PER_BLOCK * _TOKENS_PER_BLOCK, _MIN_TOKENS)
@@ -80,9 +83,10 @@ def kv_bytes_per_token(size: EngineSize, host: CpuHost) -> float:
     """Return the size of the KV cache per token, including the scales of 8-bit values.
 
     OpenVINO scales keys by channel and values by token. Each scale has a zero point, and both are
-    32-bit numbers. A channel has one scale per block of 32 keys, which is a quarter of a byte per
-    key. Averaged over keys and values, these are an eighth of a byte per value and 4 bytes per
-    vector. OpenVINO GenAI 2026.4.1 reported the same sizes.
+    32-bit numbers. A channel has one scale per block of 32 keys, which adds a quarter of a byte to
+    each element of a key. A value vector has one scale, which adds 8 bytes. Averaged over keys and
+    values, the overhead is an eighth of a byte per element plus 4 bytes per vector. OpenVINO GenAI
+    2026.4.1 reported the same sizes.
     """
     if not host.has_8bit_cache:
         return 2.0 * size.kv_values

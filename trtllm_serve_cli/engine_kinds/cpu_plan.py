@@ -1,4 +1,4 @@
-"""Plan how an engine serves a model on the CPU of a machine."""
+"""Plan how an engine serves a model on a machine's CPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CpuPlan:
 
     @property
     def required_bytes(self) -> int | None:
-        """The least memory that the server requires, or None if it is unknown."""
+        """The minimum memory for the server, in bytes, or None if it is unknown."""
         return count_required_bytes(self.size, self.host) if self.size else None
 
     @property
@@ -51,7 +51,7 @@ class CpuPlan:
         return serving.describe_limits(self.engine, self.values, self.host)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON object that `--json` prints, in units of bytes and tokens."""
+        """Return the JSON object that `--json` prints. Sizes are in bytes or tokens."""
         engine, size = self.engine, self.size
         return {
             "source": engine.source,

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.sizing.facts import ModelFacts
 
 Values = dict[str, str]
-# The program that starts the processes of an engine on several GPUs. `mpirun` starts one Triton
-# process per rank. With `llm_api`, the launcher of TensorRT-LLM's LLM API starts all ranks for a
-# single Triton process. With `engine`, the engine starts its own processes.
+# The program that starts the processes of a multi-GPU engine. `mpirun` starts one Triton process
+# per rank. With `llm_api`, the launcher of TensorRT-LLM's LLM API starts all ranks for a single
+# Triton process. With `engine`, the engine starts its own processes.
 RankLauncher = Literal["mpirun", "llm_api", "engine"]
 
 
@@ -81,26 +81,28 @@ class FitCheck(Protocol):
 class Building:
     """The functions and properties that define how an engine kind builds its engines.
 
-    `formats` are the supported checkpoint formats ("hf", "gguf"). `tools` are the Python
-    distributions that the build uses, and whose versions the toolchain records. `needs_weights` is
-    false if the build does not read the checkpoint's weights. `request_options` are the fields of
-    `BuildRequest` that this kind supports but some other kinds do not.
+    Some kinds serve checkpoints directly, without a build. Their build plans have no steps.
 
-    `complete_options` adds the build options that the repository's parameters require. The last
-    step of a build calls `describe_built` with the engine's folder, the checkpoint and the details
-    from the plan. `describe_built` returns values for fields of `Engine`. Some kinds serve
-    checkpoints directly, without a build; their build plans have no steps. For these kinds,
-    `describe` returns the `Engine`, and `no_build_reason` is a sentence that explains why nothing
-    is built.
-
-    `describe_source` returns the `Engine` for a folder that tllm did not write. Its arguments are
-    the model's name, the engine's folder, the tokenizer's folder and the source. `read_details`
-    returns the value of `Engine.details` for an engine's folder.
-
-    `preview` is set if the default limits of engines depend on the memory of the machine. It
-    returns the `Engine` that a build would create, as far as it is known before the build. Its
-    arguments are the facts of the model, the format of the checkpoint and the value of
-    `--quantization`.
+    - `plan` returns the build plan for a request.
+    - `complete_options` adds the build options that the repository's parameters require.
+    - `formats` are the supported checkpoint formats ("hf", "gguf").
+    - `tools` are the Python distributions that the build uses. The toolchain records their
+      versions.
+    - `needs_weights` is false if the build does not read the checkpoint's weights.
+    - `request_options` are the fields of `BuildRequest` that this kind supports but some other
+      kinds do not.
+    - `describe` returns the `Engine` for a checkpoint that is served directly. It is None if the
+      kind requires a build.
+    - `no_build_reason` is a sentence that explains to the user why nothing is built. It is empty if
+      the kind requires a build.
+    - `describe_built` returns values for fields of `Engine`. The last step of a build calls it with
+      the engine's folder, the checkpoint and the details from the plan.
+    - `describe_source` returns the `Engine` for a folder that tllm did not write. Its arguments are
+      the model's name, the engine's folder, the tokenizer's folder and the source.
+    - `read_details` returns the value of `Engine.details` for an engine's folder.
+    - `preview` returns the `Engine` that a build would create, as far as it is known before the
+      build. Its arguments are the facts of the model, the format of the checkpoint and the value of
+      `--quantization`. It is None if default limits do not depend on the machine's memory.
     """
 
     plan: Callable[[BuildRequest, Toolchain], BuildPlan]
@@ -123,24 +125,29 @@ class Building:
 class Serving:
     """The functions and properties that define how an engine kind serves its engines.
 
-    `parameters` are the template parameters that this kind supports, in addition to the parameters
-    that all kinds support. `plan_values` computes parameter values from the engine, the options and
-    the user's parameters. For the parameters in `merged`, the value from `plan_values` already
-    includes the user's value. `check_values` checks the final values against the engine. If
-    `empty_is_default` is set, TensorRT-LLM chooses a default for each parameter that is empty.
-
-    `draft_parameter` is the parameter for the folder of a draft model's engine, or empty if engines
-    of this kind cannot use a draft model. `describe_draft` returns the engine in this folder, which
-    generates draft tokens in the `tensorrt_llm_draft` model, or None if the parameter is not set.
-    `describe_draft` raises `BadInput` if this engine cannot generate draft tokens for the model.
-
-    `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
-    parameters of the models, or an empty string for the newest version. `backends` maps each layout
-    to the Triton backend that the layout requires. For `native_layout`, `--engine auto` chooses
-    this kind if the kind reads the checkpoint's format. `describe_limits` returns the engine's
-    limits as text, or an empty string if they are unknown. `model_yaml` is set if the file
-    `model.yaml` contains arguments for TensorRT-LLM's LLM API. It returns these arguments and the
-    entries that remain in `config.pbtxt`.
+    - `layouts` are the repository layouts that this kind supports.
+    - `parameters` are the template parameters that this kind supports, in addition to the
+      parameters that all kinds support.
+    - `plan_values` computes parameter values from the engine, the options and the user's
+      parameters.
+    - `core` is the Python model or C++ backend that runs the engine.
+    - `merged` are the parameters whose value from `plan_values` already includes the user's value.
+    - `check_values` raises `BadInput` if the engine does not support the final values.
+    - `empty_is_default` is true if TensorRT-LLM chooses a default for each parameter that is empty.
+    - `describe_draft` returns the engine that generates draft tokens in the `tensorrt_llm_draft`
+      model, or None if `draft_parameter` is not set. It raises `BadInput` if the engine cannot
+      generate draft tokens for the model.
+    - `draft_parameter` is the parameter for the folder of the draft model's engine. It is empty if
+      engines of this kind cannot use a draft model.
+    - `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
+      parameters of the models, or an empty string for the newest version.
+    - `backends` maps each layout that does not use Triton's Python backend to the backend that it
+      requires. It is None if all layouts use the Python backend.
+    - `native_layout` is the layout for which `--engine auto` chooses this kind, if the kind reads
+      the checkpoint's format.
+    - `describe_limits` returns the engine's limits as text, or an empty string if they are unknown.
+    - `model_yaml` returns the arguments that `model.yaml` contains for TensorRT-LLM's LLM API, and
+      the entries that remain in `config.pbtxt`. It is None if the kind does not use `model.yaml`.
     """
 
     layouts: tuple[Layout, ...]
@@ -165,8 +172,9 @@ class Serving:
 class ContainerFit:
     """The software that a container needs to serve a model, and a public image with this software.
 
-    `image` is None if no suitable image is known. `container` describes the release of NVIDIA's
-    container that contains the software, including the CUDA version if known.
+    `needs` names the software, for example "Triton and vLLM". `image` is None if no suitable image
+    is known. `container` describes the release of NVIDIA's container that contains the software,
+    including the CUDA version if known. It is None if no release is known.
     """
 
     needs: str
@@ -178,12 +186,16 @@ class ContainerFit:
 class Deployment:
     """The requirements for machines and containers that run an engine kind.
 
-    `count_gpus` returns the number of GPUs for one engine. `refuses_mpirun` is the reason why
-    `mpirun` cannot start the server, or empty if `mpirun` can start it. `fit_container` returns the
-    software that a container needs to serve a model, and an image that includes it. `ranks` selects
-    the program that starts the engine's processes. `check_fits` is None if engines of this kind run
-    on any machine. `reports_waiting` returns whether the server's metrics include the number of
-    requests that are waiting in the engine.
+    - `fit_container` returns the software that a container needs to serve a model, and an image
+      that includes the software.
+    - `count_gpus` returns the number of GPUs for one engine.
+    - `ranks` is the program that starts the processes of a multi-GPU engine.
+    - `refuses_mpirun` is the reason why `mpirun` cannot start the server. It is empty if `mpirun`
+      can start the server.
+    - `check_fits` checks whether a machine can run a model's engine. It is None if engines of this
+      kind run on any machine.
+    - `reports_waiting` returns whether the server's metrics include the number of requests that are
+      waiting in the engine.
     """
 
     fit_container: Callable[[ModelView], ContainerFit]
@@ -210,17 +222,18 @@ def _checks_nothing(machine: Machine) -> Finding | None:
 class EngineKind:
     """The definition of an engine kind.
 
-    `package` is the distribution that runs the engine, or None if the engine requires no package.
-    If `any_python` is set, the package may be installed for another Python on the machine.
-    `--engine auto` calls `offer` with the machine and the requested version of TensorRT-LLM.
-    `offer` returns this kind as a choice, or None if the kind does not suit the machine. `require`
-    returns the Python that runs the engine, or an empty string for Triton's Python. It raises
-    `MissingPart` if the package is not installed. `check_machine` returns the finding that `tllm
-    doctor` reports for the kind, or None.
-
-    `converts_to_fp8` is set if `--quantization fp8` converts unquantized checkpoints.
-    `runtime_folder` is the folder with the code that runs inside Triton. If `runtime_folder` is
-    None, the code is in `runtime/engines`.
+    - `summary` describes the kind in a few words.
+    - `package` is the distribution that runs the engine. It is None if the engine requires no
+      package.
+    - `any_python` is true if the package may be installed for another Python on the machine.
+    - `converts_to_fp8` is true if `--quantization fp8` converts unquantized checkpoints.
+    - `offer` returns this kind as a choice for `--engine auto`, or None if the kind does not suit
+      the machine. Its arguments are the machine and the requested version of TensorRT-LLM.
+    - `require` returns the Python that runs the engine, or an empty string for Triton's Python. It
+      raises `MissingPart` if the package is not installed.
+    - `check_machine` returns the finding that `tllm doctor` reports for the kind, or None.
+    - `runtime_folder` is the folder with the code that runs inside Triton. If it is None, the code
+      is in `runtime/engines`.
     """
 
     name: str

@@ -24,9 +24,10 @@ MODULES = {
 }
 # The value of `--engine` for which tllm selects a kind based on the machine and the checkpoint.
 AUTO = "auto"
-# This kind runs on any CPU. If no engine is installed, tllm suggests installing this kind.
+# The engine kind that runs on any CPU. If no engine is installed, tllm suggests installing this
+# kind.
 EMBEDDED = "openvino"
-# The engine kind of model repositories that do not name a kind. These are copies of NVIDIA's
+# The engine kind of model repositories that do not name a kind, because they are copies of NVIDIA's
 # repository.
 UPSTREAM = "tensorrt"
 

@@ -70,7 +70,8 @@ def choose_engine_kind(
 def choose_for_format(checkpoint_format: str, machine: Machine) -> EngineChoice:
     """Return the first kind that reads the format and suits the machine, for `--engine auto`.
 
-    Raise `MissingPart` if no such kind exists and openvino-genai is not installed.
+    If no kind does, return the `openvino` kind, or raise `MissingPart` if openvino-genai is not
+    installed.
     """
     for kind in all_kinds():
         if checkpoint_format in kind.building.formats and (choice := kind.offer(machine, None)):
@@ -86,7 +87,8 @@ def find_engine_source_kind() -> EngineKind:
 def choose_for_layout(layout: Layout, machine: Machine) -> EngineChoice:
     """Return the first kind that supports the layout and suits the machine, for `--engine auto`.
 
-    Raise `MissingPart` if no such kind exists and openvino-genai is not installed.
+    If no kind does, return the `openvino` kind, or raise `MissingPart` if openvino-genai is not
+    installed.
     """
     for kind in kinds_in_layout(layout):
         if choice := kind.offer(machine, None):

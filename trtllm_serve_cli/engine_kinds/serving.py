@@ -59,7 +59,7 @@ OUR_CORE_MODEL = CoreModel()
 
 
 def list_limits(values: Mapping[str, str]) -> dict[str, int]:
-    """Return the limits of an engine in the parameters `values`, by parameter."""
+    """Return the engine limits that the parameters `values` set, by parameter name."""
     return {name: int(values[name]) for name in _LIMITS if values.get(name)}
 
 

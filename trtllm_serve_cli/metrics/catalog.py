@@ -1,4 +1,4 @@
-"""List the metric families that servers may publish and `tllm` reads.
+"""List the metric families that servers may publish and that tllm can read.
 
 `runtime/telemetry` declares the families that this project's models publish. This module adds the
 families that only Triton or its TensorRT-LLM backend publishes.

@@ -67,5 +67,5 @@ def _no_page(address: str, why: str) -> RequestFailed:
         f"The response from {address} is not a metrics page.",
         why=why,
         next_step="pass the address of Triton's metrics port, which is 8002 by default, instead of "
-        "its HTTP or gRPC port",
+        "the HTTP or gRPC port",
     )

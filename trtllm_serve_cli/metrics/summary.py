@@ -4,7 +4,7 @@ Counters start at zero when the server or the model starts, so a rate requires a
 Values that are missing from the metrics page are `None`, not zero.
 
 Triton publishes `nv_inference_…`, `nv_cpu_…` and `nv_gpu_…`. Its TensorRT-LLM backend publishes
-`nv_trt_llm_…`. This project's models publish `tllm_…`, and some of the families `nv_trt_llm_…`.
+`nv_trt_llm_…`. This project's models publish `tllm_…` and some of the `nv_trt_llm_…` families.
 """
 
 from __future__ import annotations
@@ -50,10 +50,16 @@ class ModelRow:
 
     For this project's models, `num_succeeded` and `failures` count client requests by outcome. For
     other models, both contain Triton's counts. Triton counts every request to a decoupled model as
-    successful. `num_inferences` counts each row of a batch. `queue_ms` and `compute_ms` are means
-    over all requests that Triton counts as successful. `requests_per_s` is the rate of successful
-    requests since the earlier snapshot. `ttft` and `itl` cover the time since the earlier snapshot,
-    or since the server started if there is no earlier snapshot.
+    successful.
+
+    - `failures` maps the reasons for failures to the numbers of failed requests.
+    - `num_inferences` counts each row of a batch.
+    - `num_pending` is the number of requests in Triton's queue.
+    - `queue_ms` and `compute_ms` are means over all requests that Triton counts as successful.
+    - `requests_per_s` is the rate of successful requests since the earlier snapshot.
+    - `tokens_per_s` is the rate of generated tokens since the earlier snapshot.
+    - `ttft` and `itl` cover the time since the earlier snapshot, or since the server started if
+      there is no earlier snapshot.
     """
 
     model: str
@@ -77,12 +83,21 @@ class ModelRow:
 class EngineRow:
     """The metrics of one engine's requests, paged KV cache, memory and worker process.
 
-    If a model has several instances, the counts are sums over all instances, and `is_worker_up` is
-    true only if all workers are running. `num_scheduled` is the number of requests in the last
-    step. `prefix_hit_fraction` is the fraction of prompt blocks that were already in the KV cache.
-    `num_kv_transfers` is the number of requests whose KV cache was transferred between
-    disaggregated servers, and `kv_transfer_ms` is the mean time of a transfer. `v1` contains the
-    metrics for static batching, which TensorRT-LLM calls V1.
+    If a model has several instances, the counts are sums over all instances.
+
+    - `num_scheduled` is the number of requests in the last step.
+    - `num_context` is the number of requests in the context phase (prompt processing).
+    - `num_waiting` is the number of requests that are waiting in the engine.
+    - `max_requests` is the maximum batch size.
+    - `kv_fraction` is the fraction of KV cache blocks in use.
+    - `memory_bytes` maps the types of memory (cpu, gpu, pinned) to the memory in use.
+    - `iteration` is the number of steps since the engine started.
+    - `is_worker_up` is true only if the workers of all instances are running.
+    - `prefix_hit_fraction` is the fraction of prompt blocks that were already in the KV cache.
+    - `num_kv_transfers` is the number of requests whose KV cache was transferred between
+      disaggregated servers.
+    - `kv_transfer_ms` is the mean time of a transfer.
+    - `v1` contains the metrics for static batching, which TensorRT-LLM calls V1.
     """
 
     model: str

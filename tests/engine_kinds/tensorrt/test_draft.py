@@ -101,8 +101,8 @@ def test_parameters_of_the_draft_model_require_its_engine(tmp_path: Path) -> Non
          "the target engine was built without draft_tokens_external, so it cannot verify draft "
          "tokens"),
         ({"target": {"speculative_decoding_mode": 2}},
-         "the target engine was built without use_paged_context_fmha, which verifying draft "
-         "tokens requires"),
+         "the target engine was built without use_paged_context_fmha, which is required to verify "
+         "draft tokens"),
         ({"enable_kv_cache_reuse": "false"},
          "enable_kv_cache_reuse is false, but verifying draft tokens requires the KV cache of "
          "earlier steps"),
@@ -128,7 +128,9 @@ def test_vocabularies_must_have_the_same_size_if_the_tokens_are_unknown(tmp_path
     options = ServingOptions(parameters=parameters)
     with pytest.raises(BadInput) as raised:
         plan_repository("mine", engine, options)
-    assert raised.value.why == "the draft engine's vocabulary has 5 tokens, not 32000"
+    assert raised.value.why == (
+        "the draft engine's vocabulary has 5 tokens, but the target engine's vocabulary has 32000"
+    )
     # With the same tokens, only the padding of the vocabularies differs.
     for folder in (tmp_path / "tokenizer", draft / "tokenizer"):
         folder.mkdir(exist_ok=True)

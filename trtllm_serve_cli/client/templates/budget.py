@@ -18,7 +18,8 @@ from jinja2.utils import Namespace
 ITEM = 16
 CALL = 16
 _MIN_UNITS = 1 << 23
-# Templates copy each message a few times, for example once for each `+`.
+# Number of units to add to the budget for each unit of input. Templates copy each message a few
+# times, for example once for each `+`.
 _UNITS_PER_INPUT = 32
 TIME_LIMIT_S = 1.0
 # The maximum number of bits in a product or a power.
@@ -225,5 +226,5 @@ def _depth(value: Any) -> int:
 
 
 def read_iterator(value: Any) -> Any:
-    """Return an iterator as a list, so that it can be measured, and other values unchanged."""
+    """Convert an iterator to a list, so that it can be measured. Return other values unchanged."""
     return list(value) if isinstance(value, Iterator) else value

@@ -57,7 +57,7 @@ class _Generation(Extension):
 
 
 class LimitedSandbox(ImmutableSandboxedEnvironment):
-    """An environment for one thread, with the settings and functions of Transformers."""
+    """A Jinja environment for one thread, with the settings and functions of Transformers."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
@@ -292,7 +292,8 @@ def _escape(value: Any) -> str:
     return str(escape(value))
 
 
-# Chat templates are not HTML, so text does not need Jinja's class for escaped text.
+# These filters return plain strings instead of Jinja's class for escaped text, because the output
+# of chat templates is not HTML.
 _FILTERS: dict[str, Callable[..., Any]] = {
     "tojson": _to_json,
     "safe": str,

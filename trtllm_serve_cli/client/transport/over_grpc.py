@@ -1,8 +1,8 @@
 """Send requests to text models over gRPC with `ModelStreamInfer`.
 
 Decoupled models require `ModelStreamInfer`. This module uses the gRPC stub of `tritonclient`, which
-returns an iterator that can be cancelled. The package's `InferenceServerClient` passes responses to
-a callback in its own thread instead.
+returns an iterator that can be cancelled. The package's `InferenceServerClient` instead passes
+responses to a callback in another thread.
 """
 
 from __future__ import annotations
@@ -129,12 +129,11 @@ def stream_responses(
 
 
 def _drain_call(call: Any) -> None:
-    """Wait until a failed call has ended, which is normally immediate.
+    """Wait until a failed call has ended, or cancel the call after `_DRAIN_TIMEOUT_S`.
 
-    After `_DRAIN_TIMEOUT_S`, cancel the call.
-
-    If a call is cancelled between its last response and its end, Triton 2.51 never releases it.
-    Triton then cannot unload the model, and stops only after the whole exit timeout.
+    A failed call normally ends immediately. If a call is cancelled between its last response and
+    its end, Triton 2.51 never releases the call. Triton then cannot unload the model, and exits
+    only after the full exit timeout.
     """
     limit = threading.Timer(_DRAIN_TIMEOUT_S, call.cancel)
     limit.start()
@@ -166,7 +165,7 @@ def _open_channel(address: str, tls: Tls | None) -> Any:
 
 
 def read_credentials(address: str, tls: Tls) -> Any:
-    """Return gRPC's credentials. Raise `BadInput` if a file cannot be read."""
+    """Return the gRPC credentials for `tls`. Raise `BadInput` if a file cannot be read."""
     paths = (tls.root_certificates, tls.private_key, tls.certificate_chain)
     try:
         return grpc.ssl_channel_credentials(*(_read_pem(path) for path in paths))

@@ -1,8 +1,8 @@
 """Send requests to text models over HTTP with the generate_stream endpoint.
 
-The endpoint responds with server-sent events. For requests without streaming, it sends one event,
-or one event per sequence. Unlike the generate endpoint, generate_stream cancels the request if the
-client has disconnected. Triton notices this when it sends the next event.
+The endpoint responds with server-sent events. For non-streaming requests, it sends one event, or
+one event per sequence. Unlike the generate endpoint, generate_stream cancels the request if the
+client has disconnected. Triton detects the disconnection when it sends the next event.
 """
 
 from __future__ import annotations

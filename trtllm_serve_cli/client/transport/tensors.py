@@ -107,7 +107,7 @@ def _check(name: str, datatype: Datatype, value: Any) -> None:
 
 
 def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
-    """Return None if the tensor accepts `value`, or otherwise a description of the valid values."""
+    """Return a description of the valid values, or None if the tensor accepts `value`."""
     if name in RAW_TENSORS:
         return None if isinstance(value, RawTensor) else "a tensor"
     match datatype:

@@ -58,8 +58,8 @@ def choose_weights(
                 "quantization",
             )
         return "as in the GGUF"
-    # The weights of embedding models are not quantized by default, because embeddings are compared
-    # with stored ones that other programs may have computed.
+    # The weights of embedding models are not quantized by default, because their embeddings are
+    # compared with stored embeddings, which other programs may have computed.
     weights = quantization or ("none" if is_embedding_model else "int8")
     if weights not in WEIGHT_FORMATS:
         raise BadInput(

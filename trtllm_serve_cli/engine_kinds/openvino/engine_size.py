@@ -1,4 +1,4 @@
-"""Read the sizes that determine an OpenVINO engine's use of memory."""
+"""Read the sizes that determine an OpenVINO engine's memory usage."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from trtllm_serve_cli.engine_kinds.cpu_memory import EngineSize
 
-# A state of the model that stores keys or values with the shape [batch, heads, tokens, head size].
-# The same state occurs in several operations.
+# Matches an operation that accesses a state of the model in which keys or values are stored. The
+# shape of the state is [batch, heads, tokens, head size]. Several operations access the same state.
 _CACHE = re.compile(
     r'<data [^>]*variable_id="(?P<id>[^"]*)"[^>]*'
     r'variable_shape="\?,(?P<heads>\d+),\?,(?P<head_size>\d+)"'
@@ -16,9 +16,10 @@ _CACHE = re.compile(
 
 
 def read_engine_size(directory: Path) -> EngineSize | None:
-    """Return the size of the engine in `directory`.
+    """Return the sizes of the engine in `directory`.
 
-    Return None if the engine has no KV cache, or if the format of its files is unknown.
+    Return None if the engine has no KV cache, or if its files cannot be read or have an unknown
+    format.
     """
     try:
         weight_bytes = (directory / "openvino_model.bin").stat().st_size

@@ -22,7 +22,7 @@ def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
     if machine.gpus:
         reason += (
             f" To use {machine.gpus_in_words} with TensorRT-LLM, run this command in one of "
-            "NVIDIA's containers, or set --trtllm-version and build the engine there."
+            "NVIDIA's containers, or set --trtllm-version and build the engine in a container."
         )
     return EngineChoice("openvino", reason)
 

@@ -23,8 +23,8 @@ def find_modules(model: Any) -> dict[str, Any]:
     Raise `LookupError` if the structure of `model` differs from Llama's.
     """
     modules: dict[str, Any] = {}
-    # Each attention node depends on the one in the previous layer, so their topological order is
-    # the order of the layers.
+    # Each attention node depends on the one in the previous layer, so the topological order of
+    # these nodes is the order of the layers.
     attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     for layer, attention in enumerate(attentions):
         for name, node in _layer_modules(attention).items():

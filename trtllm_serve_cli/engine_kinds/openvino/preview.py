@@ -20,7 +20,7 @@ _BYTES_PER_WEIGHT = 2
 def preview_engine(facts: ModelFacts, checkpoint_format: str, quantization: str | None) -> Engine:
     """Return the engine that a build would create, without the properties of its tokenizer.
 
-    The sizes of the weights are estimates. Raise `BadInput` if the engine kind does not support the
+    The size of the weights is an estimate. Raise `BadInput` if the engine kind does not support the
     quantization, or if the context length of the model is unknown.
     """
     shape = facts.shape
@@ -29,7 +29,8 @@ def preview_engine(facts: ModelFacts, checkpoint_format: str, quantization: str 
         raise BadInput(
             f"The context length of {facts.source} is unknown.",
             why="config.json does not contain max_position_embeddings",
-            next_step="use the checkpoint of another model",
+            next_step="add max_position_embeddings to the checkpoint's config.json, or use a "
+            "different model",
         )
     return Engine(
         path=Path(),
@@ -52,9 +53,10 @@ def preview_engine(facts: ModelFacts, checkpoint_format: str, quantization: str 
 def _estimate_engine_size(
     facts: ModelFacts, checkpoint_format: str, weights: str
 ) -> EngineSize | None:
-    """Return the estimated size, or None for multi-head latent attention.
+    """Return the estimated sizes of the engine.
 
-    How OpenVINO caches the latent is unknown.
+    Return None for a model with multi-head latent attention, because the format in which OpenVINO
+    caches the latent vectors is unknown.
     """
     shape = facts.shape
     if shape.latent is not None:

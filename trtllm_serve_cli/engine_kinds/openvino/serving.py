@@ -46,7 +46,10 @@ def _plan_values(
 
 
 def _fit(num_tokens: int, engine: Engine, options: ServingOptions) -> int:
-    """Return the number of tokens, reduced to what fits into the machine's memory if known."""
+    """Return `num_tokens`, but at most the number of tokens for which the machine has memory.
+
+    If the size of the engine or the machine is unknown, return `num_tokens`.
+    """
     if not isinstance(engine.details, EngineSize) or options.host is None:
         return num_tokens
     return min(num_tokens, count_cache_tokens(engine.details, options.host))
@@ -58,7 +61,7 @@ def _describe_limits(engine: Engine, values: Mapping[str, str], host: CpuHost | 
         limits += f", {int(values[_KV_TOKENS]):,} tokens in the KV cache"
         if (max_seq_len := int(values["max_seq_len"])) < engine.max_position_embeddings:
             limits += f", {max_seq_len:,} tokens per sequence"
-    # Unless the number of threads is set, the engine chooses it when it starts.
+    # If the number of threads is not set, the engine chooses a number at startup.
     num_threads = int(values.get("num_threads") or 0) or (host and host.num_threads)
     if num_threads:
         limits += f", {num_threads} thread{'s' * (num_threads > 1)}"

@@ -23,8 +23,9 @@ class _Versions:
     """The versions of TensorRT-LLM that support an argument.
 
     `since` is the first version that supports the argument, and `removed` is the first version that
-    no longer supports it. If the argument has the value `always`, it is accepted for every version,
-    because versions without the argument behave as if it had this value.
+    no longer supports it. `always` is a value of the argument that is accepted for every version,
+    because versions without the argument behave as if it had this value. It is None if no such
+    value exists.
     """
 
     since: str = "1.0.dev0"

@@ -35,7 +35,7 @@ def _fit_container(model: ModelView) -> ContainerFit:
     """Return the newest container with the requested version of TensorRT-LLM.
 
     If no version is requested, return the newest container. If no container has the requested
-    version, the result has no container.
+    version, the `image` and `container` of the result are None.
     """
     requested: str | None = model.declaration.get("engine", {}).get("trtllm_version")
     needs = f"Triton and TensorRT-LLM {requested or '1.0 or later'}"

@@ -21,8 +21,8 @@ from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 Arguments = dict[str, Any]
 
 # The first version of TensorRT-LLM with each feature. The suffix .dev0 sorts before release
-# candidates, so the release candidates have the feature, too. Versions after 1.3 are assumed to
-# have the same features as 1.3.
+# candidates, so release candidates also have the feature. Versions after 1.3 are assumed to have
+# the same features as 1.3.
 _SPECULATION_RENAMED = Version("1.3.dev0")
 # The first version whose default sampler supports penalties, bad words and the options for beam
 # search.
@@ -58,7 +58,8 @@ _NGRAM_SIZE = 4
 def plan_llm_limits(limits: ServingLimits) -> Arguments:
     """Return the arguments for the limits.
 
-    `LLM` rejects prompts longer than `max_num_tokens` unless chunked prefill is enabled.
+    The token limit is `max_unsplit_tokens`, because `LLM` rejects prompts longer than
+    `max_num_tokens` unless chunked prefill is enabled.
     """
     return {"max_batch_size": limits.max_num_seqs, "max_num_tokens": limits.max_unsplit_tokens}
 

@@ -31,7 +31,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
 
-# tllm's model or engine worker reads these entries. They are not arguments for `LLM`.
+# Entries that tllm's model or engine worker reads. They are not arguments for `LLM`.
 _MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 
 
@@ -100,8 +100,8 @@ def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
     width = int(arguments["max_beam_width"])
     if int(overrides.get("max_beam_width") or width) != width:
         raise BadInput(
-            f"The parameter max_beam_width is {overrides['max_beam_width']}, but the engine's "
-            f"arguments set it to {width}.",
+            f"The parameter max_beam_width is {overrides['max_beam_width']}, but the engine "
+            f"argument max_beam_width is {width}.",
             why="the two values must be equal",
             next_step=f"omit the parameter, or add --max-beam-width {overrides['max_beam_width']}",
         )

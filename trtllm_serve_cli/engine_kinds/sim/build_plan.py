@@ -168,8 +168,8 @@ def _check_family(checkpoint: Checkpoint) -> None:
     if family not in FAMILIES:
         raise BadInput(
             f"The timing of embedding models of type {family!r} cannot be estimated.",
-            why="tllm estimates the timing of models that generate text, and of embedding models "
-            "with the same architectures",
+            why="tllm can estimate the timing only of models that generate text and of embedding "
+            "models with the same architectures",
             next_step="pass a timing file with --timing FILE, for example one that contains "
             '{"timing": {"step_s": 0.002, "prompt_token_s": 0.00001}}',
         )

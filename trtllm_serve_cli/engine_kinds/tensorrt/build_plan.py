@@ -63,8 +63,9 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         published_name=str(config.get("_name_or_path") or checkpoint.source),
     )
     weights = options.quantization or options.dtype
-    # The default limits are not among the facts, although they are part of the engine. They follow
-    # from the other facts, and a change to their rules must not cause engines to be built again.
+    # The facts do not include the default limits, although these limits are part of the engine. The
+    # limits follow from the other facts, and a change to the rules for limits must not cause
+    # engines to be built again.
     facts = {
         **facts_of_engine(checkpoint, request.kind, weights),
         "options": list_chosen(options),

@@ -33,11 +33,11 @@ _EXTERNAL_DRAFTS = (2, "draft_tokens_external", "DRAFT_TOKENS_EXTERNAL")
 class TensorRtBuild:
     """The build settings of a TensorRT engine.
 
-    Lengths are in tokens. `world_size` is the number of GPUs. `max_num_tokens` is None if the
-    engine's files do not contain this limit. KV cache reuse and chunked context
-    require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts` can verify the
-    tokens of a draft model. `file_name` is the name of each rank's engine file, with `{}` in place
-    of the rank.
+    Lengths are in tokens. `world_size` is the number of GPUs that the engine runs on.
+    `max_num_tokens` is None if the engine's files do not contain this limit. KV cache reuse and
+    chunked context require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts`
+    can verify the tokens of a draft model. `file_name` is the name of each rank's engine file, with
+    `{}` in place of the rank.
     """
 
     version: str

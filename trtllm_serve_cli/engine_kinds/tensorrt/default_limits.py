@@ -23,12 +23,12 @@ def with_default_limits(
 ) -> EngineOptions:
     """Return the options with default limits for this machine's GPU.
 
-    The limits follow the rules for engines that serve a checkpoint, but `max_num_tokens` is at
-    least 8192 and not below `max_input_len` or `opt_num_tokens`, because the server rejects longer
-    prompts without chunked context. It does not exceed the number of tokens in a full batch. Limits
-    that the user sets in `request` take precedence.
+    Except for `max_num_tokens`, the limits are the same as for engines that serve a checkpoint.
+    `max_num_tokens` is at least 8192, `max_input_len` and `opt_num_tokens`, because the server
+    rejects longer prompts unless chunked context is enabled. It does not exceed the number of
+    tokens in a full batch. Limits that the user sets in `request` take precedence.
 
-    Return the options of `request` if the limits are unknown or not suitable for the engine, so
+    If the limits are unknown or not suitable for the engine, return the options of `request`, so
     that the defaults of `trtllm-build` apply.
     """
     options = request.options

@@ -27,7 +27,8 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 def _fit_container(model: ModelView) -> ContainerFit:
     """Return the newest container with the same TensorRT-LLM version as the engine.
 
-    The result has no container if the engine's version is unknown or no container has this version.
+    If the engine's version is unknown, or if no container has this version, the `image` and
+    `container` of the result are None.
     """
     built = read_tensorrt_build(model.engine_path).version
     version = find_version(built)

@@ -1,4 +1,4 @@
-"""Check that a TensorRT engine can generate draft tokens for another engine, its target.
+"""Check that a TensorRT engine can generate draft tokens for a target engine.
 
 Triton serves both engines. The text models send the draft engine's tokens to the target engine,
 which verifies them. Sources: docs/source/advanced/speculative-decoding.md in NVIDIA/TensorRT-LLM
@@ -67,8 +67,8 @@ def list_mismatches(
         )
     if not target.has_paged_context_fmha:
         yield (
-            "the target engine was built without use_paged_context_fmha, which verifying draft "
-            "tokens requires",
+            "the target engine was built without use_paged_context_fmha, which is required to "
+            "verify draft tokens",
             "build the target engine again with --build-option use_paged_context_fmha=true",
         )
     elif not reuses_kv_cache:
@@ -97,7 +97,8 @@ def _compare_tokenizers(
         )
     if draft.vocab_size != target.vocab_size:
         sizes = (
-            f"the draft engine's vocabulary has {draft.vocab_size} tokens, not {target.vocab_size}"
+            f"the draft engine's vocabulary has {draft.vocab_size} tokens, but the target engine's "
+            f"vocabulary has {target.vocab_size}"
         )
         return sizes, next_step
     return None

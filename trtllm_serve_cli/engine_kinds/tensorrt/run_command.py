@@ -40,8 +40,8 @@ def plan_run(
     """Return the command that generates a response to `prompt` with the engine in `engine_dir`.
 
     `request` contains the fields of the request that the user set. The command starts one process
-    per rank. Raise `BadInput` if the script does not support a field, or if the engine or its
-    version of TensorRT-LLM cannot be determined.
+    per rank. Raise `BadInput` if the script does not support a field, or if the engine cannot be
+    read or was built with an unknown version of TensorRT-LLM.
     """
     fields = {**_DEFAULTS, **request}
     for name in fields:

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from trtllm_serve_cli.errors import BadInput
 
-# Chat completions take messages, and completions take a prompt.
+# The API that serves a request: chat completions, which take messages, or completions, which take a
+# prompt.
 Api = Literal["chat", "completions"]
 _PATHS: dict[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
 _DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -141,7 +141,7 @@ def send_once(
 
 
 def get_json(endpoint: OpenAIEndpoint, path: str, timeout_s: float) -> dict[str, Any]:
-    """Return the JSON object at `path`, which is absolute.
+    """Return the JSON object at the absolute path `path` on the server.
 
     Raise `Rejected` if the server responds with an error status, `NoServer` if it cannot be
     reached, or `RequestFailed` if the request fails.
@@ -166,7 +166,8 @@ def _plan_headers(request: GenerateRequest) -> dict[str, str]:
     if not is_header_value(request.request_id):
         raise BadInput(
             f"The request id {request.request_id!r} cannot be sent.",
-            why="the id is sent as an HTTP header, which consists of printable ASCII characters",
+            why="the id is sent in an HTTP header, and must consist of printable ASCII characters "
+            "without spaces",
             next_step="choose an id that contains only letters, digits, - and _",
         )
     return {"X-Request-Id": request.request_id}

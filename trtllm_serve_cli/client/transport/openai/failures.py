@@ -25,9 +25,10 @@ _LONGEST_MESSAGE = 500
 class ApiFailure:
     """An error response from an OpenAI-compatible server.
 
-    `status` is the HTTP status of an error, or 0 if a response with status 200 contains the error.
-    `param` is the request field that caused the error, or an empty string. `retry_after` is the
-    value of the `Retry-After` header, or an empty string.
+    `status` is the HTTP status of the response, or 0 if the error is in the body of a response with
+    status 200. `code` is the server's error code, or an empty string. `param` is the request field
+    that caused the error, or an empty string. `retry_after` is the value of the `Retry-After`
+    header, or an empty string.
     """
 
     status: int

@@ -51,8 +51,9 @@ _EXPRESSED_OTHERWISE = frozenset(
         "return_num_output_tokens",
     }
 )
-# Maps fields of `GenerateRequest` to the names in error messages: options whose names differ from
-# the field, and `exclude_input_in_output`, which only batch files can set.
+# Maps fields of `GenerateRequest` to their names in error messages. Fields that are not listed are
+# options with the same name. `exclude_input_in_output` is not an option, because only batch files
+# can set it.
 _FLAGS = {
     "exclude_input_in_output": "exclude_input_in_output",
     "return_perf_metrics": "--perf",
@@ -61,9 +62,9 @@ _FLAGS = {
     "return_context_logits": "--context-logits",
     "return_generation_logits": "--generation-logits",
 }
-# Fields of the body that some servers reject, with the fields that replace them. OpenAI's reasoning
-# models reject `max_tokens`. Other servers ignore `max_completion_tokens` instead of rejecting it,
-# so `max_tokens` is sent first.
+# Maps fields of the body that some servers reject to the fields that replace them, or to None if
+# the field is removed. OpenAI's reasoning models reject `max_tokens`. Other servers ignore
+# `max_completion_tokens` instead of rejecting it, so `max_tokens` is sent first.
 REPLACEMENTS: Mapping[str, str | None] = MappingProxyType(
     {"max_tokens": "max_completion_tokens", "stream_options": None}
 )
@@ -72,7 +73,7 @@ REPLACEMENTS: Mapping[str, str | None] = MappingProxyType(
 def plan_body(model: str, api: Api, request: GenerateRequest) -> Body:
     """Return the body for a request.
 
-    Raise `BadInput` if a value is invalid, or if the API does not have a field for it.
+    Raise `BadInput` if a value is invalid, or if the API does not have a field for a value.
     """
     values = plan_inputs(request)
     if values.get("beam_width") == 1:

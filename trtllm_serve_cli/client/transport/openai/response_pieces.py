@@ -24,8 +24,8 @@ class _Sequence:
 class PieceParser:
     """A parser for the parts of one response: the events of a stream, or a whole response.
 
-    Reasoning that the server returns in a separate field is put back into the text, in `<think>`
-    tags.
+    If the server returns the reasoning in a separate field, the parser adds it to the text in
+    `<think>` tags.
     """
 
     _sequences: dict[int, _Sequence] = field(default_factory=dict)
@@ -93,8 +93,8 @@ class PieceParser:
 def read_text(choice: Mapping[str, Any]) -> tuple[str, str]:
     """Return the reasoning and the content of a choice.
 
-    The reasoning is in `reasoning_content`, or in `reasoning` in newer servers (`ChatMessage` in
-    tensorrt_llm/serve/openai_protocol.py has both).
+    The reasoning is in the `reasoning_content` field, or in `reasoning` in newer servers.
+    `ChatMessage` in tensorrt_llm/serve/openai_protocol.py has both fields.
     """
     if "text" in choice:
         return "", choice["text"] or ""

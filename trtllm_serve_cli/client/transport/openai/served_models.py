@@ -19,7 +19,8 @@ _MOST_NAMES = 10
 class ListedModel:
     """A model listed by a server.
 
-    `max_model_len` is the context length, which only some servers report, such as vLLM.
+    `max_model_len` is the context length in tokens, or None if the server does not report it. For
+    example, vLLM reports it.
     """
 
     name: str
