@@ -126,7 +126,7 @@ def explaining_rejections(package: str) -> Iterator[None]:
 
 
 def read_flag(text: str) -> bool:
-    """Return whether the text of a boolean parameter is 1 or true, ignoring case.
+    """Parse a boolean parameter, ignoring case.
 
     Raise `ValueError` unless the text is 0, 1, false or true.
     """

@@ -55,9 +55,10 @@ class AdapterFolders:
     """The adapters in `lora_prefetch_dir` and the adapters that clients have sent.
 
     Sent adapters are stored in `work_dir`. If their total size exceeds
-    `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first. The
-    constructor raises `BadAdapter` if `lora_prefetch_dir` is not a folder, or if an adapter in it
-    cannot be served. It raises `OSError` if an adapter's files cannot be read or written.
+    `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first.
+    `find_sites` returns the modules that an adapter can change. The constructor raises `BadAdapter`
+    if `lora_prefetch_dir` is not a folder, or if an adapter in it cannot be served. It raises
+    `OSError` if an adapter's files cannot be read or written.
     """
 
     def __init__(

@@ -7,8 +7,8 @@ fails, this step and all later steps raise an error, so all requests fail. Compi
 repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Some other
 guides compile quickly, but need seconds per token, because their grammar is ambiguous. To protect
 the engine, `GrammarCheck` first sends each guide to a process that it can kill. The process
-compiles the guide, and samples random tokens that follow it. The process uses a one-layer model and
-the engine's tokenizer.
+compiles the guide, and samples random tokens that the guide allows. The process uses a one-layer
+model and the engine's tokenizer.
 
 The process first writes the JSON string "ready" on a line. It then reads one JSON object per line:
 {"type": ..., "guide": ...}. It responds to each object with a JSON object on one line, which
@@ -248,7 +248,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _discard_output() -> Iterator[None]:
-    """Discard all output to stdout and stderr, including the libraries', until the block ends."""
+    """Discard all output to stdout and stderr in a `with` block, including that of libraries."""
     saved = {number: os.dup(number) for number in (1, 2)}
     null = os.open(os.devnull, os.O_WRONLY)
     try:

@@ -73,7 +73,7 @@ class StepGuard:
         self._num_slow = 0
 
     def is_slow(self, times: StepTimes, compile_s: float) -> bool:
-        """Return whether this step with guides and the one before it were too slow.
+        """Return whether this step and the previous one, both with guides, were too slow.
 
         `compile_s` is the time that the step is expected to need to compile new guides.
         """

@@ -1,4 +1,4 @@
-"""Choose the number of threads with which OpenVINO runs a model.
+"""Choose the number of threads that OpenVINO uses to run a model.
 
 By default, OpenVINO starts one thread per physical core. It respects the CPU affinity of the
 process, but not the CPU time limit of a container. If there are more threads than the limit allows,

@@ -22,7 +22,8 @@ from .arguments import LLM_ARGUMENTS
 _ALWAYS: Mapping[str, Any] = {"backend": "pytorch", "kv_cache_config.onboard_blocks": True}
 # Arguments that have no effect in versions that mark them as deprecated.
 _DEPRECATED = ("kv_cache_config.sink_token_length", "speculative_config.allow_advanced_sampling")
-# The argument that selects the sampler is a flag in 1.0, and a type in later versions.
+# The names of the argument that selects the sampler. It is a flag in 1.0, and a type in later
+# versions.
 _SAMPLER_FLAG, _SAMPLER_TYPE = "enable_trtllm_sampler", "sampler_type"
 OLD_SAMPLER = "TRTLLMSampler"
 # Maps fields of speculative decoding classes to their names in other versions.
@@ -31,8 +32,8 @@ _RENAMED = {
     "speculative_model_dir": "speculative_model",
     "num_nextn_predict_layers": "max_draft_len",
 }
-# The PyTorch backend treats both types as Eagle 3. Some versions of 1.3 log a warning for the type
-# `eagle`, so prefer `eagle3`.
+# The speculative decoding types that the PyTorch backend treats as Eagle 3. `eagle3` is preferred,
+# because some versions of 1.3 log a warning for `eagle`.
 _EAGLE = ("eagle3", "eagle")
 _DECODING_SUFFIX = "DecodingConfig"
 _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS.rows.items()}

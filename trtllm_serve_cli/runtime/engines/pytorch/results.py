@@ -128,9 +128,9 @@ def _describe_prompt(result: Any, request: GenerationRequest) -> PromptFacts | N
     """Return the prompt information in a result.
 
     The information consists of the number of cached tokens and, if the request sets
-    `return_prompt_log_probs`, the log probabilities of the prompt. Return None if the result does
-    not contain the number and the request does not set `return_prompt_log_probs`. Raise
-    `ValueError` if the log probabilities of some prompt tokens are missing.
+    `return_prompt_log_probs`, the log probabilities of the prompt. Return None if the request does
+    not set `return_prompt_log_probs` and the result does not contain the number of cached tokens.
+    Raise `ValueError` if the log probabilities of some prompt tokens are missing.
     """
     num_cached = getattr(result, "cached_tokens", None)
     if not request.return_prompt_log_probs:

@@ -26,8 +26,8 @@ from .installed import (
 )
 
 _Release = tuple[int, int, int, float]
-# The first versions whose TorchSampler applies these request fields. Earlier versions accept but
-# ignore the fields.
+# Maps request fields to the first version whose TorchSampler applies them. Earlier versions accept
+# the fields, but ignore them.
 _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
     "logit_bias": (1, 1, 0, 1),
     "num_top_log_probs": (1, 2, 0, 1),

@@ -14,8 +14,8 @@ from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 from .sampler import SamplerLimits
 
-# -1 means that the request has no end token. With None, the executor would use the tokenizer's end
-# token.
+# The end id for requests without an end token. With None, the executor would use the tokenizer's
+# end token.
 _NO_END = -1
 # Maps request fields to the tensor or API field names that error messages use, if these differ.
 _TENSORS = {

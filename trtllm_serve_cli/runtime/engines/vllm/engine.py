@@ -80,8 +80,8 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # For requests in `_running` that are waiting for an adapter: maps the request id to the
-        # adapter's future.
+        # Maps the id of each request in `_running` that is waiting for an adapter to the adapter's
+        # future.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
