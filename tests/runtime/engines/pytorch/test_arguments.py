@@ -81,7 +81,7 @@ def test_rejects_an_entry_that_is_not_a_number() -> None:
 
 
 def test_rejects_an_entry_that_is_neither_true_nor_false() -> None:
-    with pytest.raises(ValueError, match=r"enable_chunked_context is 'yes', .* neither true nor"):
+    with pytest.raises(ValueError, match=r"enable_chunked_context has .* 'yes': .* true or false"):
         arguments_of({"enable_chunked_context": "yes"})
 
 
