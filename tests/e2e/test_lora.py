@@ -201,7 +201,7 @@ def test_text_models_forward_the_adapter(server: Endpoint, model: str) -> None:
     by_name = generate_text(server, model, parameters={"lora_name": "7"})
     by_id = generate_text(server, model, lora_task_id=7)
     assert by_name == by_id != generate_text(server, model)
-    assert "send a known name (7, poet)" in generate_text(server, model, lora_name="x")
+    assert "send one of these names: 7, poet" in generate_text(server, model, lora_name="x")
 
 
 @pytest.mark.parametrize(

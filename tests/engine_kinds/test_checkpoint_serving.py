@@ -46,7 +46,7 @@ def test_number_of_instances_depends_on_the_number_of_sequences(
     [
         (LLM_ARGUMENTS, {"kv_cache_config": 5}, "kv_cache_config is not a JSON object"),
         (VLLM_ARGUMENTS, {"structured_outputs_config": []}, "structured_outputs_config is not a"),
-        (VLLM_ARGUMENTS, {"max_num_seqs": "many"}, "max_num_seqs is 'many', which is invalid"),
+        (VLLM_ARGUMENTS, {"max_num_seqs": "many"}, "max_num_seqs has the invalid value 'many'"),
         (VLLM_ARGUMENTS, {"max_num_seqs": None}, "max_num_seqs is null"),
         (LLM_ARGUMENTS, {"max_batch_size": None}, "max_batch_size is null"),
     ],

@@ -268,7 +268,7 @@ def test_validation_finds_limits_beyond_the_checkpoint(written: Path) -> None:
     ("arguments", "why"),
     [
         ('{"kv_cache_config": 5}', "kv_cache_config is not a JSON object"),
-        ('{"max_beam_width": "x"}', "max_beam_width is 'x', which is invalid"),
+        ('{"max_beam_width": "x"}', "max_beam_width has the invalid value 'x'"),
     ],
 )
 def test_invalid_argument_is_rejected(arguments: str, why: str) -> None:

@@ -98,9 +98,9 @@ def test_reads_limits_as_the_engine_does(
     ("parameter", "value", "why"),
     [
         ("max_num_seqs", "many", "invalid literal"),
-        ("max_num_tokens", "0", "limits.max_num_tokens is 0; it must be at least 1"),
-        ("max_tokens_in_paged_kv_cache", "31", "at least tokens_per_block"),
-        ("batch_scheduler_policy", "static_batch", "limits.batch_scheduler_policy is"),
+        ("max_num_tokens", "0", "limits.max_num_tokens must be at least 1, but is 0"),
+        ("max_tokens_in_paged_kv_cache", "31", "at least limits.tokens_per_block"),
+        ("batch_scheduler_policy", "static_batch", "limits.batch_scheduler_policy must be"),
     ],
 )
 def test_rejects_invalid_scheduler_limits(

@@ -132,7 +132,7 @@ def test_an_adapter_in_use_is_not_evicted(tmp_path: Path) -> None:
     ("fields", "why"),
     [
         ({"lora_task_id": 9}, "LoRA task 9 not found in cache"),
-        ({"lora_name": "monk"}, "lora_name is 'monk', which is unknown"),
+        ({"lora_name": "monk"}, "no adapter with the lora_name 'monk' is available"),
         ({"lora_task_id": 9, "lora_file": "/gone"}, "LoRA task 9 not found in cache"),
         (
             {"lora_name": "monk", "lora_file": "/gone"},

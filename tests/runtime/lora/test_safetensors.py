@@ -58,14 +58,14 @@ def test_read_safetensors_converts_to_float32(tmp_path: Path, dtype: str, data: 
 def test_rejects_a_truncated_file(tmp_path: Path, cut: int) -> None:
     path = write_raw(tmp_path / "f", "F32", [2], b"12345678")
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(ValueError, match="is not a complete safetensors file with floating"):
+    with pytest.raises(ValueError, match="must be a complete safetensors file with floating"):
         read_safetensors(path)
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("I8", [8]), ("F32", [3]), ("F32", ["x"])])
 def test_rejects_tensors_that_are_not_floats(tmp_path: Path, dtype: str, shape: Any) -> None:
     path = write_raw(tmp_path / "f", dtype, shape, b"12345678")
-    with pytest.raises(ValueError, match="is not a complete safetensors file with floating"):
+    with pytest.raises(ValueError, match="must be a complete safetensors file with floating"):
         read_safetensors(path)
 
 

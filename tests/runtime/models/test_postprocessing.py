@@ -41,17 +41,16 @@ def test_skips_special_tokens(model: Any) -> None:
 )
 def test_rejects_lengths_that_do_not_fit(model: Any, lengths: Any, shape: Any) -> None:
     assert _respond(model, [[[104, 105, 0]]], lengths) == (
-        f"the shape of SEQUENCE_LENGTH, {shape}, does not match the shape of TOKENS_BATCH, [1, 1, "
-        "3]; send one length per sequence, and no length above the last dimension of "
-        "TOKENS_BATCH"
+        f"SEQUENCE_LENGTH (shape {shape}) does not fit TOKENS_BATCH (shape [1, 1, 3]); send one "
+        "length per sequence, and no length greater than the last dimension of TOKENS_BATCH"
     )
 
 
 def test_rejects_negative_tokens_except_padding(model: Any) -> None:
     assert _respond(model, [[[104, -1, -1]]], [[1]]) == {"OUTPUT": [b"h"]}
     assert _respond(model, [[[104, -7, -1]]], [[2]]) == (
-        "TOKENS_BATCH contains -7, which is not a token id; ids start at 0, and padding must "
-        "follow the SEQUENCE_LENGTH tokens of a sequence"
+        "TOKENS_BATCH contains -7, which is not a token id; send ids of at least 0, and padding "
+        "only after the first SEQUENCE_LENGTH tokens of a sequence"
     )
 
 

@@ -196,6 +196,6 @@ def test_model_json_that_is_not_an_object_fails_the_load(model: Any, tmp_path: P
         "model_name": "mine",
         "model_version": "1",
     }
-    why = r"model\.json cannot be read: it is not a JSON object"
+    why = r"model\.json cannot be read: the file does not contain a JSON object"
     with pytest.raises(triton_utils.TritonModelException, match=why):
         type(model)().initialize(args)

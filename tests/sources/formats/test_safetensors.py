@@ -70,7 +70,7 @@ def test_rejects_truncated_files(find_flaw, length):
     ids=range(13),
 )
 def test_rejects_invalid_headers(find_flaw, header):
-    assert find_flaw(pack(header)) == "the header is not a valid JSON table of tensors"
+    assert find_flaw(pack(header)) == "the header is not a JSON object that describes tensors"
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def choose_batch(
 ) -> list[GenerationRequest]:
     """Return the requests for the next batch.
 
-    `waiting` contains at least one request, and the oldest request comes first. The batch also
-    starts with this request.
+    `waiting` contains at least one request, and starts with the oldest one. The oldest request is
+    always in the batch.
     """
     oldest, *others = waiting
     length = len(oldest.input_ids)

@@ -38,8 +38,8 @@ class ArgumentTable:
     def read(self, parameters: Mapping[str, str]) -> Arguments:
         """Return the arguments for `config.pbtxt` parameters, ignoring empty parameters.
 
-        If an argument has a row and is also in the `rest` parameter, the row's parameter overrides
-        it. Raise `ValueError` if a parameter cannot be parsed.
+        If an argument has a row and is also in the `rest` parameter, the row's parameter takes
+        precedence. Raise `ValueError` if a parameter cannot be parsed.
         """
         arguments = self.read_rest(parameters)
         for parameter, (argument, read) in self.rows.items():
@@ -48,7 +48,7 @@ class ArgumentTable:
             try:
                 value = read(text)
             except ValueError as error:
-                raise ValueError(f"{parameter} is {text!r}, which is invalid: {error}") from error
+                raise ValueError(f"{parameter} has the invalid value {text!r}: {error}") from error
             parent, _, key = argument.rpartition(".")
             if parent:
                 arguments[parent] = {**arguments.get(parent, {}), key: value}
@@ -73,7 +73,7 @@ class ArgumentTable:
                 elif not isinstance(arguments[group], dict):
                     raise ValueError(f"{group} is not a JSON object")
         except ValueError as error:
-            raise ValueError(f"{self.rest} is {text!r}, which is invalid: {error}") from error
+            raise ValueError(f"{self.rest} has the invalid value {text!r}: {error}") from error
         return arguments
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -126,12 +126,12 @@ def explaining_rejections(package: str) -> Iterator[None]:
 
 
 def read_flag(text: str) -> bool:
-    """Return whether the text of a boolean parameter is 1 or true, ignoring case.
+    """Parse a boolean parameter, ignoring case.
 
     Raise `ValueError` unless the text is 0, 1, false or true.
     """
     if text.lower() not in ("0", "1", "false", "true"):
-        raise ValueError("it is neither true nor false")
+        raise ValueError("the value must be true or false")
     return text.lower() in ("1", "true")
 
 

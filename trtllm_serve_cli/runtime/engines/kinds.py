@@ -26,8 +26,8 @@ from .embedder import Embedder
 class RuntimeKind:
     """The runtime description of an engine kind.
 
-    `worker_config` converts the parameters of the `tensorrt_llm` model to its engine worker's
-    configuration, which must be JSON-serializable. In the worker process, `load` creates the engine
+    `worker_config` converts the parameters of the `tensorrt_llm` model to the configuration of the
+    engine worker, which must be JSON-serializable. In the worker process, `load` creates the engine
     from this configuration. `worker_config` and `load` are None if a Triton backend runs the
     engine.
 
@@ -78,13 +78,13 @@ def is_supported(tensor: str, engine_kind: str) -> bool:
 def list_supported_inputs(engine_kind: str) -> frozenset[str]:
     """Return the `tensorrt_llm` inputs that models of this engine kind accept.
 
-    The engine may still reject values of these inputs.
+    The engine may still reject some values of these inputs.
     """
     return SUPPORTED_INPUTS - (set() if is_supported(BIAS, engine_kind) else {BIAS})
 
 
 def explain_rejection(tensor: str, engine_kind: str) -> str:
-    """Return the error message for a request that sets the unsupported tensor `tensor`."""
+    """Return the error message for a request that sets `tensor`, which is not supported."""
     feature = find_feature(tensor)
     why, kinds = "", []
     if feature is not None:

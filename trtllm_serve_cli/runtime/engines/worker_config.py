@@ -10,7 +10,7 @@ from ..triton.parameters import Parameters
 
 
 def scheduler_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the common values in the configurations of `openvino` and `sim` workers.
+    """Return the configuration values that `openvino` and `sim` workers have in common.
 
     Both engine kinds add further values. Workers that compute embeddings use `embedding_config`
     instead.

@@ -42,7 +42,7 @@ _MODULE_IDS = {
 _ID_NAMES = (
     "attn_qkv", "attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate"
 )  # fmt: skip
-# For this module, which combines two projections, TensorRT-LLM stores the two halves of B in
+# The module that combines two projections. TensorRT-LLM stores the two halves of this module's B in
 # reverse order.
 _SWAPPED = "gate_up_proj"
 _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]{1,9})\.(?:self_attn|mlp)\.([a-z_]+)")

@@ -6,8 +6,8 @@ that other requests do not have to wait. At most `max_loras` adapters are loaded
 another adapter, an idle adapter is unloaded first. If no adapter is idle, the least recently used
 adapter is unloaded after its requests have finished.
 
-The weights of unloaded adapters stay in memory, because they are small. If the weights that clients
-have sent exceed `lora_cache_host_memory_bytes` in total, unused ones are evicted.
+The weights of unloaded adapters stay in memory, because they are small. If the total size of the
+adapters that clients have sent exceeds `lora_cache_host_memory_bytes`, unused adapters are evicted.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class LoraEngine:
         # The loaded adapters, least recently used first.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._draining: str | None = None
-        # The summed counters of all unloaded engines. `stats` adds them to its totals, because
-        # counters must never decrease.
+        # The sum of each counter over all unloaded engines. `stats` adds these sums to its totals,
+        # because counters must never decrease.
         self._retired_counts = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
@@ -192,7 +192,7 @@ class LoraEngine:
         ]
 
     def _admit(self) -> list[SequenceUpdate]:
-        """Submit the waiting requests whose adapters are loaded and will not be unloaded next.
+        """Submit the waiting requests whose adapters are loaded and not about to be unloaded.
 
         Return an update with an error for each request that cannot be submitted.
         """
@@ -213,7 +213,7 @@ class LoraEngine:
         return updates
 
     def _make_room(self) -> None:
-        """Start loading the next adapter that a request needs, unless another one is loading.
+        """Start loading the next adapter that a request needs, unless an adapter is being loaded.
 
         If `max_loras` adapters are loaded, unload an idle adapter first. If no adapter is idle, set
         `_draining` to the least recently used one, and load nothing.

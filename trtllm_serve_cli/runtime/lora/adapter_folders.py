@@ -55,9 +55,10 @@ class AdapterFolders:
     """The adapters in `lora_prefetch_dir` and the adapters that clients have sent.
 
     Sent adapters are stored in `work_dir`. If their total size exceeds
-    `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first. The
-    constructor raises `BadAdapter` if `lora_prefetch_dir` is not a folder, or if an adapter in it
-    cannot be served. It raises `OSError` if an adapter's files cannot be read or written.
+    `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first.
+    `find_sites` returns the modules that an adapter can change. The constructor raises `BadAdapter`
+    if `lora_prefetch_dir` is not a folder, or if an adapter in it cannot be served. It raises
+    `OSError` if an adapter's files cannot be read or written.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class AdapterFolders:
         self._prefetched: dict[str, KnownAdapter] = {}
         # The adapters that clients have sent, least recently used first.
         self._sent: OrderedDict[str, KnownAdapter] = OrderedDict()
-        # Maps each adapter key to the ids of the requests that use the adapter. While one of these
-        # requests is running, the engine may read the adapter's folder, so keep the folder.
+        # Maps each adapter key to the ids of the running requests that use the adapter. Adapters
+        # with running requests are not evicted, because the engine may read their folders.
         self._users: defaultdict[str, set[int]] = defaultdict(set)
         if options.lora_prefetch_dir:
             self._prefetch(Path(options.lora_prefetch_dir))
@@ -167,8 +168,8 @@ class AdapterFolders:
 class AdapterReader:
     """A thread that calls `AdapterFolders`, so that file access does not delay token generation.
 
-    `config` contains the adapter options. The constructor raises the same exceptions as that of
-    `AdapterFolders`.
+    `config` may contain any field of `LoraOptions`. The constructor raises the same exceptions as
+    the constructor of `AdapterFolders`.
     """
 
     def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
@@ -220,9 +221,9 @@ def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
 def site_finder(checkpoint: Path) -> Callable[[], Sites]:
     """Return a function that finds the modules with two-dimensional weights in a checkpoint.
 
-    The checkpoint is in Hugging Face format. The function reads its safetensors files, and raises
-    `BadAdapter` if they contain no such module or if one is invalid, or `OSError` if one cannot be
-    read.
+    `checkpoint` is a folder in Hugging Face format. The function reads the headers of the
+    safetensors files in this folder. It raises `BadAdapter` if a file is invalid or no file
+    contains such a module, or `OSError` if a file cannot be read.
     """
     return lambda: _find_sites(checkpoint)
 

@@ -22,7 +22,7 @@ from .adapter import Adapter, Array, BadAdapter, Sites, check_shapes, decode_ada
 from .peft import read_adapter
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
-# The name of the request parameter, as in Triton's vLLM backend.
+# The request parameter that contains the name of an adapter, as in Triton's vLLM backend.
 NAME_PARAMETER = "lora_name"
 
 
@@ -76,8 +76,8 @@ def read_prefetched(
     """
     if not folder.is_dir():
         raise BadAdapter(
-            f"lora_prefetch_dir is {folder}, which is not a folder; set it to the folder that "
-            "contains the adapters"
+            f"lora_prefetch_dir is {folder}, which is not a folder; set lora_prefetch_dir to "
+            "the folder that contains the adapters"
         )
     for each in sorted(folder.iterdir()):
         if not each.is_dir() or each.name.startswith("."):
@@ -94,8 +94,8 @@ def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> st
     if request.lora_task_id is not None:
         return explain_not_found(str(request.lora_task_id))
     names = ", ".join(prefetched)
-    fix = f"send a known name ({names})" if names else "set lora_prefetch_dir to add adapters"
-    return f"lora_name is {request.lora_name!r}, which is unknown; {fix}"
+    fix = f"send one of these names: {names}" if names else "set lora_prefetch_dir to add adapters"
+    return f"no adapter with the lora_name {request.lora_name!r} is available; {fix}"
 
 
 def explain_not_found(task_id: str) -> str:
@@ -111,7 +111,7 @@ def explain_not_found(task_id: str) -> str:
 
 
 def explain_missing_file(request: GenerationRequest) -> str:
-    """Return the error message for a request whose `lora_file` or a file in it does not exist.
+    """Return the error message for a request whose adapter files do not exist.
 
     The weights for a task id are missing if the client has cancelled the request that contained
     them. The folder of a named adapter is missing if it was deleted on the server.
@@ -145,9 +145,9 @@ def parse_lora(
     """Return the adapter fields for the `GenerationRequest` of each row.
 
     The fields are empty if the request uses no adapter. Weights from the client are written to new
-    files in `folder`, which `read_sent` or `discard` deletes. Raise `InvalidRequest` if a tensor is
-    missing or invalid, if `name` is set in addition to tensors, or if a file cannot be written. The
-    files are then deleted.
+    files in `folder`. `read_sent` or `discard` deletes these files. Raise `InvalidRequest` if a
+    tensor is missing or invalid, if the request contains both tensors and a `name`, or if a file
+    cannot be written. If an error is raised, no files are kept.
     """
     task_ids, weights, config = (get(each) for each in LORA_TENSORS)
     if task_ids is None and weights is None and config is None:
@@ -192,10 +192,10 @@ def read_sent(file: Path) -> tuple[Array, Array]:
 
 
 def read_received(path: Path, sites: Sites) -> Adapter:
-    """Read a request's adapter from the file with the client's weights or from a server folder.
+    """Return the adapter in `path`: a file with weights from the client, or a folder on the server.
 
-    Delete the client's file after reading it, but never delete a folder. Raise `BadAdapter` if the
-    adapter is invalid, or `OSError` if a file cannot be read.
+    Delete `path` if it is a file, but never delete a folder. Raise `BadAdapter` if the adapter is
+    invalid, or `OSError` if a file cannot be read.
     """
     if path.is_dir():
         return read_adapter(path, sites)

@@ -21,7 +21,8 @@ LORA_CONFIG = "model.lora_config.npy"
 
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(rf"(?:{re.escape(_PREFIX)})?(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
-# Maps options in adapter_config.json to features that A, B and the scaling cannot represent.
+# Maps each unsupported option in adapter_config.json to the feature that it enables. The matrices A
+# and B and the scaling cannot represent these features.
 _UNSUPPORTED = {
     "use_dora": "DoRA",
     "lora_bias": "trained biases",
@@ -30,8 +31,8 @@ _UNSUPPORTED = {
     "target_parameters": "parameters outside of linear layers",
     "layer_replication": "repeated layers",
 }
-# If init_lora_weights has one of these values, PEFT changes the base weights before training, so
-# the adapter does not work with the original base weights.
+# If init_lora_weights starts with one of these values, PEFT modifies the base weights before
+# training, so the adapter does not work with the original base weights.
 _CHANGED_BASE = ("pissa", "olora", "corda")
 
 
@@ -108,7 +109,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     if str(config.get("init_lora_weights", "")).lower().startswith(_CHANGED_BASE):
         raise BadAdapter(
             f"{path} sets init_lora_weights to {config['init_lora_weights']!r}, so the adapter "
-            "requires changed base weights; convert the adapter to plain LoRA with PEFT"
+            "requires modified base weights; convert the adapter to plain LoRA with PEFT"
         )
     return config
 
@@ -131,7 +132,7 @@ def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) 
 def _alpha(module: str, config: Mapping[str, Any]) -> float:
     """Return the alpha of `module` from `alpha_pattern`, or `lora_alpha` if no pattern matches.
 
-    A pattern matches the end of a module's name.
+    A pattern must match the whole module name, or the part of the name after a dot.
     """
     try:
         for pattern, alpha in (config.get("alpha_pattern") or {}).items():
@@ -140,7 +141,8 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
         return float(config["lora_alpha"])
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, re.error) as error:
         raise BadAdapter(
-            f"{PEFT_CONFIG} does not contain a numeric lora_alpha for {module}"
+            f"{PEFT_CONFIG} contains no valid alpha for {module}; correct lora_alpha or "
+            "alpha_pattern"
         ) from error
 
 

@@ -19,8 +19,8 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 def read_safetensors(path: Path) -> dict[str, Array]:
     """Return the tensors in `path` by name, converted to float32.
 
-    Raise `ValueError` if the file is invalid or contains a tensor without floating-point numbers,
-    or `OSError` if it cannot be read.
+    Raise `ValueError` if the file is invalid or a tensor does not have a floating-point type, or
+    `OSError` if the file cannot be read.
     """
     try:
         entries = read_header(path)
@@ -28,7 +28,8 @@ def read_safetensors(path: Path) -> dict[str, Array]:
         return {name: _read_tensor(data, entry) for name, entry in entries.items()}
     except (BadHeader, LookupError) as error:
         raise ValueError(
-            f"{path} is not a complete safetensors file with floating-point tensors: {error}"
+            f"cannot read {path} as a LoRA adapter: {error}; the file must be a complete "
+            "safetensors file with floating-point tensors"
         ) from error
 
 

@@ -3,7 +3,7 @@
 A file contains the header's length (8 bytes, little-endian), the header, and the tensors without
 gaps. The header is a JSON object that maps each tensor's name to its dtype, shape and
 `data_offsets`. The file is complete if it ends with the last tensor and the offsets of each tensor
-match its shape and dtype. https://github.com/huggingface/safetensors#format
+match its shape and dtype. Source: https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The maximum header length. The format's reference implementation rejects longer headers.
+# The maximum header length in bytes. The format's reference implementation rejects longer headers.
 _MAX_HEADER_BYTES = 100_000_000
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # Maps each dtype to its number of bits per value. For any other dtype, only the positions of the
@@ -79,7 +79,7 @@ def _parse_header(header: bytes) -> dict[str, TensorEntry]:
             raise TypeError
         return {name: _parse_entry(name, entry, 8 + len(header)) for name, entry in table.items()}
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise BadHeader("the header is not a valid JSON table of tensors") from error
+        raise BadHeader("the header is not a JSON object that describes tensors") from error
 
 
 def _parse_entry(name: str, entry: Mapping[str, Any], data_start: int) -> TensorEntry:
@@ -102,9 +102,10 @@ def _read_count(value: Any) -> int:
 
 
 def _check_places(tensors: Mapping[str, TensorEntry], end: int, size: int) -> None:
-    """Check that the tensors fill the file from the header's `end` to `size`.
+    """Check that the tensors fill the file from the end of the header to the end of the file.
 
-    Raise `BadHeader` if there are gaps or overlaps, or if the tensors end at a different position.
+    The header ends at byte `end`, and the file has `size` bytes. Raise `BadHeader` if there are
+    gaps or overlaps, or if the last tensor does not end at the end of the file.
     """
     for name, tensor in sorted(tensors.items(), key=lambda each: (each[1].start, each[1].end)):
         if tensor.start != end:

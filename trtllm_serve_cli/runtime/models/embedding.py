@@ -28,7 +28,12 @@ _INPUTS = frozenset(("text_input", "input_ids", "prompt_name", "dimensions"))
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRow:
-    """One input of a request. `fields` contains the fields of the `GenerationRequest`."""
+    """One input of a request.
+
+    `fields` contains the fields of the `GenerationRequest`. `batch_index` is the index of the row
+    in the request. `dimensions` is the requested length of the embedding, or None for the full
+    length.
+    """
 
     fields: dict[str, Any]
     batch_index: int

@@ -51,7 +51,8 @@ _LORA_NAME = "lora_name"
 _SUPPORTED_INPUTS = frozenset(
     (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop", _LORA_NAME)
 )
-# A section of model.yaml that configures NVIDIA's model. It is not an argument of `LLM`.
+# The section of model.yaml for logits post-processors. Only NVIDIA's model supports it, and it is
+# not an argument for `LLM`.
 _PROCESSORS = "logits_post_processors"
 # The default of `max_tokens` in TensorRT-LLM's `SamplingParams` class.
 _MAX_TOKENS = 32

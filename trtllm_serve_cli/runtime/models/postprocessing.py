@@ -42,20 +42,20 @@ class TritonPythonModel:
         inputs = read_inputs(request)
         tokens = inputs["TOKENS_BATCH"]
         # In the gpt layout, requests do not contain sequence lengths. Count the ids that are not
-        # padding, which is negative.
+        # negative, because the padding consists of negative ids.
         lengths = inputs.get("SEQUENCE_LENGTH", np.sum(tokens >= 0, axis=-1))
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (
-                f"the shape of SEQUENCE_LENGTH, {list(lengths.shape)}, does not match the shape "
-                f"of TOKENS_BATCH, {list(tokens.shape)}; send one length per sequence, and no "
-                "length above the last dimension of TOKENS_BATCH"
+                f"SEQUENCE_LENGTH (shape {list(lengths.shape)}) does not fit TOKENS_BATCH (shape "
+                f"{list(tokens.shape)}); send one length per sequence, and no length greater "
+                "than the last dimension of TOKENS_BATCH"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
         used = np.arange(tokens.shape[2]) < lengths[..., np.newaxis]
         if np.any(tokens[used] < 0):
             why = (
-                f"TOKENS_BATCH contains {tokens[used].min()}, which is not a token id; ids start "
-                "at 0, and padding must follow the SEQUENCE_LENGTH tokens of a sequence"
+                f"TOKENS_BATCH contains {tokens[used].min()}, which is not a token id; send ids of "
+                "at least 0, and padding only after the first SEQUENCE_LENGTH tokens of a sequence"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
         # Like NVIDIA's model, return the texts of all rows in a one-dimensional tensor.

@@ -5,10 +5,10 @@ a worker, and the other instances connect to that worker. Several instances are 
 GPU may generate more tokens than one Python stub can send (about 0.1 ms of CPU per response).
 
 Each row of a request becomes one generation request for the engine worker. A decoupled model sends
-a response per update if the request sets `streaming`, and otherwise a response per sequence. A beam
-search has one response per row. A model that is not decoupled sends one response with all rows. If
-the client cancels the request or sends a stop request with the same id, the slots of all its rows
-are freed.
+a response per update if the request sets `streaming`, and otherwise a response per sequence. With
+beam search, it sends a response per row. A model that is not decoupled sends one response with all
+rows. If the client cancels the request or sends a stop request with the same id, the slots of all
+its rows are freed.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ def _create_metrics(parameters: Parameters) -> EngineMetrics:
 def _name_shared_socket(parameters: Parameters) -> str:
     """Return the name of the socket for connections from other models and instances.
 
-    The name is empty, so that they cannot connect, if the model has a queue policy or several
-    engines.
+    If the model has a queue policy or several engines, return an empty name, which disables these
+    connections.
     """
     is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
     return shared_socket_name(parameters.model_name) if is_shared else ""

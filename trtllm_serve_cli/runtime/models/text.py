@@ -53,8 +53,9 @@ from ..triton.stub_workarounds import pick_requested, read_inputs
 from ..triton.tensors import INTERNAL_ID_PREFIX, Array, parse_rows
 from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 
-# The maximum number of threads that handle requests. A request on the engine worker occupies a
-# thread only until it is submitted. A business-logic request occupies a thread until it ends.
+# The maximum number of threads that handle requests. A request that is sent directly to the engine
+# worker occupies a thread only until it is submitted. A request through BLS occupies a thread until
+# it ends.
 MAX_THREADS = 512
 
 # Inputs that NVIDIA's text models support, but this model does not.
@@ -235,10 +236,10 @@ class TritonPythonModel:
         record: RequestRecord,
         drafts: DraftRequest | None = None,
     ) -> None:
-        """Generate tokens through the `tensorrt_llm` model, which may have any backend or queue
-        policy.
+        """Generate tokens by calling the `tensorrt_llm` model through BLS.
 
-        If `drafts` is set, also call the draft model.
+        The model may have any backend or queue policy. If `drafts` is set, also call the draft
+        model.
         """
         is_cancelled = threading.Event()
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"

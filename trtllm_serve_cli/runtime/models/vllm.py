@@ -1,8 +1,9 @@
 """The model of the vllm layout, which generates text for one prompt per request.
 
-This model has the same inputs and outputs as Triton's vLLM backend, which serves the vllm engine
-kind, but runs other Python engine kinds. The engine's arguments are in `model.json`, next to
-`model.py`. Source: src/utils/request.py in triton-inference-server/vllm_backend@8de0c14.
+Models of the vllm engine kind are served by Triton's vLLM backend. This model has the same inputs
+and outputs as that backend, but runs other Python engine kinds. The engine's arguments are in
+`model.json`, next to `model.py`. Source: src/utils/request.py in
+triton-inference-server/vllm_backend@8de0c14.
 """
 
 from __future__ import annotations
@@ -98,9 +99,9 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         ]
 
     def _check_supported(self, sampling: SamplingParameters) -> None:
-        """Raise `InvalidRequest` if the request sets a parameter that the engine kind lacks.
+        """Raise `InvalidRequest` if the engine kind does not support a sampling parameter.
 
-        Only the parameters in `_FEATURES` are checked.
+        Only parameters in `_FEATURES` that the request sets are checked.
         """
         unsupported = find_kind(self._engine_kind).capabilities.unsupported
         for field, feature in _FEATURES.items():
@@ -156,7 +157,7 @@ def _read_model_json(args: dict[str, str]) -> dict[str, str]:
     try:
         arguments = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(arguments, dict):
-            raise ValueError("it is not a JSON object")
+            raise ValueError("the file does not contain a JSON object")
         return as_parameters(arguments)
     except (OSError, ValueError) as error:
         raise pb_utils.TritonModelException(f"{path} cannot be read: {error}") from error

@@ -98,7 +98,7 @@ def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"presence_penalty": 2.5}, "presence_penalty is 2.5; it must be between -2 and 2"),
+        ({"presence_penalty": 2.5}, "presence_penalty must be between -2 and 2, but is 2.5"),
         (
             {"beam_width": 2, "repetition_penalty": 1.5},
             "repetition_penalty is 1.5, which is not supported with a beam_width of 2. Omit "

@@ -60,13 +60,13 @@ def test_the_adapter_cache_is_only_for_models_with_adapters() -> None:
     ("text", "why"), [("{", "Expecting property name"), ("[]", "the value is not a JSON object")]
 )
 def test_rejects_arguments_that_are_not_an_object(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=rf"llm_args is '.*', which is invalid: {why}"):
+    with pytest.raises(ValueError, match=rf"llm_args has the invalid value '.*': {why}"):
         arguments_of({"llm_args": text})
 
 
 def test_rejects_a_group_that_is_not_an_object() -> None:
     entries = {"llm_args": '{"kv_cache_config": 5}', "enable_kv_cache_reuse": "true"}
-    with pytest.raises(ValueError, match=r"llm_args is .* invalid: kv_cache_config is not a JSON"):
+    with pytest.raises(ValueError, match=r"llm_args has .*: kv_cache_config is not a JSON"):
         arguments_of(entries)
 
 
@@ -81,7 +81,7 @@ def test_rejects_an_entry_that_is_not_a_number() -> None:
 
 
 def test_rejects_an_entry_that_is_neither_true_nor_false() -> None:
-    with pytest.raises(ValueError, match=r"enable_chunked_context is 'yes', .* neither true nor"):
+    with pytest.raises(ValueError, match=r"enable_chunked_context has .* 'yes': .* true or false"):
         arguments_of({"enable_chunked_context": "yes"})
 
 

@@ -114,8 +114,8 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"beam_width": 2, "stop_words": ((1, 2),)},
             {"max_beam_width": 2},
             ANY,
-            "stop_words_list contains a word with several tokens, but with a beam_width of 2, "
-            "each stop word must be a single token. Omit the word.",
+            "stop_words_list contains a multi-token stop word, which is not supported with a "
+            "beam_width of 2. Omit the word, or send a single-token stop word.",
         ),
         (
             {"guide_type": "json"},

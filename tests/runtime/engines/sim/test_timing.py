@@ -42,14 +42,14 @@ def test_a_timing_alone_is_enough() -> None:
     [
         ([], "the `timing` object is missing; add it with at least the step_s field"),
         ({"timing": 1}, "the `timing` object is missing; add it with at least the step_s field"),
-        ({"timing": {}}, "timing.step_s is missing or 0; it must be greater than 0"),
-        ({"timing": {"step_s": 0}}, "timing.step_s is missing or 0; it must be greater than 0"),
-        ({"timing": {"step_s": -1}}, "timing.step_s is -1; it must be finite and not negative"),
-        ({"timing": {"step_s": "1"}}, "timing.step_s is '1'; it must be a number"),
-        ({"timing": {"step_s": True}}, "timing.step_s is True; it must be a number"),
+        ({"timing": {}}, "timing.step_s must be set to a number greater than 0"),
+        ({"timing": {"step_s": 0}}, "timing.step_s must be set to a number greater than 0"),
+        ({"timing": {"step_s": -1}}, "timing.step_s must be finite and not negative, but is -1"),
+        ({"timing": {"step_s": "1"}}, "timing.step_s must be a number, but is '1'"),
+        ({"timing": {"step_s": True}}, "timing.step_s must be a number, but is True"),
         (
             {"timing": {"step_s": float("nan")}},
-            "timing.step_s is nan; it must be finite and not negative",
+            "timing.step_s must be finite and not negative, but is nan",
         ),
         ({**STEP, "schema": 2}, "schema is 2, but only schema 1 is supported"),
         (
@@ -75,16 +75,16 @@ def test_rejects_an_unknown_field_of_the_timing() -> None:
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        ({"max_batch_size": 0}, "max_batch_size is 0; it must be at least 1"),
-        ({"max_batch_size": 1.5}, "max_batch_size is 1.5; its type must be int"),
-        ({"enable_chunked_context": 1}, "enable_chunked_context is 1; its type must be bool"),
+        ({"max_batch_size": 0}, "max_batch_size must be at least 1, but is 0"),
+        ({"max_batch_size": 1.5}, "max_batch_size must be of type int, but is 1.5"),
+        ({"enable_chunked_context": 1}, "enable_chunked_context must be of type bool, but is 1"),
         (
             {"batch_scheduler_policy": "x"},
-            "batch_scheduler_policy is 'x'; it must be guaranteed_no_evict or max_utilization",
+            "batch_scheduler_policy must be guaranteed_no_evict or max_utilization, but is 'x'",
         ),
         (
             {"max_tokens_in_paged_kv_cache": 31},
-            "max_tokens_in_paged_kv_cache is too small; it must be at least tokens_per_block",
+            "max_tokens_in_paged_kv_cache must be at least limits.tokens_per_block",
         ),
         (
             {"max_batch": 31},

@@ -294,7 +294,7 @@ def test_a_request_runs_with_its_adapter(load: EngineLoader, tmp_path: Path) -> 
     assert len(run(engine, request(1), request(2, lora_name="pirate"))) == 6
     adapters = [each.lora_request and each.lora_request.lora_path for each in load.client.requests]
     assert adapters == [None, str(pirate)]
-    why = "lora_name is 'monk', which is unknown; send a known name (pirate)"
+    why = "no adapter with the lora_name 'monk' is available; send one of these names: pirate"
     unknown = SequenceUpdate(3, error=why, rejected=True)
     assert run(engine, request(3, lora_name="monk")) == [unknown]
     (pirate / "adapter_config.json").unlink()

@@ -29,7 +29,7 @@ class AdmissionQueue(Generic[T]):
         return len(self._waiting)
 
     def add(self, request_id: int, num_sequences: int, item: T) -> None:
-        """Append a request, for which `admit` returns `item`.
+        """Append a request. When the request is admitted, `admit` returns `item`.
 
         The request must not need more than `max_sequences` slots.
         """

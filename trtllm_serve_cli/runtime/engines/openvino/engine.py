@@ -48,7 +48,7 @@ _FINISH = openvino_genai.GenerationFinishReason
 class _Unchecked:
     """A request whose guide is being checked.
 
-    `config` is its generation config, and `checked` is the future result of the check.
+    `config` is the generation config, and `checked` is a future for the result of the check.
     """
 
     request: GenerationRequest
@@ -229,7 +229,7 @@ class OpenVinoEngine:
     def _run_pipeline(self) -> bool:
         """Run one step of the pipeline.
 
-        Return whether guides have slowed down this step and the step before it.
+        Return whether guides have slowed down this step and the previous one.
         """
         clock, guided = StepClock(), find_guided(self._running.values())
         compiled = [guide.compile_s for running, guide in guided if not running.num_tokens]
@@ -251,7 +251,10 @@ class OpenVinoEngine:
         del self._running[slowest.request.id]
         self._stop(slowest)
         tensor = "guided_decoding_guide" if slowest.request.guide_type else "bad_words_list"
-        why = f"{tensor} has become too slow and delays other requests; simplify it"
+        why = (
+            f"{tensor} has become too slow and delays other requests; simplify the guide or the "
+            "bad words"
+        )
         return [SequenceUpdate(slowest.request.id, error=why, rejected=True)]
 
     def _stop(self, running: RunningRequest) -> None:

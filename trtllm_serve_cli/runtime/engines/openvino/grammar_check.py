@@ -5,10 +5,10 @@
 OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
 fails, this step and all later steps raise an error, so all requests fail. Compiling nested
 repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Some other
-guides compile fast, but need seconds for each token, because their grammar is ambiguous. To protect
+guides compile quickly, but need seconds per token, because their grammar is ambiguous. To protect
 the engine, `GrammarCheck` first sends each guide to a process that it can kill. The process
-compiles the guide, and samples random tokens that follow it. The process uses a one-layer model and
-the engine's tokenizer.
+compiles the guide, and samples random tokens that the guide allows. The process uses a one-layer
+model and the engine's tokenizer.
 
 The process first writes the JSON string "ready" on a line. It then reads one JSON object per line:
 {"type": ..., "guide": ...}. It responds to each object with a JSON object on one line, which
@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# The time limit for the whole check of a guide in the running process, in seconds.
+# The time limit for checking a guide, in seconds, excluding the time to start the process.
 CHECK_LIMIT_S = 2.0
 # The maximum CPU time in seconds for sampling all tokens after the first one. Common guides need up
 # to 0.05 s, and regular expressions such as `(\w+ ?)+` up to 0.7 s.
@@ -76,8 +76,8 @@ class GrammarCheck:
     def check(self, guide_type: str, guide: str) -> CheckedGuide:
         """Return the result of checking a guide, which may be cached.
 
-        The running process has `CHECK_LIMIT_S` seconds for the check. Raise `OSError` or
-        `RuntimeError` if the process cannot be started.
+        The check is limited to `CHECK_LIMIT_S` seconds, plus the time to start the process. Raise
+        `OSError` or `RuntimeError` if the process cannot be started.
         """
         key = (guide_type, guide)
         if key not in self._results:
@@ -248,7 +248,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _discard_output() -> Iterator[None]:
-    """Discard all output to stdout and stderr, including the libraries', until the block ends."""
+    """Discard all output to stdout and stderr in a `with` block, including that of libraries."""
     saved = {number: os.dup(number) for number in (1, 2)}
     null = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -299,9 +299,9 @@ def _check(pipeline: Any, config: Any) -> CheckedGuide:
 
 
 def _sample(config: Any) -> Any:
-    """Return the generation config for random tokens that follow the guide.
+    """Return a generation config that samples random tokens, constrained by the guide.
 
-    The tokens after the guide's end are not constrained.
+    Tokens after the end of the guided text are not constrained.
     """
     import openvino_genai
 

@@ -159,8 +159,8 @@ def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
     """Return the words as text.
 
     OpenVINO GenAI matches text instead of token ids, because different tokens may form the same
-    text. Raise `InvalidRequest` if a word decodes to an empty string. `tensor` is the name of the
-    words' tensor for the error message.
+    text. Raise `InvalidRequest` if a word decodes to an empty string. The error message contains
+    `tensor`, the name of the tensor that the words are from.
     """
     texts = set()
     for word in words:
@@ -175,7 +175,7 @@ def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
 
 
 def _check_supported(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` if the request sets a logit bias or requests alternative tokens."""
+    """Raise `InvalidRequest` if the request sets a logit bias or requests top log probabilities."""
     if request.logit_bias:
         raise InvalidRequest(explain_rejection("embedding_bias", "openvino"))
     if request.num_top_log_probs:
@@ -200,7 +200,7 @@ def _check_penalties(request: GenerationRequest) -> None:
                 f"{request.beam_width}. Omit {tensor}, or set beam_width to 1."
             )
         if neutral == 0.0 and not -2.0 <= value <= 2.0:
-            raise InvalidRequest(f"{tensor} is {value:g}; it must be between -2 and 2")
+            raise InvalidRequest(f"{tensor} must be between -2 and 2, but is {value:g}")
 
 
 def _check_speculative(request: GenerationRequest) -> None:

@@ -29,11 +29,17 @@ class NewTokens:
 class RunningRequest:
     """A request in the pipeline.
 
-    `handle` is the pipeline's handle for the request. `guide` is the result of checking the
-    request's guide, or None if the request has neither a guide nor bad words. `cum_log_prob` and
-    `tokens` map the index of each sequence to its cumulative log probability and its tokens.
-    `tokens` is used only if the request has stop words and does not use beam search. `num_tokens`
-    counts the tokens of all sequences.
+    - `handle` is the pipeline's handle for the request.
+    - `num_reused_blocks` is the estimated number of KV cache blocks reused from earlier prompts.
+    - `guide` is the result of checking the request's guide, or None if the request has neither a
+      guide nor bad words.
+    - `cum_log_prob` maps the index of each sequence to its cumulative log probability.
+    - `tokens` maps the index of each sequence to its tokens. It is empty if the request has no stop
+      words or uses beam search.
+    - `num_tokens` is the number of generated tokens in all sequences.
+    - `num_steps` is the number of steps after which new tokens were read.
+    - `is_paused` is true while the request is preempted.
+    - The `_ns` fields contain monotonic times, or 0 if the event has not occurred.
     """
 
     request: GenerationRequest
@@ -89,11 +95,11 @@ def find_guided(requests: Iterable[RunningRequest]) -> list[tuple[RunningRequest
 
 
 def find_slowest_guide(requests: Iterable[RunningRequest]) -> RunningRequest | None:
-    """Return the request that probably slows down the engine most with its guide.
+    """Return the request whose guide probably slows down the engine most.
 
-    This is the request whose `sampling_s`, rounded to 0.1 s, is the largest. If several requests
-    have the same value, it is the one with the most generated tokens. Return None if no request has
-    a guide.
+    This is the request whose guide has the largest `sampling_s`, rounded to 0.1 s. If several
+    guides have the same value, return the request with the most generated tokens. Return None if no
+    request has a guide.
     """
     ranks = [
         (round(guide.sampling_s, 1), each.num_tokens, each) for each, guide in find_guided(requests)

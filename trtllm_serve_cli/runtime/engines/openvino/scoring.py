@@ -31,9 +31,10 @@ CHUNK_SIZE = 128
 
 
 class Scorer:
-    """A model that scores prompts and selects the response's only token, in its own thread.
+    """A second copy of the model, which computes prompt log probabilities in a separate thread.
 
-    The model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0,
+    It also selects the response token: requests that are scored generate at most one token. The
+    model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0,
     `thread_properties` chooses the number of threads. If `has_adapter` is true, all requests are
     rejected, because this copy of the model does not apply the adapter. `pending` maps the id of
     each request in flight to its future.
@@ -68,7 +69,7 @@ class Scorer:
         return [self.pending.pop(each).result() for each in done]
 
     def close(self) -> None:
-        """Drop the requests that have not started, and stop the thread after the current one."""
+        """Cancel the waiting requests, and stop the thread after the current request."""
         self._thread.shutdown(cancel_futures=True)
 
     def _score(self, request: GenerationRequest) -> SequenceUpdate:

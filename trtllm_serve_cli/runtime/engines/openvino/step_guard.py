@@ -2,8 +2,8 @@
 
 While OpenVINO GenAI (2026.4) samples, it computes the tokens that each guide allows. The step ends
 when all requests have been sampled. If a grammar can split a text in many ways, as with
-`x ::= [a-z]* | x x`, the cost of a token grows with about the cube of the text's length. The check
-of guides (grammar_check.py) covers only the first 32 tokens.
+`x ::= [a-z]* | x x`, the cost of a token grows roughly with the cube of the text's length. The
+check of guides (grammar_check.py) covers only the first 32 tokens.
 
 The thread that calls the pipeline takes part in inference, but not in sampling. Its CPU time
 therefore shows how much inference a step contained. Steps without guides show how long a step with
@@ -21,7 +21,7 @@ LIMIT_S = 1.0
 # Inference may take this many times as long as expected, for example on a busy machine.
 _TOLERANCE = 4
 _NUM_SLOW_STEPS = 2
-# When a step without guides is added, the weight of all earlier steps is multiplied by this factor.
+# The factor applied to the weight of all earlier steps when a step without guides is added.
 _DECAY = 0.9
 
 
@@ -73,7 +73,7 @@ class StepGuard:
         self._num_slow = 0
 
     def is_slow(self, times: StepTimes, compile_s: float) -> bool:
-        """Return whether this step with guides and the one before it were too slow.
+        """Return whether this step and the previous one, both with guides, were too slow.
 
         `compile_s` is the time that the step is expected to need to compile new guides.
         """

@@ -1,8 +1,9 @@
-"""Choose the number of threads with which OpenVINO runs a model.
+"""Choose the number of threads that OpenVINO uses to run a model.
 
 By default, OpenVINO starts one thread per physical core. It respects the CPU affinity of the
-process, but not the CPU time limit of a container. Threads in excess of this limit only use up the
-time earlier, and the kernel then stops all of them (openvinotoolkit/openvino#37838).
+process, but not the CPU time limit of a container. If there are more threads than the limit allows,
+the container uses up its CPU time early in each period, and the kernel throttles all threads until
+the next period (openvinotoolkit/openvino#37838).
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ _CPUS = Path("/sys/devices/system/cpu")
 def thread_properties(num_threads: int) -> dict[str, Any]:
     """Return OpenVINO's properties for this number of threads.
 
-    0 selects one thread per physical core that this process may use. If the CPU time limit is lower
-    than this number of cores, 0 selects the limit, rounded up.
+    If `num_threads` is 0, use one thread per physical core that this process may use. If the CPU
+    time limit is lower than this number of cores, use the limit instead, rounded up.
     """
     num_threads = num_threads or choose_num_threads(read_cpu_limit(), count_physical_cores())
     if not num_threads:
         return {}
-    # OpenVINO would pin the threads to the first cores. Several engines that do not use all cores
-    # would then compete for the same cores, while other cores are idle.
+    # Disable pinning. Otherwise, OpenVINO would pin the threads to the first cores, and several
+    # engines that do not use all cores would compete for these cores while other cores are idle.
     return {"INFERENCE_NUM_THREADS": num_threads, "ENABLE_CPU_PINNING": False}
 
 
 def choose_num_threads(cpu_limit: float | None, num_cores: int) -> int:
-    """Return the number of threads for a CPU time limit in cores, rounded up.
+    """Return the number of threads for a CPU time limit, which is given in cores.
 
-    Return 0, which selects OpenVINO's default, if the limit is None or not lower than `num_cores`.
+    Round the limit up. If the limit is None or not lower than `num_cores`, return 0, which selects
+    OpenVINO's default.
     """
     if cpu_limit is None or cpu_limit >= num_cores:
         return 0

@@ -3,7 +3,7 @@
 Argument names and the tags of speculative decoding methods differ between releases and release
 candidates of TensorRT-LLM. This module derives the names from the installed Pydantic classes, not
 from the version, and does not import `tensorrt_llm`. The known differences are from
-tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM (1.0 to late release candidates of 1.3).
+tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM (1.0 to later release candidates of 1.3).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Any
 from ..engine_arguments import Arguments
 from .arguments import LLM_ARGUMENTS
 
-# Arguments that some versions lack because they always use the value given here. With these
+# Maps arguments that some versions lack to the value that these versions always use. With these
 # versions, a model that sets another value fails to load.
 _ALWAYS: Mapping[str, Any] = {"backend": "pytorch", "kv_cache_config.onboard_blocks": True}
 # Arguments that have no effect in versions that mark them as deprecated.
 _DEPRECATED = ("kv_cache_config.sink_token_length", "speculative_config.allow_advanced_sampling")
-# The argument that selects the sampler is a flag in 1.0, and a type in later versions.
+# The names of the argument that selects the sampler. It is a flag in 1.0, and a type in later
+# versions.
 _SAMPLER_FLAG, _SAMPLER_TYPE = "enable_trtllm_sampler", "sampler_type"
 OLD_SAMPLER = "TRTLLMSampler"
 # Maps fields of speculative decoding classes to their names in other versions.
@@ -31,8 +32,8 @@ _RENAMED = {
     "speculative_model_dir": "speculative_model",
     "num_nextn_predict_layers": "max_draft_len",
 }
-# The PyTorch backend treats both types as Eagle 3. Some versions of 1.3 log a warning for the type
-# `eagle`, so prefer `eagle3`.
+# The speculative decoding types that the PyTorch backend treats as Eagle 3. `eagle3` is preferred,
+# because some versions of 1.3 log a warning for `eagle`.
 _EAGLE = ("eagle3", "eagle")
 _DECODING_SUFFIX = "DecodingConfig"
 _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS.rows.items()}
@@ -86,10 +87,10 @@ class _Report:
 def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> AdaptedArguments:
     """Return the arguments for the installed version.
 
-    `llm_args` is the installed `TorchLlmArgs` class, and `version` is used only in messages. Raise
-    `ValueError` if the installed classes lack an argument or the type of speculative decoding. Omit
-    a missing argument instead if the installed version always uses the requested value, or if the
-    argument selects a sampler and the installed version has only one.
+    `llm_args` is the installed `TorchLlmArgs` class, and `version` is used only in messages. Omit
+    an argument that the installed classes lack if the installed version always uses the requested
+    value, or if the argument selects a sampler and the installed version has only one. Raise
+    `ValueError` if the installed classes lack any other argument, or the speculative decoding type.
     """
     report = _Report(version)
     fields = accepted_fields(llm_args)
@@ -217,8 +218,8 @@ def decoding_tag(cls: type) -> str:
 def samples_always(cls: type) -> bool:
     """Return whether a speculative decoding class always supports sampling.
 
-    Older versions require the `allow_advanced_sampling` argument. Since the last release candidates
-    of TensorRT-LLM 1.3, each request selects greedy decoding or sampling, so the argument is not
+    Older versions require the `allow_advanced_sampling` argument. In later release candidates of
+    TensorRT-LLM 1.3, each request selects greedy decoding or sampling, so the argument is not
     needed.
     """
     fields = accepted_fields(cls)

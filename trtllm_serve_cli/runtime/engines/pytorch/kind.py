@@ -35,8 +35,8 @@ _CAPABILITIES = caps.Capabilities(
     },
     notes={
         caps.SAMPLING: (
-            "before the late release candidates of TensorRT-LLM 1.3, only greedy with speculative "
-            "decoding by eagle or mtp"
+            "before the later release candidates of TensorRT-LLM 1.3, speculative decoding with "
+            "eagle or mtp supports only greedy decoding"
         ),
         caps.PENALTIES: (
             "with speculative decoding, only if speculative_config sets enable_penalty "

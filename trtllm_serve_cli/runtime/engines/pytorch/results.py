@@ -25,8 +25,7 @@ class ResultReader:
     """A reader for the new tokens in a request's result.
 
     The reader itself detects the end of each sequence, for two reasons: the API reliably reports
-    the end only for the last sequence, and it does not accept stop words with several tokens as
-    token ids.
+    the end only for the last sequence, and it does not accept multi-token stop words as token ids.
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -129,16 +128,16 @@ def _describe_prompt(result: Any, request: GenerationRequest) -> PromptFacts | N
     """Return the prompt information in a result.
 
     The information consists of the number of cached tokens and, if the request sets
-    `return_prompt_log_probs`, the log probabilities of the prompt. Return None if the result does
-    not contain the number and the request does not set `return_prompt_log_probs`. Raise
-    `ValueError` if the log probabilities of some prompt tokens are missing.
+    `return_prompt_log_probs`, the log probabilities of the prompt. Return None if the request does
+    not set `return_prompt_log_probs` and the result does not contain the number of cached tokens.
+    Raise `ValueError` if the log probabilities of some prompt tokens are missing.
     """
     num_cached = getattr(result, "cached_tokens", None)
     if not request.return_prompt_log_probs:
         return None if num_cached is None else PromptFacts(num_cached)
     tokens = request.input_ids[1:]
-    # In some versions, the list starts with None for the first prompt token. In some versions, it
-    # ends with an entry for the first response token.
+    # Depending on the version, the list may start with None for the first prompt token, and may end
+    # with an entry for the first response token.
     entries = list(result.outputs[0].prompt_logprobs or ())
     entries = entries[1:] if entries and entries[0] is None else entries
     if len(entries) not in (len(tokens), len(tokens) + 1):

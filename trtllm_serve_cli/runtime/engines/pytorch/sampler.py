@@ -26,8 +26,8 @@ from .installed import (
 )
 
 _Release = tuple[int, int, int, float]
-# The first versions whose TorchSampler applies these request fields. Earlier versions accept but
-# ignore the fields.
+# Maps request fields to the first version whose TorchSampler applies them. Earlier versions accept
+# the fields, but ignore them.
 _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
     "logit_bias": (1, 1, 0, 1),
     "num_top_log_probs": (1, 2, 0, 1),
@@ -38,12 +38,12 @@ _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
 }
 # The first version that returns the log probabilities of the prompt, with either sampler.
 _PROMPT_LOG_PROBS_SINCE: _Release = (1, 2, 0, 1)
-# From this version on, no feature requires the old sampler.
+# The first version in which no request field requires the old sampler.
 _ONE_SAMPLER: _Release = max(_TORCH_SAMPLER_SINCE.values())
-# Before the late release candidates of 1.3, a model whose engine also generates the draft tokens
-# supports sampling only with `allow_advanced_sampling`. The types in `_TWO_ENGINES` use a second
-# engine or no draft model. The types in `_ONE_ENGINE` use a second engine only if the argument that
-# they are mapped to is false.
+# Speculative decoding types, by where the draft tokens come from. Before the later 1.3 release
+# candidates, a model that generates draft tokens in its own engine supports sampling only with
+# `allow_advanced_sampling`. Types in `_TWO_ENGINES` use a separate draft engine or no draft model.
+# Types in `_ONE_ENGINE` use a separate draft engine only if the mapped argument is false.
 _TWO_ENGINES = ("ngram", "draft_target", "user_provided", "auto")
 _ONE_ENGINE = {
     "eagle": "eagle3_one_model", "eagle3": "eagle3_one_model", "mtp": "mtp_eagle_one_model"
@@ -72,9 +72,12 @@ def choose_sampler(arguments: Arguments, fields: Mapping[str, Any], version: str
     """Return the argument that selects the old sampler, or an empty mapping if it is not needed.
 
     The model needs the old sampler if the new sampler of this version ignores any of the fields in
-    `_TORCH_SAMPLER_SINCE`. The mapping is also empty if `arguments` already selects a sampler or
-    enables speculative decoding, which the old sampler does not support. Finally, it is empty if
-    `fields`, the fields of the installed `TorchLlmArgs`, do not include a sampler argument.
+    `_TORCH_SAMPLER_SINCE`. `fields` contains the fields of the installed `TorchLlmArgs`. Also
+    return an empty mapping in these cases:
+
+    - `arguments` already selects a sampler.
+    - `arguments` enables speculative decoding, which the old sampler does not support.
+    - `fields` contains no sampler argument.
     """
     is_chosen = "sampler_type" in arguments or "enable_trtllm_sampler" in arguments
     if is_chosen or arguments.get("speculative_config") or _release(version) >= _ONE_SAMPLER:

@@ -14,8 +14,8 @@ from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 from .sampler import SamplerLimits
 
-# -1 means that the request has no end token. With None, the executor would use the tokenizer's end
-# token.
+# The end id for requests without an end token. With None, the executor would use the tokenizer's
+# end token.
 _NO_END = -1
 # Maps request fields to the tensor or API field names that error messages use, if these differ.
 _TENSORS = {
@@ -24,8 +24,8 @@ _TENSORS = {
     "num_top_log_probs": "top_logprobs",
     "return_prompt_log_probs": "echo with logprobs",
 }
-# Maps request fields that the old sampler ignores in at least some versions to the version and the
-# arguments that support them.
+# Maps request fields that a sampler ignores to the version and arguments that support them. Other
+# ignored fields require `_OLD_SAMPLER_REMEDY`.
 _REMEDIES = {
     "num_top_log_probs": (
         'TensorRT-LLM 1.2 or later and llm_args={"sampler_type": "TorchSampler"}'
@@ -40,9 +40,9 @@ _NEUTRAL = {"repetition_penalty": 1.0}
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the arguments for `SamplingParams`, except the guide.
 
-    Omit optional fields that the request does not set. `random_sampling` describes the exceptions,
-    top_k and top_p. Also omit stop and bad words with several tokens, because the API accepts them
-    only as text and tokenizes them itself. Omit the bias, because it must be a tensor.
+    Omit unset optional fields, except top_k and top_p (see `random_sampling`). Omit multi-token
+    stop words and bad words, because the API accepts them only as text. Omit the logit bias,
+    because the API requires a tensor.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {
@@ -70,7 +70,7 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
 
 
 def long_bad_words(request: GenerationRequest) -> list[list[int]]:
-    """Return the bad words with more than one token."""
+    """Return the multi-token bad words."""
     return [list(word) for word in request.bad_words if len(word) > 1]
 
 
@@ -92,8 +92,8 @@ def check_servable(
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(
-            "stop_words_list contains a word with several tokens, but with a beam_width of "
-            f"{request.beam_width}, each stop word must be a single token. Omit the word."
+            "stop_words_list contains a multi-token stop word, which is not supported with a "
+            f"beam_width of {request.beam_width}. Omit the word, or send a single-token stop word."
         )
     if request.guide_type is not None and not arguments.get("guided_decoding_backend"):
         raise InvalidRequest(

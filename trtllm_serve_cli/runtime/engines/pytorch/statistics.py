@@ -1,7 +1,7 @@
 """Read TensorRT-LLM's iteration statistics.
 
-The LLM API returns them as JSON objects. The keys are from `IterationStats` in NVIDIA/TensorRT-LLM
-(1.0 to 1.3).
+The LLM API returns the statistics as JSON objects. The keys are from `IterationStats` in
+NVIDIA/TensorRT-LLM (1.0 to 1.3).
 """
 
 from __future__ import annotations

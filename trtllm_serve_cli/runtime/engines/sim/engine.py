@@ -35,8 +35,8 @@ _KIND = "sim"
 # The duration of the busy loop at the end of each wait, in seconds. Without this loop, waits would
 # be about 0.1 ms too long, because `time.sleep` returns late even on an idle machine.
 _SPIN_S = 0.0002
-# The limit is high so that a beam search request fails with the error for an unsupported feature,
-# not with an error about the beam width.
+# A limit that is high enough for beam search requests to fail with the error for an unsupported
+# feature, not with an error about the beam width.
 _MAX_BEAM_WIDTH = 64
 # The minimum absolute value of a bias that bans or forces a token. Smaller biases are ignored.
 _DECISIVE_BIAS = 100

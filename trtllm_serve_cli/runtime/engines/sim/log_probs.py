@@ -1,4 +1,4 @@
-"""Make up log probabilities for the simulated engine.
+"""Generate made-up log probabilities for the simulated engine.
 
 The rank of a token depends only on the token and its predecessor, so a token has the same log
 probability in a prompt and in a response. The most likely token has a probability of 1/2, the
@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from ...engine import TokenLogProb
 
-# The number of possible ranks of a token. After any token, one token in four has the first rank,
-# which is the most likely.
+# The number of possible ranks of a token, from 0 (most likely) to 3. After any token, a quarter of
+# the vocabulary has each rank.
 _NUM_RANKS = 4
 _FACTOR = 31
 
@@ -41,10 +41,10 @@ def make_alternatives(
 def score_tokens(
     token_ids: Sequence[int], count: int, vocab_size: int
 ) -> tuple[tuple[float, ...], tuple[tuple[TokenLogProb, ...], ...]]:
-    """Return the log probability of each token after the first one, and the most likely tokens.
+    """Return the log probabilities of the tokens after the first one, and the most likely tokens.
 
-    The second tuple contains the `count` most likely tokens at the position of each of these
-    tokens. It is empty if `count` is 0.
+    For each of these tokens, the second tuple contains the `count` most likely tokens at the same
+    position. The second tuple is empty if `count` is 0.
     """
     pairs = list(pairwise(token_ids))
     top = [make_alternatives(*pair, count, vocab_size) for pair in pairs] if count else []

@@ -133,18 +133,18 @@ def parse_limits(fields: Mapping[str, Any]) -> SchedulerLimits:
     for name, value in fields.items():
         expected = type(getattr(defaults, name))
         if type(value) is not expected:
-            raise ValueError(f"limits.{name} is {value!r}; its type must be {expected.__name__}")
+            raise ValueError(f"limits.{name} must be of type {expected.__name__}, but is {value!r}")
         if expected is int and value < 1:
-            raise ValueError(f"limits.{name} is {value}; it must be at least 1")
+            raise ValueError(f"limits.{name} must be at least 1, but is {value}")
     limits = dataclasses.replace(defaults, **fields)
     if limits.batch_scheduler_policy not in POLICIES:
         raise ValueError(
-            f"limits.batch_scheduler_policy is {limits.batch_scheduler_policy!r}; it must be "
-            f"{' or '.join(POLICIES)}"
+            f"limits.batch_scheduler_policy must be {' or '.join(POLICIES)}, but is "
+            f"{limits.batch_scheduler_policy!r}"
         )
     if not limits.num_blocks:
         raise ValueError(
-            "limits.max_tokens_in_paged_kv_cache is too small; it must be at least tokens_per_block"
+            "limits.max_tokens_in_paged_kv_cache must be at least limits.tokens_per_block"
         )
     return limits
 
@@ -153,11 +153,11 @@ def _parse_timing(fields: Mapping[str, Any]) -> StepTiming:
     _reject_unknown("timing.", fields, StepTiming.__slots__)
     for name, value in fields.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"timing.{name} is {value!r}; it must be a number")
+            raise ValueError(f"timing.{name} must be a number, but is {value!r}")
         if not 0 <= value < math.inf:
-            raise ValueError(f"timing.{name} is {value:g}; it must be finite and not negative")
+            raise ValueError(f"timing.{name} must be finite and not negative, but is {value:g}")
     if not fields.get("step_s"):
-        raise ValueError("timing.step_s is missing or 0; it must be greater than 0")
+        raise ValueError("timing.step_s must be set to a number greater than 0")
     return StepTiming(**{name: float(value) for name, value in fields.items()})
 
 

@@ -80,8 +80,8 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # For requests in `_running` that are waiting for an adapter: maps the request id to the
-        # adapter's future.
+        # Maps the id of each request in `_running` that is waiting for an adapter to the adapter's
+        # future.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
@@ -209,7 +209,7 @@ class VllmEngine:
     def _start_waiting(self) -> None:
         """Start the requests whose adapters have been read.
 
-        If an adapter could not be read or loaded, fail its request.
+        Requests whose adapters cannot be read or loaded fail.
         """
         for request_id in [each for each, found in self._waiting.items() if found.done()]:
             try:
@@ -277,7 +277,8 @@ class VllmEngine:
             )
             if output.prefill_stats is not None:
                 self._num_context_tokens += output.prefill_stats.num_computed_tokens
-            # Ignore outputs for sequences that were cancelled or that their reader has ended.
+            # Ignore outputs of sequences that no longer have a reader, because they were cancelled
+            # or their reader is done.
             if (reader := self._readers.get(output.request_id)) is None:
                 continue
             if (update := reader.read(output, outputs.timestamp)) is not None:
@@ -314,7 +315,8 @@ class VllmEngine:
 def _configure(arguments: Arguments) -> Any:
     """Return vLLM's config.
 
-    If vLLM does not know or rejects arguments, raise a `ValueError` that names them.
+    If vLLM does not support arguments or rejects their values, raise a `ValueError` that names the
+    arguments.
     """
     # Disable usage reports, because vLLM would wait for a connection if the network is unavailable.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

@@ -58,9 +58,11 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def set_batch_invariance(environ: MutableMapping[str, str], config: Mapping[str, Any]) -> None:
-    """Set the variable that makes the response to a request independent of its batch.
+    """Set vLLM's environment variable for batch invariance if `config` enables batch invariance.
 
-    If the setting is off, keep the variable, because the user may have set it.
+    With batch invariance, a response does not depend on the other requests in the batch. If
+    `config` does not enable it, keep the variable unchanged, because the user may have set the
+    variable.
     """
     if config.get("batch_invariant"):
         environ["VLLM_BATCH_INVARIANT"] = "1"

@@ -29,8 +29,8 @@ _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
 class SequenceReader:
     """A reader that converts the outputs for one sequence to updates.
 
-    The reader itself detects stop words with several tokens, because vLLM detects them only if it
-    decodes tokens to text.
+    The reader itself detects multi-token stop words, because vLLM detects them only if it decodes
+    tokens to text.
     """
 
     def __init__(self, request: GenerationRequest, index: int, tokens_per_block: int) -> None:

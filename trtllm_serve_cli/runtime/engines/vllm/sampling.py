@@ -14,17 +14,17 @@ from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, si
 # Maps request fields to the largest value that vLLM accepts. For penalties, the smallest accepted
 # value is the negative of the largest.
 _LARGEST = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
-# The number of seeds from 0 to 2**63 - 1. vLLM stores seeds as signed 64-bit integers, so a seed
-# plus the index of a sequence must not exceed 2**63 - 1.
+# The number of valid seeds. vLLM stores seeds as signed 64-bit integers, so the sum of a seed and a
+# sequence index wraps around to 0 after 2**63 - 1.
 _NUM_SEEDS = 2**63
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the `SamplingParams` arguments for all sequences of `request`.
 
-    Omit the seed, the guide, the bad words and the log probabilities of the prompt, which
-    `VllmEngine` sets itself. Also omit other fields that the request does not set, so that vLLM's
-    defaults apply. `random_sampling` describes the exceptions, top_k and top_p.
+    Omit the seed, the guide, the bad words and the log probabilities of the prompt, because
+    `VllmEngine` sets them itself. Also omit unset optional fields, except top_k and top_p (see
+    `random_sampling`), so that vLLM's defaults apply.
     """
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
