@@ -1,9 +1,9 @@
 """Run a gateway until it receives SIGTERM or SIGINT.
 
-python -m trtllm_serve_cli.gateway CONFIG           serve as the file CONFIG specifies, in one or
-                                                    more processes
-python -m trtllm_serve_cli.gateway --member INDEX   serve as one of these processes; the
-                                                    configuration is on standard input
+python -m trtllm_serve_cli.gateway CONFIG           read the configuration from the file CONFIG, and
+                                                    serve with one or more processes
+python -m trtllm_serve_cli.gateway --member INDEX   read the configuration from standard input, and
+                                                    serve as process INDEX of the pool
 """
 
 from __future__ import annotations

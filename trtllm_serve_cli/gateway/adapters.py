@@ -1,4 +1,4 @@
-"""Find the LoRA adapters that the gateway serves as models without a client loading them."""
+"""Find the LoRA adapters to serve: configured ones, and those that engines load at startup."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def find_adapter_obstacle(model: LoadedModel) -> str | None:
 
 
 def configure_adapter(model: LoadedModel, adapter: ServedAdapter) -> LoadedModel:
-    """Return the model that uses an adapter of the gateway's configuration.
+    """Return a copy of the model that uses an adapter from the gateway's configuration.
 
-    The engine's name for the adapter depends on the folder, so that it differs from the names in
-    `lora_prefetch_dir`. It is the same in all processes of the gateway.
+    The engine's name for the adapter contains a hash of the adapter's folder. The name therefore
+    differs from the names in `lora_prefetch_dir`, and is the same in all gateway processes.
     """
     suffix = hashlib.sha256(adapter.folder.encode()).hexdigest()[:8]
     return model.with_adapter(
@@ -36,11 +36,11 @@ def configure_adapter(model: LoadedModel, adapter: ServedAdapter) -> LoadedModel
 
 
 def find_prefetched(model: LoadedModel) -> list[LoadedModel]:
-    """Return a model for each adapter that the engine of `model` loads when it starts.
+    """Return a model for each adapter that the engine of `model` loads at startup.
 
     These are the adapters in `lora_prefetch_dir`, if the gateway can read this folder. Engines with
-    a worker select them by name. Triton's C++ backend selects them by task id, which must be the
-    name of the adapter's folder.
+    a worker select adapters by name. Triton's C++ backend selects them by task id, so the name of
+    an adapter's folder must be its task id.
     """
     if not model.info.lora_prefetch_dir or find_adapter_obstacle(model) is not None:
         return []

@@ -69,7 +69,7 @@ ROUTES = (
     Route("/v2{path:path}", kserve.pass_to_triton, methods=["GET", "POST", "PUT", "DELETE"]),
 )
 
-# The response headers that scripts in web pages of other origins may read.
+# Response headers that scripts from other origins may read.
 _EXPOSED_HEADERS = (
     "retry-after",
     "x-request-id",

@@ -20,11 +20,11 @@ DEFAULT_MAX_IN_FLIGHT = 4096
 DEFAULT_MAX_WAITING = 4096
 DEFAULT_RECEIVE_TIMEOUT_S = 30.0
 DEFAULT_SEND_TIMEOUT_S = 60.0
-# The number of open files to allow for each gateway process in addition to the connections of
-# running and waiting requests: connections to servers, libraries and idle client connections.
+# Number of open files to allow for each gateway process, in addition to one for each running or
+# waiting request. Connections to servers, libraries and idle client connections need them.
 _OTHER_OPEN_FILES = 256
 
-# The pattern of the names of LoRA adapters.
+# Pattern for the names of LoRA adapters.
 ADAPTER_NAME = r"^[\w.:/@+-]{1,128}\Z"
 
 # Maps wildcard bind addresses to the addresses at which clients on this machine reach the gateway.
@@ -37,9 +37,9 @@ class ServedModel:
 
     Clients select the model by `name`. `text_model` is the name of the Triton model that accepts
     text prompts. `endpoint` contains the addresses of the server that runs the model.
-    `tokenizer_dir` is the tokenizer folder to use if the Triton configurations of the model and of
-    the models that it calls do not specify one. `created_at` is the time when the model was
-    imported, in seconds since the epoch, or None if it is unknown.
+    `tokenizer_dir` is the tokenizer folder to use if neither the model's Triton configuration nor
+    those of the models that it calls specify one. `created_at` is the import time of the model in
+    seconds since the epoch, or None if it is unknown.
     """
 
     name: str
@@ -64,63 +64,60 @@ class ServedAdapter:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """The configuration of a gateway.
+    """The configuration of a gateway."""
 
-    If `models` contains a name several times, requests for this model are distributed over the
-    listed servers. `server_directory` is the state folder of the server that `tllm start`
-    supervises together with the gateway, or None if the gateway runs without such a server.
-    `chat_template` replaces the models' own templates. If `generation_config` is "auto", the
-    sampling parameters in each model's `generation_config.json` are the defaults. `tool_parser` is
-    the name of a tool call format in `prompts/tools/formats.py`, or None to detect the format from
-    the model's template. `tokenizer_dir` replaces the tokenizer folders of all models. `adapters`
-    are LoRA adapters that the gateway serves in addition to those that the engines load. Clients
-    may load further adapters from folders below `runtime_lora_dir`. If it is None, clients may not
-    load adapters.
-
-    `keys_file` contains the hashed API keys. If `key_policy` is "auto", a key is required once this
-    file exists. If it is "on", a key is always required. If it is "off", keys are not checked.
-    `cors_origins` are the origins of the web pages that may send requests. With `tls_certificate`
-    and `tls_key`, the gateway serves HTTPS.
-
-    `max_header_bytes` and `max_body_bytes` limit the size of a request. A request is rejected if
-    its headers have not arrived after `receive_timeout_s`, or its body after another
-    `receive_timeout_s`. At most `max_in_flight` requests run at the same time, and at most
-    `max_waiting` more are queued; the gateway's `num_processes` processes share both numbers
-    equally. A client that stops reading a stream is disconnected at most two `send_timeout_s`
-    later. When the gateway stops, requests in flight have `drain_s` seconds to finish.
-
-    `log_format` is the format of the access log. `otlp_traces` is the URL that receives the spans
-    of requests, or None if requests are not traced. One in `trace_rate` requests without a
-    `traceparent` header is traced. `supervisor_token` is the API key of the warm-up requests that
-    the server's supervisor sends, or "".
-    """
-
+    # Requests for a model whose name occurs several times are distributed over the listed servers.
     models: tuple[ServedModel, ...]
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     num_processes: int = 1
+    # State folder of the server that `tllm start` supervises together with the gateway, or None if
+    # the gateway runs without such a server.
     server_directory: str | None = None
+    # Chat template to use instead of the models' own templates.
     chat_template: str | None = None
+    # Source of the default sampling parameters: "auto" is each model's `generation_config.json`.
     generation_config: GenerationConfigSource = "auto"
+    # Name of a tool call format in `prompts/tools/formats.py`, or None to detect the format from
+    # the model's chat template.
     tool_parser: str | None = None
+    # Tokenizer folder to use instead of the models' own folders.
     tokenizer_dir: str | None = None
+    # LoRA adapters to serve in addition to those that the engines load at startup.
     adapters: tuple[ServedAdapter, ...] = ()
+    # Folder from whose subfolders clients may load further adapters. If it is None, clients may not
+    # load adapters.
     runtime_lora_dir: str | None = None
+    # File with the hashed API keys.
     keys_file: str | None = None
+    # Whether requests require an API key. With "auto", a key is required once `keys_file` exists.
+    # With "on", a key is always required. With "off", keys are not checked.
     key_policy: KeyPolicy = "auto"
+    # Origins of the web pages that may send requests.
     cors_origins: tuple[str, ...] = ()
+    # With a TLS certificate and a key, the gateway serves HTTPS.
     tls_certificate: str | None = None
     tls_key: str | None = None
+    # Maximum sizes of a request's headers and body. Larger requests are rejected.
     max_header_bytes: int = 32 * 1024
     max_body_bytes: int = DEFAULT_MAX_BODY_MIB * MIB
+    # Maximum time in seconds for the headers of a request to arrive, and then for its body.
     receive_timeout_s: float = DEFAULT_RECEIVE_TIMEOUT_S
+    # Maximum numbers of running and of queued requests. The gateway's processes share both equally.
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
     max_waiting: int = DEFAULT_MAX_WAITING
+    # Seconds that requests in flight have to finish when the gateway stops.
     drain_s: float = 30.0
+    # Timeout in seconds for sending to a client that stops reading a stream. The client is
+    # disconnected after at most twice this time.
     send_timeout_s: float = DEFAULT_SEND_TIMEOUT_S
+    # Format of the access log.
     log_format: LogFormat = "text"
+    # URL that receives the spans of requests, or None if requests are not traced.
     otlp_traces: str | None = None
+    # Trace one in this many requests without a valid `traceparent` header.
     trace_rate: int = 1
+    # API key of the warm-up requests that the server's supervisor sends, or "".
     supervisor_token: str = field(default="", repr=False)
 
     @property

@@ -13,16 +13,16 @@ import msgspec
 
 from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 
-# Maps HTTP status codes to error types. All other statuses have the type `invalid_request_error`
-# if they are below 500, or `server_error` if not.
+# Maps HTTP status codes to error types. For other statuses, the type is `invalid_request_error`
+# below 500, and `server_error` otherwise.
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
-# Maps HTTP status codes to Anthropic's error types. All other statuses have the type
-# `invalid_request_error` if they are below 500, or `api_error` if not.
+# Maps HTTP status codes to Anthropic's error types. For other statuses, the type is
+# `invalid_request_error` below 500, and `api_error` otherwise.
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -33,10 +33,10 @@ _ANTHROPIC_TYPES = {
 }
 # Both APIs use the same paths for models. Only Anthropic's clients send this header.
 _ANTHROPIC_HEADER = b"anthropic-version"
-# Parts of the messages about problems that do not last. The last one is TensorRT-LLM's message if
-# running requests use all adapters in its cache.
+# Substrings of error messages that indicate a transient error. TensorRT-LLM returns the last one if
+# running requests use every adapter in its cache.
 _TEMPORARY = ("retry the request", "is being unloaded", "There are no done tasks to evict")
-# Seconds until a client may retry a request that the gateway or the engine could not accept.
+# Seconds after which clients may retry a request that the gateway or the engine could not accept.
 RETRY_AFTER_S = 1
 
 
@@ -70,10 +70,10 @@ class ApiError(Exception):
         self._headers = dict(headers or {})
 
     def rename(self, params: Mapping[str, str]) -> None:
-        """Replace the name of the field that caused the error, also at the start of the message.
+        """Rename the field that caused the error, in `param` and at the start of the message.
 
-        `params` maps the field names of chat completions to those of another API. Fields that it
-        does not contain keep their names.
+        `params` maps the field names of chat completions to those of another API. Fields that are
+        not in `params` keep their names.
         """
         if (name := params.get(self.param or "")) is None:
             return
@@ -130,7 +130,7 @@ def is_anthropic(scope: Mapping[str, Any]) -> bool:
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return the error (400) for a request that the client must change."""
+    """Return the error (400) for an invalid request."""
     return ApiError(400, message, param=param, code=code)
 
 
@@ -153,8 +153,8 @@ def unavailable(message: str) -> ApiError:
 def engine_error(message: str, *, is_rejected: bool) -> ApiError:
     """Return the error for a request that the engine rejected or could not complete.
 
-    `message` is the engine's error message. `is_rejected` is set if the request, not the engine, is
-    the cause.
+    `message` is the engine's error message. `is_rejected` is true if the request, rather than the
+    engine, caused the error.
     """
     if is_rejection(message):
         return ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)

@@ -80,10 +80,8 @@ def _too_large(max_bytes: int) -> ApiError:
 async def read_json(request: Request, kind: type[Body]) -> Body:
     """Read the request's JSON body, and return it as an instance of `kind`.
 
-    Raise `ApiError` with status 415 if the content type is not JSON, 413 if the body is too large,
-    408 if it does not arrive in time, 499 if the client disconnects, or 400 if the JSON is invalid
-    or nested too deeply, or if a field is invalid or not supported. A request without a content
-    type is accepted.
+    A request without a content type is accepted. Raise `ApiError` with status 415 if the content
+    type is not JSON. Also raise it in the same cases as `read_body` and `decode_json`.
     """
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:
@@ -99,7 +97,7 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
     """Decode JSON, and return it as an instance of `kind`.
 
     Raise `ApiError` (400) if `data` is not valid JSON or is nested too deeply, or if a field is
-    invalid or not supported. An error that concerns a field contains its name.
+    invalid or not supported. If a field caused the error, the error contains the field's name.
     """
     try:
         body = msgspec.json.decode(data, type=kind)
@@ -135,10 +133,9 @@ def json_response(content: Any, status: int = 200) -> JsonResponse:
 class EventStream(Response):
     """A response that streams server-sent events.
 
-    `events` yields the bytes of the stream in chunks, which need not end with an event. The
-    iterator is closed when the stream ends, when the client disconnects, or when the client stops
-    reading; `_SendWatchdog` detects this with the timeout `send_timeout_s`, and the connection is
-    then aborted.
+    `events` yields chunks of bytes, which need not end at event boundaries. The iterator is closed
+    when the stream ends, when the client disconnects, or when a send stalls for longer than
+    `send_timeout_s`. In the last case, the connection is aborted (see `_SendWatchdog`).
     """
 
     def __init__(
@@ -176,8 +173,8 @@ class EventStream(Response):
         except asyncio.CancelledError:
             if not watchdog.has_cancelled:
                 raise
-            # End like after a disconnect. Closing the connection would first wait until the client
-            # has read the sent data.
+            # End the response as after a disconnect. A normal close would first wait for the client
+            # to read the data that has already been sent.
             if body is not None:
                 body.abort()
         finally:
@@ -188,10 +185,10 @@ class EventStream(Response):
 class _SendWatchdog:
     """A timer that cancels a task if a send stalls.
 
-    The timer checks the task every `timeout_s` seconds. It cancels the task if a send is pending
-    that was already pending at the previous check, so a stalled send ends after at most twice this
-    time. A stream uses one timer for all chunks, because a separate timeout for each chunk
-    would use much more CPU time.
+    Every `timeout_s` seconds, the timer checks whether the send that was pending at the previous
+    check is still pending. If so, it cancels the task. A stalled send therefore ends after at most
+    twice this time. One timer serves all chunks of a stream, because a separate timeout for each
+    chunk would use much more CPU time.
     """
 
     def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:
@@ -200,7 +197,7 @@ class _SendWatchdog:
         self.has_cancelled = False
         self._task = task
         self._timeout_s = timeout_s
-        # The number of the send that was pending at the previous check.
+        # Index of the send that was pending at the previous check, or None if no send was pending.
         self._pending: int | None = None
         self._start()
 

@@ -41,10 +41,11 @@ class ModelRegistry:
     """The gateway's models.
 
     A model becomes available when its server is ready and the gateway has loaded its tokenizer. If
-    several servers run a model, the first one is sufficient. Each time that the gateway has
-    connected to one of a model's servers, `on_loaded` is called with the model's name and the
-    duration of each loading stage in seconds. If the gateway cannot serve the model of a server,
-    `on_refused` is called with its name and the reason.
+    several servers run a model, one ready server is sufficient.
+
+    Each time the gateway connects to one of a model's servers, `on_loaded` is called with the
+    model's name and the duration of each loading stage in seconds. If the gateway cannot serve a
+    model or an adapter, `on_refused` is called with its name and the reason.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class ModelRegistry:
         self._on_loaded = on_loaded
         self._on_refused = on_refused
         self._models: dict[str, LoadedModel] = {}
-        # Both map model names to reasons: why the model is not available yet (`_problems`), or why
-        # it cannot be served at all (`_refused`).
+        # Map model names to the reason why the model is not available yet (`_problems`) or cannot
+        # be served at all (`_refused`).
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         # Maps each adapter of the configuration to its base model.
@@ -207,9 +208,9 @@ class ModelRegistry:
         self._add_adapters(model)
 
     def _add_adapters(self, model: LoadedModel) -> None:
-        """Add a model for each adapter of the configuration and of the engine's prefetch folder.
+        """Add a model for each adapter in the configuration and in the engine's prefetch folder.
 
-        If a model with the adapter's name is already available, skip the adapter.
+        Skip adapters whose name is already used by an available model.
         """
         adapters = [each for each in self._config.adapters if each.model == model.name]
         if adapters and (why := find_adapter_obstacle(model)) is not None:
@@ -226,7 +227,7 @@ class ModelRegistry:
 
     async def _connect(self, served: ServedModel, stages: StageTimer) -> LoadedModel:
         # Use HTTP for the server that `tllm start` supervises. The gateway usually sends requests
-        # to its engine worker, and then does not have to import gRPC.
+        # directly to this server's engine worker, and then does not need to import gRPC.
         interface: TritonInterface = "grpc" if self._config.server_directory is None else "http"
         info = await asyncio.to_thread(_fetch_info, served, interface)
         if self._config.tokenizer_dir is not None:
@@ -271,10 +272,10 @@ class ModelRegistry:
 
 
 def find_creation_time(served: ServedModel, info: ModelInfo) -> int:
-    """Return when the model was imported, in seconds since the epoch.
+    """Return the time at which the model was imported, in seconds since the epoch.
 
-    If this is unknown, return when the tokenizer's folder was last changed, or 0 if the folder
-    cannot be read. The value is the same in all processes of a gateway, and after a restart.
+    If it is unknown, return the modification time of the tokenizer's folder, or 0 if the folder
+    cannot be read. All gateway processes return the same time, and a restart does not change it.
     """
     if served.created_at is not None:
         return served.created_at
@@ -286,8 +287,8 @@ def find_creation_time(served: ServedModel, info: ModelInfo) -> int:
 def find_defaults(config: GatewayConfig, info: ModelInfo) -> SamplingDefaults:
     """Return the default sampling parameters of a model.
 
-    There are no defaults if the configuration disables them, or if the tokenizer's folder, which
-    contains `generation_config.json`, is unknown.
+    Return `NO_DEFAULTS` if the configuration disables the defaults, or if the tokenizer's folder,
+    which contains `generation_config.json`, is unknown.
     """
     if config.generation_config == "off" or info.tokenizer_dir is None:
         return NO_DEFAULTS

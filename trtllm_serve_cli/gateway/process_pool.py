@@ -34,10 +34,11 @@ MEMBER_OPTION = "--member"
 _USAGE_FILE = "key-usage"
 _POLL_S = 0.2
 _RESTART_DELAY_S = 1.0
-# A process that exits within this time after its start counts as failed to start, for example
+# A process that exits within this many seconds is considered to have failed to start, for example
 # because its configuration is invalid.
 _STARTED_AFTER_S = 5.0
-# Time that the processes have to exit in addition to the time for their requests (`drain_s`).
+# Seconds that the processes have to exit, in addition to the time for requests in flight
+# (`drain_s`).
 _EXIT_S = 5.0
 
 
@@ -86,8 +87,9 @@ def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
 def serve_processes(config: GatewayConfig) -> int:
     """Run `config.num_processes` processes until SIGTERM or SIGINT, and return an exit code.
 
-    Restart processes that die. If a process fails to start, stop all processes and return its exit
-    code, or 1 if the code is not positive. Raise `OSError` if the port cannot be bound.
+    Restart processes that die. If a process fails to start, stop all processes, and return the exit
+    code of the failed process, or 1 if this code is not positive. Raise `OSError` if the port
+    cannot be bound.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -168,7 +170,7 @@ class Member:
 
 
 def _stop_all(pool: list[Member], timeout_s: float) -> None:
-    """Send SIGTERM, so that the processes finish their requests and exit.
+    """Send SIGTERM to the processes, so that they finish their requests and exit.
 
     Kill the processes that are still running after `timeout_s`.
     """

@@ -45,7 +45,7 @@ class Writer(Protocol):
         return generation.finish_reasons
 
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
-        """Return the body of a response that is not streamed."""
+        """Return the body of a non-streaming response."""
 
 
 async def respond(
@@ -58,10 +58,10 @@ async def respond(
 ) -> Response:
     """Generate a response to a request that has been admitted.
 
-    If the client disconnects, the engine's requests are cancelled. A stream starts only after the
-    first tokens have arrived. Raise `ApiError` if the prompts exceed the key's token limit, or if
-    the generation fails before the response has started, so that the client receives the error's
-    HTTP status.
+    If the client disconnects, cancel the engine requests. A stream starts only after the first
+    tokens have arrived, so that the client receives the HTTP status of earlier errors. Raise
+    `ApiError` if the prompts exceed the key's token limit, or if the generation fails before the
+    response has started.
     """
     charge_prompt(request, sum(len(plan.input_ids) for plan in plans))
     call = find_call(request.scope)

@@ -86,11 +86,12 @@ def plan_generation(
     guide: tuple[str, str] | None = None,
     skips_special_tokens: bool | None = None,
 ) -> GenerationPlan:
-    """Return the engine's request for a prompt, and how to convert its tokens to text.
+    """Return the engine request for a prompt, and the settings for converting its tokens to text.
 
     If `max_tokens` is None, the response may fill the rest of the model's context. `guide` and
-    `skips_special_tokens` override the body. Raise `ApiError` (400) if the prompt and `max_tokens`
-    do not fit in the context, or if a parameter is invalid or not supported by the engine kind.
+    `skips_special_tokens` override the values in `body`. Raise `ApiError` (400) if the prompt and
+    `max_tokens` do not fit in the context, or if a parameter is invalid or not supported by the
+    engine kind.
     """
     _check_stream(body)
     room = model.max_seq_len - len(input_ids)

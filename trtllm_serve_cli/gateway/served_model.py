@@ -26,27 +26,29 @@ NO_DEFAULTS = SamplingDefaults()
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that can receive requests.
+    """A model that can receive requests."""
 
-    `name` is the model's name in API requests. `template` is None if the model has no chat
-    template. `created` is the time that `find_creation_time` returns or, for an adapter that a
-    client has loaded, the time of loading, in seconds since the epoch. `sampling_defaults` are used
-    for parameters that a request does not set. If the model is a LoRA adapter, `root` is the name
-    of its base model. `lora_name` is the engine's name for the adapter, and `lora_folder` is the
-    adapter's folder, or None if the engine has loaded the adapter. If the engine has loaded it by
-    task id, `lora_task_id` is set, and `lora_folder` contains the weights if they are evicted.
-    """
-
+    # The model's name in API requests.
     name: str
     info: ModelInfo
     tokenizer: Tokenizer
     backend: Backend
+    # Chat template, or None if the model does not have one.
     template: ChatTemplate | None
+    # Time in seconds since the epoch: the result of `find_creation_time` or, for an adapter that a
+    # client has loaded, the time of loading.
     created: int
+    # Default values of the sampling parameters that a request does not set.
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
+    # The engine's name for the LoRA adapter. It is None for base models and for adapters that are
+    # selected by task id.
     lora_name: str | None = None
+    # The adapter's folder. It is None if the engine loads the adapter by name at startup.
     lora_folder: str | None = None
+    # The task id under which the engine has loaded the adapter, or None if the adapter is selected
+    # by name. If the engine evicts the adapter, the weights are read from `lora_folder`.
     lora_task_id: int | None = None
+    # Name of the adapter's base model, or None if the model is not an adapter.
     root: str | None = None
 
     @property
@@ -61,8 +63,8 @@ class LoadedModel:
     def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of `text`, which comes from the request field `param`.
 
-        Raise `ApiError` (400), without encoding the text, if it has too many characters to fit in
-        the context.
+        If the text has too many characters to fit in the context, raise `ApiError` (400) without
+        encoding it.
         """
         limit = find_max_length(self.max_seq_len)
         if len(text) > limit:
@@ -79,7 +81,7 @@ class LoadedModel:
     def fingerprint(self) -> str:
         """The value of `system_fingerprint`, which identifies the model's configuration.
 
-        It is the same in all processes of a gateway, and after a restart.
+        The value is the same in all gateway processes, and a restart does not change it.
         """
         template = None if self.template is None else self.template.source
         facts = (self.info.settings_hash, template, msgspec.structs.asdict(self.sampling_defaults))
@@ -107,8 +109,8 @@ class LoadedModel:
     def with_adapter(self, name: str, **selection: Any) -> LoadedModel:
         """Return a copy of this model that uses a LoRA adapter and is served as `name`.
 
-        `selection` contains the fields that select the adapter: `lora_name`, or `lora_task_id`, and
-        `lora_folder`.
+        `selection` contains the fields that select the adapter: either `lora_name` or
+        `lora_task_id`, and optionally `lora_folder`.
         """
         return dataclasses.replace(self, name=name, root=self.name, **selection)
 
@@ -117,8 +119,9 @@ def read_sampling_defaults(folder: Path) -> SamplingDefaults:
     """Return the sampling parameters in the folder's `generation_config.json`.
 
     Ignore values that would be invalid in a request. Read the same parameters as vLLM
-    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`, because it
-    limits the response in Transformers and is not a recommendation by the model's authors.
+    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`. In
+    Transformers, `max_new_tokens` limits the response and is not a recommendation by the model's
+    authors.
     """
     config = _read_generation_config(folder)
     values: dict[str, Any] = {}

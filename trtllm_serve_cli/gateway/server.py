@@ -53,7 +53,7 @@ def serve(
 
 
 def describe_open_file_limit(config: GatewayConfig, limit: int) -> str:
-    """Return a warning if `limit`, the limit of open files per process, is too low.
+    """Return a warning if `limit`, the maximum number of open files per process, is too low.
 
     Otherwise, return "".
     """

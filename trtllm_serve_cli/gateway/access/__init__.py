@@ -1,1 +1,1 @@
-"""Decide which requests may run, by their API keys, the limits and the request queue."""
+"""Decide which requests may run, based on API keys, limits and the request queue."""

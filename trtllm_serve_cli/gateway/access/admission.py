@@ -1,11 +1,11 @@
-"""Decide whether a request that uses a model may run, and when it starts.
+"""Decide whether and when a request that uses a model may run.
 
-A request is admitted before its prompt is rendered and encoded, because this work can take
-seconds. Its prompt is charged to the key's limit afterwards.
+A request is admitted before its prompt is rendered and encoded, because this work can take seconds.
+The prompt's tokens are charged to the API key afterwards.
 
 Long requests are processed in threads, so that they do not delay the tokens of other requests.
-Rendering and encoding 1 MB takes about 0.5 s, and up to 2 s for unusual texts. Tokenizers release
-the GIL while they encode. Short requests stay in the event loop, because a thread costs 0.1 ms.
+Rendering and encoding 1 MB takes about 0.5 s, and up to 2 s for unusual text. Tokenizers release
+the GIL while they encode. Short requests stay in the event loop, because a thread adds 0.1 ms.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def process(request: Request, work: Callable[[], Result]) -> Result:
     """Return the result of `work`.
 
     If the request's body has more than `LONG_TEXT` bytes, call `work` in a thread. The request must
-    have been admitted, so that the limits also apply to this work. The work is completed even if
+    already be admitted, so that the limits also apply to this work. The work is completed even if
     the client disconnects.
     """
     if request.state.num_body_bytes <= LONG_TEXT:

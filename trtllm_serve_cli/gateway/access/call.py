@@ -31,13 +31,13 @@ class Call:
 
     Times are from `time.perf_counter`. `key` is None if the request has no valid API key. `model`
     is empty until `admit` has checked that the key may use the model. `status` is 0 until the
-    response starts. `rejected_by` is the limit that rejected the request, "key" if its API key is
-    missing or invalid, or empty.
+    response starts. `rejected_by` is the limit that rejected the request, "key" if the API key is
+    missing or invalid, or empty if the request was not rejected.
 
     `trace_id` is the id of the OpenTelemetry trace, which the client or the gateway started.
     `parent_span_id` is the id of the client's span. `is_sampled` is the sampled flag of the
-    client's `traceparent` header, or None without a valid header. `span_id` is the id of the
-    gateway's span. The ids are empty if there is no such trace or span.
+    client's `traceparent` header, or None if this header is missing or invalid. `span_id` is the id
+    of the gateway's span. The ids are empty if there is no such trace or span.
     """
 
     request_id: str
@@ -84,7 +84,7 @@ class Call:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the arrival of the request headers to the end of the response, or to now."""
+        """Seconds from the arrival of the headers to the end of the response, or until now."""
         return (self.ended_s or time.perf_counter()) - self.started_s
 
     @property

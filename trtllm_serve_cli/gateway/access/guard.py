@@ -16,8 +16,8 @@ from trtllm_serve_cli.gateway.access.keys import KeyRing
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 
-# These paths do not require a key, because load balancers that check the gateway's health and
-# browsers that open the chat page do not send one.
+# These paths do not require a key. Load balancers check the gateway's health without a key, and
+# browsers open the chat page without one.
 PUBLIC_PATHS = frozenset({"/", "/health", "/ping"})
 
 

@@ -1,8 +1,8 @@
 """Limit the size of request headers, and how long they may take to arrive.
 
-uvicorn passes a request to the application only after its headers are complete. Because it limits
-neither their size nor how long they take to arrive, a client could tie up connections and memory by
-sending headers that never end.
+uvicorn passes a request to the application only after its headers are complete. uvicorn limits
+neither the size of the headers nor how long they take to arrive. Without limits, a client could tie
+up connections and memory by sending headers that never end.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.response_body import SCOPE_KEY, ResponseBody
 
-# Maximum number of bytes per `data_received` call. They may include the end of the previous
-# request, so reject headers only if they exceed the limit by more than this.
+# Maximum number of bytes per `data_received` call. These bytes may include the end of the previous
+# request, so headers are rejected only if they exceed the limit by more than this number.
 _READ_BYTES = 256 * 1024
 
 

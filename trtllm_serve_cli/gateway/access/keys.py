@@ -2,7 +2,7 @@
 
 The file contains the SHA-256 hash of each key instead of the key, so a copy of the file does not
 grant access. A fast hash is sufficient, because keys have 256 random bits and cannot be
-brute-forced. Slow hashes such as scrypt are needed only for passwords, which people choose.
+brute-forced. Slow hashes such as scrypt are needed only for passwords that people choose.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def revoke_key(file: Path, name: str) -> None:
             names = ", ".join(each.name for each in keys) or "none"
             raise BadInput(
                 f"There is no API key named {name!r}.",
-                why=f"the existing keys are {names}",
+                why=f"existing keys: {names}",
                 next_step="pass the name of an existing key; `tllm keys list` lists all keys",
             )
         return [each for each in keys if each.name != name]
@@ -163,7 +163,7 @@ def revoke_key(file: Path, name: str) -> None:
 
 
 def _update(file: Path, change: Callable[[Sequence[ApiKey]], Sequence[ApiKey]]) -> None:
-    """Apply `change` to the keys in `file`, while holding a lock against concurrent changes."""
+    """Apply `change` to the keys in `file`, under a lock that prevents concurrent changes."""
     with hold_lock(file.parent / "locks" / "keys.lock", on_wait=lambda: None):
         write_text(file, format_keys(change(read_keys(file))), mode=0o600)
 
@@ -218,7 +218,7 @@ class KeyRing:
         return None if key.is_expired(self._clock()) else key
 
     def _reload(self) -> None:
-        """Read the file if it has changed. Check this at most once per `_RELOAD_PERIOD_S`."""
+        """Read the file if it has changed, but check it at most once per `_RELOAD_PERIOD_S`."""
         now_s = self._clock()
         # Also check the file if the wall clock was set back.
         is_recent = self._next_check_s - _RELOAD_PERIOD_S <= now_s < self._next_check_s
@@ -231,7 +231,8 @@ class KeyRing:
             if stamp != self._stamp:
                 self._is_required = True
                 self._keys = {key.hash: key for key in read_keys(self._file)}
-                # After an error, the file is read again, because the error may be temporary.
+                # Set the stamp only after a successful read. After an error, which may be
+                # transient, read the file again.
                 self._stamp, self._problem = stamp, ""
         except FileNotFoundError:
             self._keys, self._stamp = {}, None
@@ -242,7 +243,7 @@ class KeyRing:
             self._report(f"{error.what.removesuffix('.')}: {error.why}")
 
     def _report(self, problem: str) -> None:
-        """Log a problem with the file once, until the file can be read."""
+        """Log a problem with the file. Do not repeat the message while the problem persists."""
         if problem != self._problem:
             _log.error("%s; the previous keys remain valid.", problem)
         self._problem = problem

@@ -57,10 +57,11 @@ class TokenBucket:
 
 @dataclass
 class KeyUsage:
-    """The current usage of one API key, as counted for its limits.
+    """The current usage of one API key, measured against its limits.
 
-    `running` contains the number of sequences of admitted requests in each gateway process.
-    `requests` and `tokens` are the key's limits per minute, or None if it does not have them.
+    `running` contains the number of sequences of admitted requests for each gateway process.
+    `requests` and `tokens` are the token buckets of the key's per-minute limits, or None if the key
+    does not have the limit.
     """
 
     running: Any
@@ -102,14 +103,14 @@ class Ticket:
     def charge_prompt(self, num_tokens: int) -> None:
         """Charge the prompt's tokens to the key's tokens-per-minute limit, if it has one.
 
-        Raise `ApiError` (429) if the prompt exceeds the limit, or if too few tokens are left in it.
-        The request then does not count towards the key's requests per minute. It counts towards the
-        other limits until `release` is called.
+        Raise `ApiError` (429) if the prompt has more tokens than the limit or than are currently
+        available. In this case, the request does not count towards the key's requests per minute.
+        It counts towards the other limits until `release` is called.
         """
         key, usage = self.key, self.usage
         if key is None or usage is None or usage.tokens is None:
             return
-        # Do not add these headers to an error, whose rate limit headers `_limited` sets.
+        # An error response gets its rate limit headers from `_limited`, so clear the ticket's.
         self.headers = []
         with self.limits.table.locked():
             if usage.requests is not None:
@@ -141,8 +142,8 @@ class Limits:
 
     At most `max_in_flight` requests run, and at most `max_waiting` requests wait in a FIFO queue.
     Both limits are divided by `num_processes`, because each gateway process has its own queue. Each
-    process runs at least one request. All processes share the per-key usage in `table`. By default,
-    only this process counts the usage. `clock` returns the time in seconds.
+    process runs at least one request. All processes share the per-key usage in `table`. If `table`
+    is None, each process counts the usage separately. `clock` returns the time in seconds.
     """
 
     def __init__(
@@ -291,8 +292,9 @@ def _queue_full(num_running: int, num_waiting: int) -> ApiError:
 def _rate_headers(usage: KeyUsage | None) -> list[tuple[bytes, bytes]]:
     """Return OpenAI's rate limit headers, or [] if `usage` is None or has no limits per minute.
 
-    They contain the limits of the key, the remaining amounts, and the times until they are reset.
-    Source: https://platform.openai.com/docs/guides/rate-limits, "Rate limits in headers".
+    The headers contain the limits of the key, the remaining amounts, and the times until the full
+    amounts are available again. Source: https://platform.openai.com/docs/guides/rate-limits, "Rate
+    limits in headers".
     """
     if usage is None:
         return []

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 # Maximum number of keys in the shared table. For additional keys, each process enforces the limits
-# separately. A row has 96 bytes, and 4 bytes for each process.
+# separately. A row takes 96 bytes plus 4 bytes per process.
 _MAX_SHARED_KEYS = 16384
 
 

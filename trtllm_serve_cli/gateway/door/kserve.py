@@ -114,11 +114,11 @@ async def _pass(request: Request) -> Response:
 
 
 async def _open_client(state: State) -> TritonHttp:
-    """Return the application's HTTP client, which the first request creates.
+    """Return the application's HTTP client, and create it for the first request.
 
     Most gateways never need the client, and importing its library takes 0.1 s and 10 MB of memory.
     """
-    # Import in a thread, so that streams continue.
+    # Import the module in a thread, so that the import does not block running streams.
     module = await asyncio.to_thread(import_module, "trtllm_serve_cli.gateway.door.triton_http")
     if state.triton is None:
         state.triton = module.TritonHttp()
@@ -145,10 +145,10 @@ def _check_countable(request: Request) -> None:
 def find_servers(
     method: str, path: str, models: tuple[ServedModel, ...]
 ) -> tuple[ServedModel, ...]:
-    """Return the served models whose servers can receive the request. There is at least one.
+    """Return the served models whose servers can receive the request (at least one).
 
-    Raise `ApiError` with status 404 or 405 if the path or the method is not allowed, or 404 if the
-    model in the path is not served.
+    Raise `ApiError` with status 404 if the path is not allowed or its model is not served, or 405
+    if the path does not allow the method.
     """
     pattern = _ALLOWED.get(method)
     match = pattern.fullmatch(path) if pattern is not None else None
@@ -176,7 +176,7 @@ def find_servers(
 def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
     """Return the HTTP addresses of the servers.
 
-    Raise `ApiError` (404) if the gateway does not know the HTTP address of any of them.
+    Raise `ApiError` (404) if the gateway does not know any server's HTTP address.
     """
     addresses = tuple(dict.fromkeys(each.endpoint.http for each in servers if each.endpoint.http))
     if not addresses:
@@ -202,8 +202,8 @@ def check_body(body: bytes, binary_header: str | None) -> None:
     """Check the JSON part of a request body, and the length of this part.
 
     `binary_header` is the length of the JSON part in bytes if binary tensors follow it, or None if
-    the whole body is JSON. Raise `ApiError` (400) if it is not a valid length, or if the JSON part
-    is invalid, nested too deeply, or contains a string that is too long.
+    the whole body is JSON. Raise `ApiError` (400) if `binary_header` is not a valid length, or if
+    the JSON part is invalid, is nested too deeply, or contains a string that is too long.
     """
     if binary_header is not None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):
@@ -264,7 +264,7 @@ async def _read_events(
             yield chunk
     except ApiError as error:
         # The status has already been sent, so send the error as an event, in Triton's format. The
-        # empty line ends an event of which only a part has been sent.
+        # empty line ends a partially sent event.
         call.late_error = error.status
         yield b"\n\ndata: " + _encode_error(error) + b"\n\n"
     finally:

@@ -11,7 +11,7 @@ import aiohttp
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 
 _CONNECT_TIMEOUT_S = 5.0
-# For this time in seconds, a server that did not accept a connection is tried last.
+# Seconds for which a server that did not accept a connection is tried last.
 _AVOID_S = 5.0
 _NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
@@ -45,10 +45,10 @@ class TritonHttp:
     ) -> aiohttp.ClientResponse:
         """Send a request to one of the servers, and return the response before reading its body.
 
-        If a server does not accept the connection, send the request to the next one. Send a GET
-        request to the next one also if a server responds with an error. If all servers respond with
-        an error, return the last response. Raise `ApiError` (503) if no server accepts the
-        connection, or if a server accepts it but does not respond.
+        If a server does not accept the connection, try the next one. For GET requests, also try the
+        next one if a server responds with an error. If no server responds successfully, return the
+        last error response. Raise `ApiError` (503) if no server accepts the connection, or if a
+        server accepts it but does not respond.
         """
         response: aiohttp.ClientResponse | None = None
         error: Exception | None = None

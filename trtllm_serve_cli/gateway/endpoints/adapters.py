@@ -102,9 +102,9 @@ async def unload_adapter(request: Request) -> Response:
 def find_adapter_folder(root: Path, path: str) -> Path:
     """Return the adapter's folder at `path`, which must be below `root`.
 
-    Relative paths are relative to `root`. Raise `ApiError` (400) if the folder does not exist, or
-    is `root` itself or outside it. The message is the same in all cases, so that clients cannot
-    probe which files exist.
+    A relative `path` is relative to `root`. Raise `ApiError` (400) if the folder does not exist, is
+    `root` itself, or is outside `root`. The message is the same in all cases, so that clients
+    cannot probe which files exist.
     """
     folder = None
     # ValueError: the path contains a null character. RuntimeError: a symlink loop.
@@ -175,7 +175,7 @@ def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
 
 
 async def _try(adapter: LoadedModel) -> None:
-    """Generate one token with an adapter, so that it is read, checked and loaded.
+    """Generate one token with an adapter, to check that it can be loaded.
 
     Raise `ApiError` if the engine rejects the adapter or cannot complete the request.
     """

@@ -126,7 +126,7 @@ def require_template(model: LoadedModel) -> ChatTemplate:
 def render_prompt(template: ChatTemplate, body: ChatBody, tools: ToolPlan) -> str:
     """Return the prompt of a chat completion.
 
-    Raise `ApiError` (400) if the messages or the settings for the template are invalid.
+    Raise `ApiError` (400) if the messages or the template settings are invalid.
     """
     return template.render(
         [convert_message(each) for each in body.messages],
@@ -163,7 +163,7 @@ class _Choice:
 
 
 class ChatWriter(Writer):
-    """Write the response to a chat completion, as one object or as chunks of a stream."""
+    """Writes the response to a chat completion request, as one object or as chunks of a stream."""
 
     def __init__(self, model: LoadedModel, plan: ChatPlan) -> None:
         self._model = model
@@ -308,7 +308,7 @@ class ChatWriter(Writer):
         return tuple(reason for reason in reasons if reason is not None)
 
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
-        """Return the body of a response that is not streamed."""
+        """Return the body of a non-streaming response."""
         async for deltas in batches:
             for delta in deltas:
                 self.push(delta)

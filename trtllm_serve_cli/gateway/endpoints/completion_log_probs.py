@@ -44,8 +44,8 @@ def describe_prompt(
     """
     alternatives = ((), *facts.top_log_probs) if facts.top_log_probs else ()
     described = describe_log_probs(tokenizer, token_ids, [None, *facts.log_probs], alternatives, 0)
-    # The first token may be a special token that does not appear in `text`. The texts of the tokens
-    # are then longer than `text`, so subtract the difference from the offsets.
+    # The first token may be a special token that does not appear in `text`. The tokens then have
+    # more characters than `text`, so subtract the difference from the offsets.
     excess = sum(map(len, described["tokens"])) - len(text)
     described["text_offset"] = [max(0, each - excess) for each in described["text_offset"]]
     return described

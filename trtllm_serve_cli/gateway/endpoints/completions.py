@@ -87,17 +87,19 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
     best_of = body.num_generated
     if best_of < body.num_choices:
         raise invalid(
-            f"best_of is {best_of}, but it must not be less than n. Increase best_of, or omit it.",
+            f"best_of is {best_of}, but must not be less than n. Increase best_of, or omit it.",
             "best_of",
         )
     if best_of > body.num_choices and body.stream:
         raise invalid(
-            "A request with best_of above n cannot be streamed. Omit stream or best_of.", "best_of"
+            "A request with best_of greater than n cannot be streamed. Omit stream or best_of.",
+            "best_of",
         )
     scores_prompts = bool(body.echo) and body.logprobs is not None
     if scores_prompts and body.stream and body.num_choices > 1:
         raise invalid(
-            "A request with echo, logprobs and n above 1 cannot be streamed. Omit stream or n.",
+            "A request with echo, logprobs and n greater than 1 cannot be streamed. Omit stream or "
+            "n.",
             "stream",
         )
     discards_output = body.max_tokens == 0
@@ -175,8 +177,8 @@ def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: Completion
     if isinstance(prompt, str):
         adds = True if body.add_special_tokens is None else body.add_special_tokens
         ids = model.encode(prompt, "prompt", add_special_tokens=adds) if prompt else []
-        # As in OpenAI's API, an empty prompt starts a new document. The end token separates
-        # documents.
+        # As in OpenAI's API, an empty prompt starts a new document. The end token, which separates
+        # documents, replaces the prompt.
         return ids or [model.tokenizer.end_id]
     vocab_size = model.info.vocab_size
     if not prompt:
@@ -209,12 +211,12 @@ class _Choice:
 
     @property
     def score(self) -> float:
-        """The mean log probability of the tokens; `best_of` ranks the sequences by it."""
+        """The mean log probability of the tokens, by which `best_of` ranks sequences."""
         return sum(self.log_probs) / max(len(self.log_probs), 1)
 
 
 class CompletionWriter(Writer):
-    """Write the response to a completion request, as one object or as chunks of a stream."""
+    """Writes the response to a completion request, as one object or as chunks of a stream."""
 
     def __init__(self, model: LoadedModel, plan: CompletionPlan) -> None:
         self._model = model
@@ -232,19 +234,19 @@ class CompletionWriter(Writer):
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
         # The number of tokens in the chunks of each choice so far.
         self._num_tokens = [0] * num_sequences
-        # The number of characters of each choice's tokens so far, without the prompt. It determines
-        # the `text_offset` of the next token.
+        # The number of characters of each choice's tokens so far, excluding the prompt. It
+        # determines the `text_offset` of the next token.
         self._offsets = [0] * num_sequences
         # The choices whose prompt token ids have not been sent yet.
         self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
-        # Maps prompt indexes to the facts that the engine reported about the prompts, which contain
-        # the log probabilities.
+        # Maps prompt indexes to the engine's information about the prompts, which includes the log
+        # probabilities.
         self._prompts: dict[int, PromptFacts] = {}
 
     def first_events(self) -> bytes:
         """Return the chunks with the prompts, if the client requested them.
 
-        If the client also requested their log probabilities, `events` returns the prompts.
+        If the client also requested log probabilities, `events` returns the prompts instead.
         """
         if not self._plan.echoes or self._plan.scores_prompts:
             return b""
@@ -253,14 +255,14 @@ class CompletionWriter(Writer):
         )
 
     def events(self, delta: TextDelta) -> bytes:
-        """Return the chunks for new text of one sequence, and for its prompt if this was scored."""
+        """Return the chunks for `delta`: the prompt if `delta` scores it, followed by new text."""
         prompt = self._prompt_event(delta)
         kept = self._keep(delta)
         self._num_tokens[delta.index] += len(kept.token_ids)
         return prompt + self._text_event(kept)
 
     def _prompt_event(self, delta: TextDelta) -> bytes:
-        """Return the chunk with a prompt and its log probabilities, if `delta` contains them."""
+        """Return the chunk with the prompt and its log probabilities if `delta` contains them."""
         if not self._plan.scores_prompts or delta.prompt is None:
             return b""
         self._prompts[delta.index // self._plan.num_generated] = delta.prompt
@@ -290,7 +292,7 @@ class CompletionWriter(Writer):
         return events + b"data: [DONE]\n\n"
 
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
-        """Return the body of a response that is not streamed."""
+        """Return the body of a non-streaming response."""
         async for deltas in batches:
             for delta in map(self._keep, deltas):
                 choice = self._choices[delta.index]

@@ -67,7 +67,7 @@ def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings
         )
     inputs = body.inputs
     if not inputs or not all(inputs):
-        raise invalid("input or one of its items is empty. Send text or token ids.", "input")
+        raise invalid("input is empty or contains an empty item. Send text or token ids.", "input")
     if isinstance(body.input, list) and len({type(each) for each in body.input}) > 1:
         raise invalid(
             "input mixes values of different types. Send only text or only token ids.", "input"
@@ -151,7 +151,7 @@ def cut_tokens(ids: list[int], plain: list[int], limit: int) -> list[int]:
     """Truncate a text to `limit` tokens, but keep the special tokens before and after it.
 
     `ids` includes the special tokens; `plain` does not. If `limit` leaves no room for the text, or
-    `ids` does not contain `plain`, return the first `limit` of `ids`.
+    `ids` does not contain `plain`, return the first `limit` ids.
     """
     num_special = len(ids) - len(plain)
     for start in range(num_special + 1):

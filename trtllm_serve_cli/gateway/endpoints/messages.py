@@ -106,7 +106,7 @@ def plan_message(model: LoadedModel, body: MessagesBody) -> MessagePlan:
 
 
 class MessageWriter(Writer):
-    """Write a message, as one object or as the events of a stream."""
+    """Writes a message, as one object or as the events of a stream."""
 
     def __init__(self, model: LoadedModel, plan: MessagePlan) -> None:
         self._model = model
@@ -241,7 +241,7 @@ def _sign(block: Block) -> str:
 def _read_input(arguments: str) -> msgspec.Raw | dict[str, Any]:
     """Return the arguments of a tool call, or {} if they are not a valid JSON object.
 
-    They are not valid if, for example, the response ended before they were complete.
+    For example, the response may have ended before the arguments were complete.
     """
     try:
         msgspec.json.decode(arguments, type=dict[str, Any])

@@ -26,7 +26,7 @@ _LIFECYCLE = "lifecycle[]"
 
 
 class ModelsQuery(msgspec.Struct, kw_only=True):
-    """The query parameters of Anthropic's list of models. OpenAI's list has no parameters."""
+    """Query parameters of Anthropic's list of models. OpenAI's API does not define any."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 20
     after_id: str | None = None
@@ -91,10 +91,10 @@ def describe_anthropic_model(model: LoadedModel) -> dict[str, Any]:
 
 
 def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str, Any]:
-    """Return a page of Anthropic's list of models.
+    """Return a page of models in the format of Anthropic's API.
 
-    Raise `ApiError` (400) if both cursors are set, or if a cursor is not the name of a model in the
-    list.
+    Raise `ApiError` (400) if both cursors are set, or if a cursor is not the name of a listed
+    model.
     """
     if query.after_id is not None and query.before_id is not None:
         raise invalid(
@@ -121,7 +121,7 @@ def _find(models: Sequence[LoadedModel], name: str, param: str) -> int:
         if model.name == name:
             return index
     raise invalid(
-        f"{param} is {name!r}, which is not the id of a model. Send the id of a listed model.",
+        f"{param} must be the id of a listed model, but is {name!r}. Send one of the listed ids.",
         param,
     )
 

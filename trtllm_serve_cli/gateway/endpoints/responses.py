@@ -54,7 +54,7 @@ def plan_response(model: LoadedModel, body: ResponsesBody) -> ChatPlan:
 
 
 class ResponseWriter(Writer):
-    """Write a response, as one object or as the events of a stream."""
+    """Writes a response, as one object or as the events of a stream."""
 
     def __init__(self, model: LoadedModel, body: ResponsesBody, plan: ChatPlan) -> None:
         self._model = model
@@ -92,7 +92,7 @@ class ResponseWriter(Writer):
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
         """Return the finish reason that a chat completion would have, for example "tool_calls".
 
-        This API itself has no finish reasons.
+        The Responses API itself has no finish reasons.
         """
         reader = self._reader
         if reader.finish_reason == "stop" and reader.has_calls:
@@ -263,5 +263,5 @@ def _describe_part(block: Block, text: str) -> dict[str, Any]:
 
 
 def _text_fields(block: Block) -> dict[str, Any]:
-    """Return the fields that only text events have, not reasoning events."""
+    """Return the fields that text events have, but reasoning events do not."""
     return {} if block.kind == "reasoning" else {"logprobs": []}

@@ -1,10 +1,12 @@
-"""Send the weights of a LoRA adapter to a Triton server when its cache does not contain them.
+"""Send the weights of a LoRA adapter to a Triton server if the server has not cached them.
 
 A server caches adapters by task id. A request with an unknown task id must contain the weights;
 later requests contain only the task id. If the server has evicted the adapter, it rejects the
-request before the first token. Source of this protocol and of the messages: `PeftCacheManager` in
-cpp/tensorrt_llm/batch_manager/peftCacheManager.cpp of NVIDIA/TensorRT-LLM. The `tensorrt_llm`
-models that `tllm import` renders for other engine kinds implement the same protocol.
+request before the first token.
+
+For this protocol and its error messages, see `PeftCacheManager` in
+cpp/tensorrt_llm/batch_manager/peftCacheManager.cpp (NVIDIA/TensorRT-LLM). For engine kinds other
+than tensorrt, the `tensorrt_llm` models that `tllm import` renders implement the same protocol.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from trtllm_serve_cli.errors import BadInput
 
 # Maps the name of an input to its data type in Triton, its shape and its contents.
 Inputs = Mapping[str, tuple[str, tuple[int, ...], bytes]]
-# Sends a request with additional inputs, and returns the server's error message, or None. The
-# function in the second argument is called when a response arrives that is not an error.
+# Function that sends a request with additional inputs, and returns the server's error message, or
+# None. It calls its second argument for each response that is not an error.
 Infer = Callable[[Inputs, Callable[[], None]], Awaitable["str | None"]]
 
 _NOT_CACHED = "not found in cache"
-# After so many attempts, a request sends the weights even if another request has just sent them.
-# The server then evicts the adapter before other requests can use it.
+# After this many cache misses, a request sends the weights even if another request has just sent
+# them. Repeated misses mean that the server evicts the adapter before other requests can use it.
 _MAX_MISSES = 2
 
 
@@ -37,14 +39,15 @@ class UnusableAdapter(Exception):
 
 
 class AdapterTask:
-    """An adapter that requests to one server use.
+    """The state of a LoRA adapter on one server.
 
-    `folder` contains the adapter's files on the gateway's machine, and `datatype` is the type of
-    the weights that the server accepts. The files are read each time that the weights are sent, so
-    that they do not occupy memory. If `task_id` is set, the server has loaded the adapter under
-    this id when it started. Otherwise, the task id is a hash of the weights: gateways that serve
-    the same adapter share one entry of the server's cache, and different adapters never have the
-    same id.
+    `folder` contains the adapter's files on the gateway's machine. `datatype` is the data type of
+    the weights that the server accepts. The files are read each time the weights are sent, so the
+    weights do not occupy memory.
+
+    If `task_id` is set, the server loaded the adapter under this id at startup. Otherwise, the task
+    id is a hash of the weights: gateways that serve the same adapter share one entry of the
+    server's cache, and different adapters have different ids.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class AdapterTask:
         self._task_id = task_id
         self._is_cached = self._is_prefetched
         self._num_sent = 0
-        # Held from the time when a request sends the weights until the server has responded.
+        # Held while a request sends the weights, until the server's first response.
         self._sending = asyncio.Lock()
 
     async def run(self, infer: Infer) -> str | None:
@@ -111,7 +114,7 @@ class AdapterTask:
         return {"lora_task_id": ("UINT64", (1, 1), struct.pack("<Q", self._task_id))}
 
     def _read(self) -> Inputs:
-        """Read the weights. Raise `UnusableAdapter` if this fails, or if they have changed."""
+        """Read the weights. Raise `UnusableAdapter` if they cannot be read or have changed."""
         try:
             weights, config = load_adapter(self._folder, self._datatype)
         except BadInput as error:
@@ -133,7 +136,7 @@ class AdapterTask:
 
 
 def _hash(*tensors: RawTensor) -> int:
-    """Return a task id of 63 bits."""
+    """Return a 63-bit hash of the tensors, for use as a task id."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(repr(tensor.shape).encode())

@@ -24,7 +24,7 @@ class BalancedBackend:
         self._requests: dict[int, tuple[int, int]] = {}
 
     def add(self, backend: Backend) -> None:
-        """Add a backend, which then also receives requests."""
+        """Add a backend that receives a share of the requests."""
         self._backends.append(backend)
         self._num_in_flight.append(0)
 
@@ -44,8 +44,8 @@ class BalancedBackend:
         request_id = next(self._ids)
 
         def forward(update: SequenceUpdate) -> None:
-            # Replace the backend's request id in the update, because several backends may use the
-            # same id.
+            # Backends number their requests independently, so replace the backend's request id in
+            # the update.
             on_update(_with_id(update, request_id))
 
         inner_id = self._backends[index].submit(fields, forward)

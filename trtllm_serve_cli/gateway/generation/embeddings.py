@@ -13,9 +13,9 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 async def compute_embeddings(backend: Backend, inputs: Sequence[Sequence[int]]) -> list[str]:
     """Return the embeddings of `inputs`, which are lists of token ids.
 
-    Each embedding is text in the format of `encode_vector` in runtime/embedding.py. Cancelling the
-    caller's task cancels the requests. Raise `ApiError` if the engine rejects or cannot complete a
-    request.
+    Each embedding is a string in the format of `encode_vector` in runtime/embedding.py. Cancelling
+    the caller's task cancels the requests. Raise `ApiError` if the engine rejects or cannot
+    complete a request.
     """
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     embeddings: dict[int, str] = {}

@@ -92,7 +92,7 @@ class Generation:
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The finish reasons of all finished sequences, ordered by the sequences' numbers."""
+        """The finish reasons of all finished sequences, ordered by sequence number."""
         ended = (self._sequences[index].finish_reason for index in sorted(self._sequences))
         return tuple(reason for reason in ended if reason is not None)
 
@@ -139,8 +139,7 @@ class Generation:
     def _on_update(self, update: SequenceUpdate) -> None:
         if self._error is not None:
             return
-        # An exception must fail only this call, because the backend also delivers updates to other
-        # calls.
+        # The backend also delivers updates to other calls, so only this call must fail.
         try:
             if update.error is not None:
                 raise engine_error(update.error, is_rejected=update.rejected)

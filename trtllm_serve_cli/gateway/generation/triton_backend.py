@@ -45,7 +45,7 @@ from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
 
 _READY_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 5.0
-# The maximum pause between attempts to reconnect. gRPC's default is two minutes, during which a
+# Maximum pause between attempts to reconnect. gRPC's default is two minutes, during which a
 # restarted server would receive no requests.
 _MAX_RECONNECT_PAUSE_MS = 1000
 
@@ -172,7 +172,7 @@ class TritonBackend:
         on_update: OnUpdate,
         adapter: AdapterTask | None,
     ) -> None:
-        """Send a request, and report its last updates."""
+        """Send a request, and report its final updates."""
         try:
             error = await (infer({}, lambda: None) if adapter is None else adapter.run(infer))
             updates = reader.finish(error)
@@ -218,7 +218,7 @@ class TritonBackend:
         return error
 
     def _explain(self, error: Any) -> str:
-        """Return why a call failed, without the server's address, which clients must not see.
+        """Return why a call failed. Omit the server's address, which clients must not see.
 
         If the connection was lost, do not accept requests until the server responds again.
         """

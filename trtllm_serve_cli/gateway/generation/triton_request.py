@@ -37,7 +37,7 @@ _SCALARS: Mapping[str, tuple[str, str]] = {
     "guide_type": ("guided_decoding_guide_type", "BYTES"),
     "guide": ("guided_decoding_guide", "BYTES"),
 }
-# Maps fields without a Triton input to their descriptions in the error message.
+# Maps fields that have no Triton input to their descriptions in error messages.
 _WITHOUT_INPUT = {
     "min_p": "Requests with min_p",
     "num_top_log_probs": "Log probabilities of alternatives (top_logprobs, or logprobs above 0)",
@@ -92,13 +92,13 @@ def plan_message(
         raise _unsupported(error) from error
     message = service_pb2.ModelInferRequest(model_name=core.name)
     if fields.get("lora_name") and not fields.get("lora_file"):
-        # The server has loaded the adapter under this name when it started.
+        # The server loaded the adapter under this name at startup.
         message.parameters[NAME_PARAMETER].string_param = fields["lora_name"]
     return extend_message(message, {served: values[name] for name, served in names.items()})
 
 
 def extend_message(message: Any, inputs: Inputs) -> Any:
-    """Return the `ModelInferRequest` with additional inputs."""
+    """Return the `ModelInferRequest` in `message`, extended with `inputs`."""
     if not inputs:
         return message
     extended = service_pb2.ModelInferRequest()

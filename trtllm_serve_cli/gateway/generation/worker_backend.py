@@ -120,8 +120,7 @@ class WorkerBackend:
             if (name := self._find_socket()) is not None:
                 connection = _WorkerConnection(self._receive)
                 with contextlib.suppress(OSError):
-                    # Connect with the standard library, because uvloop cannot connect to abstract
-                    # sockets.
+                    # Connect with the standard library: uvloop does not support abstract sockets.
                     sock = connect(name, timeout_s=0)
                     await loop.create_unix_connection(lambda: connection, sock=sock)  # noqa: B023
                     self._connection = connection

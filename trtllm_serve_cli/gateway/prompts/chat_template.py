@@ -21,7 +21,7 @@ from trtllm_serve_cli.gateway.prompts.tools.formats import FORMATS, ToolFormat, 
 class ChatTemplate:
     """A model's chat template and the tokenizer's special tokens.
 
-    `adds_bos` is set if the tokenizer adds the BOS token to prompts. `tool_parser` is the name of
+    `adds_bos` is true if the tokenizer adds the BOS token to prompts. `tool_parser` is the name of
     the model's tool call format. If it is None, the format is inferred from the chat template.
     """
 
@@ -91,8 +91,8 @@ class ChatTemplate:
             )
         if reserved := sorted(RESERVED_VARIABLES & {*(variables or ())}):
             raise invalid(
-                f"chat_template_kwargs contains {reserved[0]}, which is a field of the request or "
-                "a setting of the model. Remove it from chat_template_kwargs.",
+                f"chat_template_kwargs must not contain {reserved[0]}, because the gateway sets "
+                "this variable. Remove it from chat_template_kwargs.",
                 "chat_template_kwargs",
             )
         if not self.supports_tools:

@@ -13,9 +13,10 @@ from trtllm_serve_cli.gateway.schema.chat import ChatMessage, ContentPart
 
 
 def check_messages(messages: Sequence[ChatMessage]) -> None:
-    """Raise `ApiError` (400) if a message lacks a field that OpenAI's API requires for its role.
+    """Raise `ApiError` (400) if a message is not valid.
 
-    Also raise it if the content of a message is an empty list.
+    A message must contain the fields that OpenAI's API requires for its role. Its content must not
+    be an empty list.
     """
     for index, message in enumerate(messages):
         if (problem := _find_problem(message)) is not None:
@@ -25,7 +26,7 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
 
 
 def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
-    """Return a field of the message and the problem with it, or None if there is no problem."""
+    """Return a field of the message and what is wrong with it, or None if the message is valid."""
     if message.content == []:
         return "content", "is empty. Send text, or at least one part."
     if message.role == "tool" and not message.tool_call_id:
@@ -69,7 +70,7 @@ def _read_part(part: ContentPart) -> str:
             )
         return text
     raise invalid(
-        f"Content of type '{part.type}' is not supported. Send parts of type text.",
+        f"Content of type '{part.type}' is not supported. Send parts of type 'text'.",
         "messages",
         "unsupported_parameter",
     )

@@ -43,8 +43,8 @@ class BlockEvent:
 class BlockReader:
     """Converts the text of one sequence to blocks. At most one block is open at a time.
 
-    The last delta sets `finish_reason`. If a stop string ended the sequence, it also sets
-    `stop_sequence`.
+    `finish_reason` is set when the last delta has been pushed. `stop_sequence` is then also set if
+    a stop string ended the sequence.
     """
 
     def __init__(self, parser: OutputParser) -> None:

@@ -73,8 +73,8 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
     chosen = known if template.supports_tools else HERMES
     if chosen is None:
         raise invalid(
-            "The gateway cannot parse the tool calls of this model. Set tool_choice to none or "
-            "required, or ask the operator to start the gateway with --tool-parser.",
+            "The gateway cannot parse the tool calls of this model. Set tool_choice to 'none' or "
+            "'required', or ask the operator to start the gateway with --tool-parser.",
             "tool_choice",
             "unsupported_parameter",
         )

@@ -13,7 +13,7 @@ from trtllm_serve_cli.gateway.prompts.output_parser import OutputDelta, OutputPa
 class ReasoningTags:
     """The tags around a model's reasoning.
 
-    `are_special` is set if the tags are special tokens, which the decoder must not skip.
+    `are_special` is true if the tags are special tokens, which the decoder must not skip.
     """
 
     start: str
@@ -32,8 +32,9 @@ def find_reasoning(template: str) -> ReasoningTags | None:
 class ReasoningParser:
     """A parser for reasoning at the start of a response.
 
-    `after` parses the text that follows the reasoning. `is_open` is set if the prompt ends with the
-    start tag, so the response starts inside the reasoning. Whitespace around the tags is discarded.
+    `after` parses the text that follows the reasoning. `is_open` is true if the prompt ends with
+    the start tag, so that the response starts inside the reasoning. Whitespace around the tags is
+    discarded.
     """
 
     def __init__(self, tags: ReasoningTags, after: OutputParser, *, is_open: bool) -> None:

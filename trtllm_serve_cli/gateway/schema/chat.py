@@ -10,7 +10,7 @@ from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
 from trtllm_serve_cli.gateway.schema.sampling import Metadata, Name, SamplingBody
 
 _ONLY_TEXT = "the engines generate only text"
-_NO_MEDIA = "messages contain only text"
+_NO_MEDIA = "messages can contain only text"
 NO_MODERATION = "the gateway has no moderation model"
 Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
@@ -73,7 +73,7 @@ class NamedFunction(msgspec.Struct, kw_only=True):
 
 
 class NamedTool(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
-    """A reference to one of the request's tools. As `tool_choice`, it forces a call of the tool."""
+    """A reference to one of the request's tools. As `tool_choice`, it forces a call to the tool."""
 
     function: NamedFunction
 
@@ -103,7 +103,7 @@ class ChatBody(SamplingBody, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    # vLLM's extensions of the OpenAI API.
+    # vLLM's extensions to the OpenAI API.
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
@@ -117,7 +117,7 @@ class ChatBody(SamplingBody, kw_only=True):
     ] = None
     echo: Annotated[bool | None, rejected("responses contain only the new message")] = False
     add_special_tokens: Annotated[
-        bool | None, rejected("the chat template writes the special tokens")
+        bool | None, rejected("the chat template adds the special tokens")
     ] = False
     include_reasoning: Annotated[
         bool | None,
@@ -156,5 +156,5 @@ class ChatBody(SamplingBody, kw_only=True):
     moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None
     web_search_options: Annotated[
         dict[str, Any] | None,
-        rejected("the gateway does not run tools", "Send tools of type function."),
+        rejected("the gateway does not run tools", "Send tools of type 'function'."),
     ] = None

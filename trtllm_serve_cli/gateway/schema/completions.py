@@ -11,8 +11,7 @@ from trtllm_serve_cli.gateway.schema.sampling import SamplingBody, TokenId
 
 # The default of `max_tokens` in OpenAI's API.
 DEFAULT_MAX_TOKENS = 16
-# The maximum number of sequences of a request. OpenAI's embeddings API has the same limit for the
-# number of inputs.
+# Maximum number of sequences per request. OpenAI's embeddings API allows the same number of inputs.
 MAX_SEQUENCES = 2048
 
 
@@ -30,7 +29,7 @@ class CompletionBody(SamplingBody, kw_only=True):
     best_of: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=5)] | None = None
-    # vLLM's extensions of the OpenAI API.
+    # vLLM's extensions to the OpenAI API.
     add_special_tokens: bool | None = None
     # Fields that are not supported.
     suffix: Annotated[

@@ -9,7 +9,7 @@ import msgspec
 from trtllm_serve_cli.gateway.schema.marks import IGNORED
 from trtllm_serve_cli.gateway.schema.sampling import TokenId
 
-# The maximum number of inputs in a request, as in OpenAI's API.
+# Maximum number of inputs per request, as in OpenAI's API.
 MAX_INPUTS = 2048
 
 
@@ -18,8 +18,8 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
 
     The input is a string, a list of strings, a list of token ids, or a list of lists of token ids.
     `prompt_name` selects one of the model's prompts, which is prepended to each string. As in vLLM,
-    inputs with more than `truncate_prompt_tokens` tokens are truncated. The value -1 selects the
-    model's maximum length. The value 0 is rejected.
+    inputs with more than `truncate_prompt_tokens` tokens are truncated, and -1 selects the model's
+    maximum length. The gateway rejects 0.
     """
 
     model: str

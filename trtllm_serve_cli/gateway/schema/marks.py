@@ -24,7 +24,7 @@ IGNORED = msgspec.Meta(extra={"is_ignored": True})
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why the gateway rejects a field, and what the client should do instead.
+    """The reason why the gateway rejects a field, and the next step for the client.
 
     The gateway still accepts the field's `default`.
     """
@@ -80,8 +80,8 @@ def find_marks(kind: type[msgspec.Struct]) -> Marks:
 def find_nested_marks(kind: type[msgspec.Struct]) -> dict[str, Mark]:
     """Return the mark of each field inside the parameters of a body, by path.
 
-    A path is for example `tools[].function.name`. Fields that contain other fields or have only one
-    valid value are omitted.
+    Paths look like `tools[].function.name`. Fields that contain other fields or have only one valid
+    value are omitted.
     """
     marks: dict[str, Mark] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():

@@ -25,7 +25,7 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class SummaryPart(msgspec.Struct, kw_only=True):
-    """A part of the summary of reasoning."""
+    """A part of a reasoning summary."""
 
     text: str
     type: Annotated[str, IGNORED] = "summary_text"
@@ -43,14 +43,16 @@ class InputItem(msgspec.Struct, kw_only=True):
     name: str | None = None
     arguments: str | None = None
     output: str | list[Part] | None = None
-    # The field of reasoning items, which can also have `content`.
+    # Field of reasoning items, in addition to `content`.
     summary: list[SummaryPart] | None = None
 
 
 class FunctionTool(msgspec.Struct, kw_only=True):
     """A tool that the model may call. Only the type `function` is supported."""
 
-    type: Annotated[str, rejected("the gateway does not run tools", "Send tools of type function.")]
+    type: Annotated[
+        str, rejected("the gateway does not run tools", "Send tools of type 'function'.")
+    ]
     name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,128}\\Z")] | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -61,7 +63,7 @@ class SelectedTool(msgspec.Struct, kw_only=True):
     """A reference to one of the request's tools."""
 
     type: Annotated[
-        str, rejected("the gateway does not run tools", "Select tools of type function.")
+        str, rejected("the gateway does not run tools", "Select tools of type 'function'.")
     ]
     name: str | None = None
 
@@ -69,8 +71,9 @@ class SelectedTool(msgspec.Struct, kw_only=True):
 class ToolChoice(msgspec.Struct, kw_only=True):
     """The function that the model must call, or the tools that it may call.
 
-    With the type `function`, `name` is the function. With the type `allowed_tools`, the model may
-    call only `tools`. If `mode` is `required`, it must call one of them.
+    With the type `function`, the model must call the function `name`. With the type
+    `allowed_tools`, the model may call only `tools`. If `mode` is `required`, it must call one of
+    them.
     """
 
     type: str
@@ -90,7 +93,7 @@ class TextFormat(msgspec.Struct, kw_only=True):
 
 
 class TextConfig(msgspec.Struct, kw_only=True):
-    """Text settings of the response. `verbosity` has no effect."""
+    """Settings for the text of the response. `verbosity` has no effect."""
 
     format: TextFormat | None = None
     verbosity: Annotated[Literal["low", "medium", "high"] | None, IGNORED] = None

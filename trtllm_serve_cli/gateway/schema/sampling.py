@@ -19,12 +19,12 @@ Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
-# The gateway accepts 16 stop sequences. OpenAI's API accepts 4, but clients of vLLM, which has no
-# limit, send more.
+# The gateway accepts up to 16 stop sequences. OpenAI's API accepts 4, but clients of vLLM, which
+# has no limit, send more.
 Stop = Annotated[list[str], msgspec.Meta(max_length=16)]
-# The pattern of the names of functions and JSON schemas in OpenAI's API.
+# Pattern for the names of functions and JSON schemas in OpenAI's API.
 Name = Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}\\Z")]
-# OpenAI's limits of `metadata`, which has no effect.
+# OpenAI's limits for `metadata`, which has no effect.
 Metadata = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
     msgspec.Meta(max_length=16),
@@ -33,9 +33,9 @@ TokenId = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """Stream options. If `include_usage` is set, the last chunk contains the token counts.
+    """Options for streaming. If `include_usage` is set, the last chunk contains the token counts.
 
-    `continuous_usage_stats` is an extension from vLLM: if `include_usage` is also set, each chunk
+    `continuous_usage_stats` is a vLLM extension: if `include_usage` is also set, each chunk
     contains the token counts of its choice so far.
     """
 
@@ -55,7 +55,7 @@ class JsonSchema(msgspec.Struct, kw_only=True):
 class ResponseFormat(msgspec.Struct, kw_only=True):
     """The format of the response.
 
-    `schema` is an extension from llama.cpp: a JSON schema for the type `json_object`.
+    `schema` is a llama.cpp extension: a JSON schema for the type `json_object`.
     """
 
     type: Literal["text", "json_object", "json_schema"]
@@ -76,7 +76,7 @@ class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
 class SamplingBody(msgspec.Struct, kw_only=True):
     """The fields that chat completions and completions have in common.
 
-    They include the model, the sampling parameters, and fields that have no effect or are rejected.
+    These are the model, the sampling parameters, and fields that have no effect or are rejected.
     `PROMPT` is the name of the field that contains the prompt.
     """
 
@@ -94,7 +94,7 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     seed: int | None = None
     stop: str | Stop | None = None
     response_format: ResponseFormat | None = None
-    # vLLM's extensions of the OpenAI API.
+    # vLLM's extensions to the OpenAI API.
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     min_p: Probability | None = None
     repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None

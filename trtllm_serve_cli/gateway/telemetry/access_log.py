@@ -28,7 +28,7 @@ _PROBES = frozenset({"/health", "/metrics", "/ping"})
 
 
 class AccessLog:
-    """The access log in the format "text" or "json".
+    """The access log, in text or JSON format.
 
     `write` is called with each line. By default, the lines are written to standard output.
     """
@@ -103,7 +103,7 @@ def format_json(fields: Mapping[str, Any]) -> str:
 
 
 def format_text(fields: Mapping[str, Any]) -> str:
-    """Return the fields as a line: the time, request and status, followed by name=value pairs."""
+    """Return the fields as a line: time, method, path and status, followed by name=value pairs."""
     rest = dict(fields)
     start = [rest.pop(name, "-") for name in ("time", "method", "path", "status")]
     return _join(start, rest)

@@ -47,7 +47,7 @@ OPERATIONS: Mapping[str, str] = {
 }
 # The value of `gen_ai.operation.name` for requests that the gateway forwards to Triton.
 _TRITON_OPERATION = "kserve"
-# Requests for these paths use only the tokenizer of a model, so they are not operations.
+# Requests for these paths use only a model's tokenizer, so they are not counted as operations.
 _TOKENIZER_PATHS = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
 _DURATION_BUCKETS = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
@@ -62,7 +62,7 @@ _LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_mode
 
 
 class _ServerCollector(Collector):
-    """The metrics that the supervisor has recorded for the server in `directory`."""
+    """Collects the supervisor's metrics for the server with the state folder `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

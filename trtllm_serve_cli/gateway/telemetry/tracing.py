@@ -1,12 +1,11 @@
 """Send OpenTelemetry spans for requests that generate tokens or compute embeddings.
 
-Requests to Triton's own API (`/v2`) do not create spans of the gateway.
+The gateway does not create spans for requests to Triton's own API (`/v2`).
 
 The names of the `gen_ai.…` attributes are from OpenTelemetry's semantic conventions for generative
 AI. Source: https://github.com/open-telemetry/semantic-conventions,
 docs/registry/attributes/gen-ai.md. The conventions do not define an attribute for the time to first
-token, so the span's attribute has the name of the corresponding metric,
-`gen_ai.server.time_to_first_token`.
+token, so the span uses the name of the corresponding metric, `gen_ai.server.time_to_first_token`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from trtllm_serve_cli.runtime.telemetry.spans import (
     new_span_id,
 )
 
-# The value of `tllm.model` in the gateway's spans. Models use their own name instead.
+# The value of `tllm.model` in the gateway's spans. The spans of models contain the model's name.
 _NAME = "gateway"
 
 
@@ -56,7 +55,7 @@ class Tracer:
         return is_chosen
 
     def record(self, call: Call) -> None:
-        """Queue the span of a finished request, which the exporter then sends."""
+        """Queue the span of a finished request for the exporter to send."""
         self._exporter.add(make_span(call))
 
     def close(self) -> None:
@@ -84,8 +83,8 @@ def make_span(call: Call) -> Span:
         _nanoseconds(end_s),
         _describe(call, operation),
         events,
-        # The conventions for HTTP servers do not treat a client error (4xx) as an error of the
-        # span.
+        # According to the conventions for HTTP servers, a client error (4xx) is not an error of the
+        # server's span.
         call.error_type if (call.late_error or call.status) >= 500 else "",
         call.span_id,
         SERVER,

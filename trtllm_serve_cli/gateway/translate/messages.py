@@ -110,9 +110,9 @@ def _convert_assistant(blocks: Sequence[anthropic.ContentBlock]) -> ChatMessage:
 
 
 def _convert_user(role: Any, blocks: Sequence[anthropic.ContentBlock]) -> list[ChatMessage]:
-    """Return a message for each tool result, and for the text before, between and after them.
+    """Return a message for each tool result and for each run of text blocks.
 
-    Without text and tool results, return one empty message.
+    If `blocks` is empty, return one empty message.
     """
     messages: list[ChatMessage] = []
     texts: list[anthropic.TextBlock] = []
@@ -153,7 +153,7 @@ def _convert_tool(tool: anthropic.Tool) -> Tool:
     if tool.type not in (None, "custom"):
         raise invalid(
             f"The tool '{tool.name}' has the type '{tool.type}', but the gateway does not run "
-            "tools. Send tools of type custom.",
+            "tools. Send tools of type 'custom'.",
             "tools",
             "unsupported_parameter",
         )
@@ -176,7 +176,7 @@ def _convert_choice(choice: anthropic.ToolChoice) -> Any:
         return _TOOL_CHOICES[choice.type]
     if choice.name is None:
         raise invalid(
-            "tool_choice of type tool requires a name. Set name to the name of a tool.",
+            "tool_choice of type 'tool' requires a name. Set name to the name of a tool.",
             "tool_choice",
         )
     return NamedTool(function=NamedFunction(name=choice.name))

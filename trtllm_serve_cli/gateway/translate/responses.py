@@ -63,7 +63,7 @@ def _check_include(body: ResponsesBody) -> None:
         raise _unsupported(
             "include",
             f"include contains {_LOG_PROBS}, but responses do not contain log probabilities. Omit "
-            "it, or use /v1/chat/completions.",
+            "this value, or use /v1/chat/completions.",
         )
 
 
@@ -117,16 +117,16 @@ def _add_item(messages: list[ChatMessage], item: InputItem, path: str) -> None:
             raise _unsupported(
                 "input",
                 f"{path} has the type '{item.type}', which is not supported. Send items of type "
-                "message, function_call, function_call_output or reasoning.",
+                "'message', 'function_call', 'function_call_output' or 'reasoning'.",
             )
 
 
 def _open_assistant(messages: list[ChatMessage], *, has_content: bool = False) -> ChatMessage:
-    """Return the message that the assistant's next item belongs to.
+    """Return the message to which the assistant's next item belongs.
 
-    Return the last message if it is from the assistant; otherwise, add a new one. In a message,
-    content follows reasoning and precedes tool calls. If the item has content, also add a new
-    message if the last one already has content or tool calls.
+    This is the last message if it is from the assistant. Otherwise, add a new message. In a
+    message, content follows reasoning and precedes tool calls. Therefore, also add a new message if
+    the item has content and the last message already has content or tool calls.
     """
     last = messages[-1] if messages else None
     if (
@@ -153,7 +153,7 @@ def _convert_part(part: Part, path: str) -> ContentPart:
     raise _unsupported(
         "input",
         f"{path} has content of type '{part.type}', which is not supported. Send content of type "
-        "input_text.",
+        "'input_text'.",
     )
 
 
@@ -177,8 +177,8 @@ def _convert_tools(body: ResponsesBody) -> tuple[list[Tool], Any]:
         return [each for each in tools if each.function.name in names], choice.mode
     raise _unsupported(
         "tool_choice",
-        f"tool_choice of type '{choice.type}' is not supported. Use the type function or "
-        "allowed_tools.",
+        f"tool_choice of type '{choice.type}' is not supported. Use the type 'function' "
+        "or 'allowed_tools'.",
     )
 
 
@@ -187,7 +187,7 @@ def _convert_tool(tool: FunctionTool) -> Tool:
         raise _unsupported(
             "tools",
             f"A tool of type '{tool.type}' is not supported, because the gateway does not run "
-            "tools. Send tools of type function.",
+            "tools. Send tools of type 'function'.",
         )
     if not tool.name:
         raise invalid("A tool has no name. Set name for each tool.", "tools")
@@ -220,7 +220,7 @@ def _require_tool_name(tool: ToolChoice | SelectedTool) -> str:
         raise _unsupported(
             "tool_choice",
             f"tool_choice selects a tool of type '{tool.type}', but the gateway does not run "
-            "tools. Select tools of type function.",
+            "tools. Select tools of type 'function'.",
         )
     if tool.name is None:
         raise invalid(

@@ -68,8 +68,8 @@ class ArgumentsBody:
         if not scanner.closers and not scanner.is_done:
             return
         self._new.append(text)
-        # Other text can also start with a brace. Treat the text as a call once it contains a key
-        # and a colon, or is an empty object.
+        # Text that is not a call can also start with a brace. Treat the text as a call once it
+        # contains a key and a colon, or is an empty object.
         if scanner.expects in ("value", "done"):
             self.is_started = True
 

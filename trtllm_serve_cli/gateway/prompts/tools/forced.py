@@ -51,7 +51,7 @@ def guide_named_call(options: ToolOptions, name: str) -> tuple[str, str]:
 
 
 def guide_any_call(options: ToolOptions) -> tuple[str, str]:
-    """Return the guide that forces one call, or a list of calls if `options` allow several."""
+    """Return the guide that forces one call, or a list of calls if `options` allows several."""
     definitions: dict[str, Any] = {}
     calls = [
         {
@@ -71,7 +71,7 @@ def guide_any_call(options: ToolOptions) -> tuple[str, str]:
 
 
 def _embed(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -> Any:
-    """Move the definitions from a function's schema to `definitions`, and return the other keys.
+    """Move the definitions from a function's schema to `definitions`, and return the rest.
 
     The definitions of all functions share one schema, so their names are prefixed with the
     function's name.

@@ -18,8 +18,9 @@ class JsonScanner:
     """A validator for one JSON value.
 
     `closers` contains the closing brackets of the open objects and arrays, outermost first.
-    `expects` is what may follow: `value`, `value_or_end`, `key`, `key_or_end`, `colon`, `comma` (or
-    the end of the object or array), or `done`. Inside strings and literals, it does not change.
+    `expects` is the kind of token that must follow: `value`, `value_or_end`, `key`, `key_or_end`,
+    `colon`, `comma` (or the end of the object or array), or `done`. It does not change inside
+    strings and literals.
     """
 
     def __init__(self) -> None:
@@ -36,9 +37,9 @@ class JsonScanner:
     def push(self, char: str) -> str:
         """Check the next character, and return the text to append to the valid JSON.
 
-        Models write line breaks and backslashes in strings without escaping them, so the returned
-        text adds the missing escapes. An escape sequence is returned only when it is complete.
-        Raise `InvalidCall` if the value is not valid.
+        Models often write line breaks and backslashes in strings without escaping them, so the
+        returned text adds the missing escapes. An escape sequence is returned only when it is
+        complete. Raise `InvalidCall` if the value is not valid.
         """
         if self.is_in_string:
             return self._push_in_string(char)
