@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 
-# The environment variable with the original limit in bytes, before `tllm start` raised it.
+# Environment variable for the original stack limit, in bytes, which `tllm start` has raised.
 VARIABLE = "TLLM_STACK_BYTES"
 
 

@@ -83,9 +83,9 @@ def _listen_when_free(name: str, worker: Worker) -> None:
 
 
 def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
-    """Send a frame to the clients whose connections have not been accepted yet.
+    """Send a frame to clients whose connections have not been accepted yet, and disconnect them.
 
-    Clients of other users receive no frame. Close all these connections.
+    Clients that run as other users do not receive the frame.
     """
     listener.setblocking(False)
     with contextlib.suppress(OSError):
