@@ -140,7 +140,7 @@ class PerfMetrics:
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """Information about a prompt, reported by an engine.
+    """Information from the engine about a prompt.
 
     `num_cached_tokens` counts the tokens that the engine read from the KV cache, and is None if the
     engine does not report this number. If the request sets `return_prompt_log_probs`, `log_probs`
@@ -316,8 +316,7 @@ class EngineStats:
     kv_blocks_missed: int = 0
 
 
-# The fields of `EngineStats` that are counters. Their values never decrease while the engine is
-# loaded.
+# The counters in `EngineStats`. Their values never decrease while the engine is loaded.
 COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 

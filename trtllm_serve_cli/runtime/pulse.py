@@ -132,8 +132,8 @@ class PulseFile:
         temporary = path.with_name(f".{path.name}")
         self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
-        # Write the whole file now, because a write to a mapped file on a full disk kills the
-        # process.
+        # Write the whole file now, because on a full disk, a write to the mapped file would kill
+        # the process.
         os.write(self._fd, bytes(_RECORD.size))
         temporary.rename(path)
         self.path = path

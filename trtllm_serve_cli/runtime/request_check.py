@@ -9,8 +9,7 @@ from itertools import chain
 from .engine import EngineLimits, GenerationRequest, InvalidRequest
 from .guide import GUIDE_TYPES, find_guide_problem
 
-# The maximum number of tokens in a word list. Compiling this many tokens into an automaton takes
-# about 1 s.
+# Maximum number of tokens in a word list. Compiling this many into an automaton takes about 1 s.
 MAX_WORD_TOKENS = 4096
 # The maximum number of alternatives per token, as in OpenAI's API.
 MAX_TOP_LOG_PROBS = 20
@@ -19,8 +18,8 @@ MAX_TOP_LOG_PROBS = 20
 def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
     """Raise `InvalidRequest` if a value of the request is invalid or exceeds `limits`.
 
-    Requests for generated tokens may contain input ids outside the vocabulary, because
-    `fit_to_vocabulary` replaces them. Requests for embeddings must not.
+    Generation requests may contain input ids outside the vocabulary, because `fit_to_vocabulary`
+    replaces them. Embedding requests must not contain such ids.
     """
     if not request.input_ids:
         raise InvalidRequest("input_ids is empty; send a prompt with at least one token")

@@ -110,7 +110,7 @@ class InFlight:
 
 
 class _Request:
-    """A request in flight, which tracks its rows in the engine worker and its unsent responses."""
+    """A request in flight, with its rows in the engine worker and its unsent responses."""
 
     def __init__(
         self,

@@ -115,8 +115,7 @@ class TextResponseBuilder:
     def _build(self, text: str, index: int, stop: str | None) -> dict[str, Array]:
         request, reason = self._request, self._reasons[index]
         tensors = {"text_output": _strings(text)}
-        # Like NVIDIA's model, send the string "None" for a reason that is unknown or does not
-        # apply.
+        # Like NVIDIA's model, send the string "None" if a reason is unknown or inapplicable.
         if request.returns_finish_reason:
             tensors["finish_reason"] = _strings(str(reason))
         if request.returns_stop_reason:

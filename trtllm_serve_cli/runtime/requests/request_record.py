@@ -42,7 +42,7 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # The times at which the request was submitted to the engine and its last tokens arrived.
+        # Submission time of the request to the engine, and arrival time of its last tokens.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0

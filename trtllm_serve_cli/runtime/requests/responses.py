@@ -101,7 +101,7 @@ class RowResponseBuilder:
         return tensors
 
     def pack(self, sequences: Sequence[int], tokens: Sequence[list[int]]) -> dict[str, Array]:
-        """Return the outputs that contain `tokens`, the tokens of each sequence in `sequences`."""
+        """Return the output tensors for `sequences`, which have these `tokens`."""
         return pack_sequences(tokens, self._row.pad_id)
 
 

@@ -1,4 +1,4 @@
-"""Send spans to Triton's collector, for traces that Triton or the gateway has started.
+"""Send spans to the same collector as Triton, for traces that Triton or the gateway has started.
 
 For a decoupled model, Triton's spans end when the model receives the request, so the models add
 spans for the time after that. Requests from other models (business logic scripting) are not traced,

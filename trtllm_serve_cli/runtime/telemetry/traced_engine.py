@@ -25,7 +25,7 @@ from .spans import AttributeValue, Span, SpanExporter, child_trace_parent, new_s
 
 
 def trace_engine(engine: Engine, environ: Mapping[str, str] = os.environ) -> Engine:
-    """Return an engine that sends spans to the URL in TLLM_OTLP_TRACES.
+    """Wrap `engine` so that it sends spans to the URL in TLLM_OTLP_TRACES.
 
     If the variable is not set, return `engine` itself.
     """

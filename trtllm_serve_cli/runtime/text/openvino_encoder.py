@@ -63,8 +63,7 @@ class _CompiledModel:
             ids, mask = (
                 self._request.get_tensor(name).data for name in ("input_ids", "attention_mask")
             )
-            # The mask excludes padding, which the model adds if its tokenizer pads to a fixed
-            # length.
+            # The mask excludes padding, which some tokenizers add to reach a fixed length.
             unpadded: list[int] = ids[mask != 0].tolist()
         return unpadded
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from ..engine import InvalidRequest
 from ..request_check import MAX_WORD_TOKENS
 
-# Texts of this many characters take about 1 ms to encode. Longer texts must not delay other
-# requests.
+# Number of characters that take about 1 ms to encode. Longer texts must not delay other requests.
 LONG_TEXT = 4096
 # The longest tokens of common tokenizers are runs of 128 spaces or hyphens.
 _MAX_TOKEN_LENGTH = 128

@@ -72,8 +72,7 @@ class OpenVinoTokenizer:
         self._hides_padding = self._decode_together([[0, 0], [0]])[1] == self.decode([0])
         self._num_special_before, self._num_special_after = self._count_special_tokens()
 
-    # Cached, because counting builds a dictionary of the vocabulary, which takes 20 ms for 50,000
-    # tokens.
+    # Cached, because `get_vocab` builds a dictionary, which takes 20 ms for 50,000 tokens.
     @functools.cached_property
     def vocab_size(self) -> int:
         return len(self._tokenizer.get_vocab())

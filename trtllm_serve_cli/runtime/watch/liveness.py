@@ -21,8 +21,8 @@ from typing import Literal
 from ..pulse import Pulse, PulseState, Role, read_pulses
 from .processes import is_stopped
 
-# Maximum time, in seconds, between two observations that counts as silence. If the observer was
-# suspended or received no CPU time, the server's processes were probably affected, too.
+# Maximum silence, in seconds, to count between two observations. If the observer was suspended or
+# received no CPU time, the server's processes were probably affected, too.
 _MAX_ELAPSED_S = 5.0
 # The kind of process to restart if a part hangs. If it is a model's process or Triton, the whole
 # server is restarted.

@@ -19,8 +19,7 @@ from ..telemetry.families import STEPS
 from .liveness import HangLimits, Sign
 
 _METRICS_TIMEOUT_S = 2.0
-# The minimum interval between reads of the step counter while waiting for a requested token, in
-# seconds.
+# Minimum interval, in seconds, between reads of the step counter while a request is in flight.
 _READ_PERIOD_S = 5.0
 # The groups are the model and the number of steps. The order of the labels may vary.
 _STEPS = re.compile(
@@ -130,7 +129,7 @@ class TokenProbe:
         self._request: TokenRequest | None = None
 
     def read_sign(self, limits: HangLimits, triton_pid: int) -> Sign | None:
-        """Return the `Sign` of the token request that is in flight.
+        """Return the `Sign` of the token request in flight, if any.
 
         If no request is in flight, return None, and send a request if one is due.
         """

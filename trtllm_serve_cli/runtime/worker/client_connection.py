@@ -7,8 +7,7 @@ from typing import Any
 
 from .protocol import FrameNumbers
 
-# The low 40 bits of an engine id are the client's request id, and the high bits are the client's
-# number.
+# An engine id contains the client's request id (the low 40 bits) and the client's number.
 CLIENT_SHIFT = 40
 REQUEST_ID_MASK = (1 << CLIENT_SHIFT) - 1
 

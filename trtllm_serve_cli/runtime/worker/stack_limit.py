@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 
-# Environment variable for the original stack limit, in bytes, which `tllm start` has raised.
+# Environment variable with the stack limit, in bytes, before `tllm start` raised it.
 VARIABLE = "TLLM_STACK_BYTES"
 
 

@@ -34,8 +34,7 @@ from .abstract_socket import is_same_user
 from .client_connection import CLIENT_SHIFT, REQUEST_ID_MASK, ClientConnection
 from .protocol import ProtocolError, read_frame
 
-# Maximum interval, in seconds, at which an idle worker sends statistics, so that gauges return to
-# zero.
+# Maximum interval, in seconds, for statistics from an idle worker, so that gauges return to 0.
 _IDLE_STATS_PERIOD_S = 0.5
 # Minimum interval, in seconds, between two pings to a client. The worker sends no pings during an
 # engine step.
@@ -275,8 +274,8 @@ class Worker:
     def _disconnect_on_error(self, client: ClientConnection, action: Callable[[], None]) -> None:
         """Run `action`. If it raises `OSError`, disconnect the client.
 
-        If the client is the owner, a `BlockingIOError` stops sending to the owner instead, and any
-        other `OSError` is reraised.
+        If the client is the owner, do not disconnect it. Instead, stop sending to the owner after a
+        `BlockingIOError`, and reraise any other `OSError`.
         """
         try:
             action()

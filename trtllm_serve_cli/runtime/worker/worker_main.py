@@ -39,8 +39,8 @@ def load_engine(
     """Load an engine of the engine kind `name`.
 
     If the configuration contains `embedding`, the engine computes embeddings. Otherwise,
-    `on_imported` is called after the engine's packages have been imported, if the kind needs any.
-    Raise `ValueError` if the kind is unknown or does not have the required engine.
+    `on_imported` is called after the engine kind has imported its packages, if it has any. Raise
+    `ValueError` if the kind is unknown or does not have the required engine.
     """
     if "embedding" in config:
         return load_embedding_engine(name, config)
