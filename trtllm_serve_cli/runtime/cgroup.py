@@ -14,10 +14,10 @@ _OWN = Path("/proc/self/cgroup")
 
 
 def read_cpu_limit(own: Path = _OWN, mount: Path = _MOUNT) -> float | None:
-    """Return the process's limit of CPU time as a number of cores, or None if it has no limit.
+    """Return the process's CPU limit as a number of cores, or None if no cgroup sets a limit.
 
-    Ignore limits that cannot be read. The CPU affinity is a separate limit, which
-    `os.sched_getaffinity` returns.
+    Ignore limits that cannot be read. CPU affinity is a separate limit (see
+    `os.sched_getaffinity`).
     """
     limits = []
     for folder in _list_folders("cpu", own, mount):
@@ -36,7 +36,7 @@ def read_memory_limit(own: Path = _OWN, mount: Path = _MOUNT) -> int | None:
     """Return the process's memory limit in bytes, or None if no cgroup sets a limit.
 
     Ignore limits that cannot be read. In version 1, the limit of an unlimited cgroup is a number
-    that exceeds every machine's memory, so the result is then this number and not None.
+    that is larger than any machine's memory. In this case, return the number, not None.
     """
     limits = [
         int(word)
@@ -51,9 +51,9 @@ def read_memory_limit(own: Path = _OWN, mount: Path = _MOUNT) -> int | None:
 def _list_folders(controller: str, own: Path, mount: Path) -> Iterator[Path]:
     """Yield the folders of the cgroups that may limit `controller` for this process.
 
-    In each hierarchy, start with the innermost cgroup and end with the root. In a container, the
-    paths in `own` may be those on the host. These folders do not exist in the container, where the
-    root describes the container's cgroup.
+    In each hierarchy, start with the innermost cgroup and end with the root. In a container, `own`
+    may contain the paths on the host. These folders do not exist in the container, and `mount`
+    itself describes the container's cgroup.
     """
     for line in _read_text(own).splitlines():
         _, names, path = line.split(":", 2)

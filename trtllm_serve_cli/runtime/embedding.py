@@ -17,7 +17,7 @@ _FLOAT32 = np.dtype("<f4")
 
 
 def shorten(vector: Vector, dimensions: int | None, settings: EmbeddingSettings) -> Vector:
-    """Truncate an embedding to `dimensions` values, unless `dimensions` is None or its length.
+    """Truncate an embedding to `dimensions` values, or return it unchanged if `dimensions` is None.
 
     A truncated embedding is normalized again if the model normalizes embeddings.
     """
@@ -31,7 +31,7 @@ def pool(hidden: NDArray[Any], mask: NDArray[Any], mode: str) -> Vector:
     """Return one vector per row of `hidden`, which has the shape [rows, tokens, values].
 
     `mask` is 1 for tokens and 0 for the padding after them. Raise `ValueError` if `mode` is not one
-    of the `POOLING_MODES`. Source of the modes: sentence_transformers/models/Pooling.py in
+    of the `POOLING_MODES`. The modes are defined in sentence_transformers/models/Pooling.py in
     UKPLab/sentence-transformers 5.
     """
     states = np.asarray(hidden, dtype=np.float32)

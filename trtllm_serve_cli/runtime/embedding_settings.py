@@ -26,12 +26,15 @@ def unknown_pooling(mode: object) -> ValueError:
 class EmbeddingSettings:
     """The settings that a model uses to compute embeddings.
 
-    An embedding has `dimension` values, pooled over the tokens with one of the `POOLING_MODES`.
-    `is_normalized` is true if embeddings are scaled to length 1. If `is_matryoshka` is set, clients
-    can request shorter embeddings, which consist of the first values of the full embedding.
-    `matryoshka_dimensions` contains the supported sizes. If it is empty, any smaller size is
-    supported. `prompts` maps names to texts. A client can send a name to prepend the text to its
-    inputs.
+    - `dimension`: the number of values in an embedding.
+    - `pooling`: one of the `POOLING_MODES`, which pools the vectors of all tokens.
+    - `is_normalized`: true if embeddings are scaled to length 1.
+    - `is_matryoshka`: true if clients can request shorter embeddings, which consist of the first
+      values of the full embedding.
+    - `matryoshka_dimensions`: the supported lengths of shorter embeddings. If it is empty, all
+      lengths up to `dimension` are supported.
+    - `prompts`: maps names to prompts. A client can send a name to prepend the prompt to its
+      inputs.
     """
 
     dimension: int
@@ -49,9 +52,10 @@ class EmbeddingSettings:
     def from_dict(cls, fields: Mapping[str, Any]) -> EmbeddingSettings:
         """Read settings from decoded JSON.
 
-        Raise `TypeError` if `dimension` is missing, `TypeError` or `ValueError` if
-        `matryoshka_dimensions` cannot be converted to integers, or `ValueError` if `pooling` is not
-        one of the `POOLING_MODES`. Do not check other values, and ignore unknown fields.
+        Raise `TypeError` if `dimension` is missing. Raise `TypeError` or `ValueError` if
+        `matryoshka_dimensions` cannot be converted to integers. Raise `ValueError` if `pooling` is
+        not one of the `POOLING_MODES`. Other values are not checked, and unknown fields are
+        ignored.
         """
         known = {each: fields[each] for each in cls.__slots__ if each in fields}
         sizes = tuple(int(each) for each in fields.get("matryoshka_dimensions", ()))

@@ -11,7 +11,7 @@ FinishReason = Literal["stop", "length"]
 
 # A token id and its log probability.
 TokenLogProb = tuple[int, float]
-# The number of values in the shortest form of a `SequenceUpdate` in a `step` frame.
+# The number of values in the shortest entry for a `SequenceUpdate` in a `step` frame.
 _NUM_BASIC_ENTRIES = 9
 
 
@@ -56,10 +56,10 @@ class GenerationRequest:
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
-    # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains pairs of a token and the value that is
-    # added to its logit. `num_top_log_probs` is the number of most likely tokens to return at each
-    # position, with their log probabilities. `trace_parent` is the W3C `traceparent` for the
-    # engine's spans, or empty if the request is not traced.
+    # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains pairs of a token id and the value that
+    # is added to the token's logit. `num_top_log_probs` is the number of most likely tokens to
+    # return at each position, with their log probabilities. `trace_parent` is the W3C `traceparent`
+    # for the engine's spans, or empty if the request is not traced.
     min_p: float | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_top_log_probs: int = 0
@@ -140,7 +140,7 @@ class PerfMetrics:
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """Information about a prompt, reported by an engine.
+    """Information from the engine about a prompt.
 
     `num_cached_tokens` counts the tokens that the engine read from the KV cache, and is None if the
     engine does not report this number. If the request sets `return_prompt_log_probs`, `log_probs`
@@ -167,14 +167,15 @@ class PromptFacts:
 class SequenceUpdate:
     """New tokens for one sequence of a request, the end of the sequence, or both.
 
-    If the request sets `return_log_probs`, `log_probs` contains one value per token in `token_ids`.
-    `cum_log_prob` is the sum of the sequence's log probabilities so far, and `perf` contains the
-    metrics of the whole request. An update that sets `error` is the last update for its request. If
-    `rejected` is set, the request is the cause of the error, not the engine.
-
-    If the request sets `num_top_log_probs`, `top_log_probs` contains the most likely tokens at the
-    position of each token in `token_ids`. `prompt` is set in only one update, which belongs to the
-    first sequence. `embedding` is the prompt's embedding as text (`encode_vector` in embedding.py).
+    - `log_probs`: one value per token in `token_ids`, if the request sets `return_log_probs`.
+    - `cum_log_prob`: the sum of the sequence's log probabilities so far.
+    - `error`: the error message. An update with an error is the last update for its request.
+    - `perf`: the performance metrics of the whole request.
+    - `rejected`: true if the request caused the error, and false if the engine did.
+    - `top_log_probs`: the most likely tokens at the position of each token in `token_ids`, if the
+      request sets `num_top_log_probs`.
+    - `prompt`: information about the prompt. Only one update of the first sequence contains it.
+    - `embedding`: the prompt's embedding as text (see `encode_vector` in embedding.py).
     """
 
     request_id: int
@@ -273,7 +274,7 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """An engine's limits, which `check_request` (request_check.py) enforces for each request.
+    """The limits of an engine. `check_request` (request_check.py) enforces them for each request.
 
     If `computes_embeddings` is set, the engine computes the embeddings of prompts and generates no
     tokens.
@@ -289,11 +290,11 @@ class EngineLimits:
 class EngineStats:
     """The current state of an engine.
 
-    `paused_requests` counts the requests that are currently preempted. These requests have
-    generated tokens and then lost their KV cache blocks to other requests. `kv_blocks_reused`
-    counts prompt blocks that were in the KV cache, and `kv_blocks_missed` counts prompt blocks that
-    were not. These two counters and `preemptions` start at 0 when the engine is loaded.
-    `memory_bytes` is host memory.
+    `paused_requests` counts the requests that are currently preempted: they had generated tokens,
+    but lost their KV cache blocks to other requests. `kv_blocks_reused` counts prompt blocks that
+    were in the KV cache, and `kv_blocks_missed` counts prompt blocks that were not. These two
+    counters and `preemptions` start at 0 when the engine is loaded. `memory_bytes` is the amount of
+    host memory in use.
     """
 
     active_requests: int = 0
@@ -315,8 +316,7 @@ class EngineStats:
     kv_blocks_missed: int = 0
 
 
-# The fields of `EngineStats` that are counters. Their values never decrease while the engine is
-# loaded.
+# The counters in `EngineStats`. Their values never decrease while the engine is loaded.
 COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 

@@ -14,7 +14,7 @@ _SETTINGS_PREFIX = "PMIX_MCA_"
 def leave_mpi_job(environ: MutableMapping[str, str]) -> None:
     """Remove the variables of the MPI job that started Triton.
 
-    An engine starts its own MPI job, so it must not join that job.
+    An engine starts its own MPI job, so it must not join Triton's job.
     """
     for name in list(environ):
         if name.startswith(_JOB_VARIABLES) and not name.startswith(_SETTINGS_PREFIX):

@@ -12,8 +12,7 @@ GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
 # The types whose guides are in JSON format. The type `json` is not included, because it has no
 # guide: it allows any JSON output.
 _JSON_GUIDES = ("json_schema", "structural_tag")
-# Maps each guide type except `json` to the name of the argument in vLLM and in TensorRT-LLM's LLM
-# API.
+# Maps each guide type except `json` to the argument name in vLLM and TensorRT-LLM's LLM API.
 _ARGUMENTS = {
     "json_schema": "json",
     "regex": "regex",

@@ -1,8 +1,8 @@
-"""Count heartbeats in a small file, which the server's supervisor reads.
+"""Write heartbeats to small files, which the server's supervisor reads.
 
 The folder `$TLLM_PULSES` contains one file for each model process, gateway process and engine
-worker. If a process hangs, its count stops increasing. Unlike sending a request, reading a file
-does not require a response, so a hung process cannot block the supervisor.
+worker. If a process hangs, the heartbeat count in its file stops increasing. Unlike sending a
+request, reading a file does not require a response, so a hung process cannot block the supervisor.
 
 The process that creates a file locks it. The kernel releases the lock when the process exits, so
 the supervisor can ignore the files of unloaded models. The model that starts an engine worker
@@ -40,10 +40,10 @@ Role = Literal["model", "worker", "gateway"]
 class PulseState(IntEnum):
     """The activity of a process.
 
-    A process is `LOADING` until it has started for the first time. `IDLE` processes write
-    heartbeats, and `BUSY` engine workers count steps. A worker that has died is `FAILED` until its
-    replacement has loaded the engine. A model's process that has exited is `ENDED` if `read_pulses`
-    was called with `reports_ended`.
+    A process is `LOADING` until its first start has finished. `IDLE` processes write heartbeats,
+    and `BUSY` engine workers count steps. A worker that has died is `FAILED` until its replacement
+    has loaded the engine. A model's process that has exited is `ENDED` if `read_pulses` was called
+    with `reports_ended`.
     """
 
     LOADING = 0
@@ -89,7 +89,7 @@ class PulseWriter:
         self._write(PulseState.IDLE, 0)
 
     def work(self, num_in_flight: int) -> None:
-        """Record that the engine is processing this number of requests."""
+        """Record that the engine is processing `num_in_flight` requests."""
         self._write(PulseState.BUSY, num_in_flight)
 
     def note_updates(self) -> None:
@@ -116,7 +116,7 @@ class PulseWriter:
 
 
 class PulseFile:
-    """A heartbeat file for a process with this `role`. `close` removes the file.
+    """The heartbeat file of a process. `close` removes the file.
 
     `path` is None if `$TLLM_PULSES` is not set, or if the file could not be created.
     """
@@ -132,8 +132,8 @@ class PulseFile:
         temporary = path.with_name(f".{path.name}")
         self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
-        # Write the whole file now, because a write to a mapped file on a full disk kills the
-        # process.
+        # Write the whole file now, because on a full disk, a write to the mapped file would kill
+        # the process.
         os.write(self._fd, bytes(_RECORD.size))
         temporary.rename(path)
         self.path = path
@@ -150,8 +150,8 @@ class PulseFile:
 def start_beating(role: Role, model: str) -> None:
     """Write heartbeats for this process from a separate thread until the process exits.
 
-    Write no heartbeats if `$TLLM_PULSES` is not set or the file cannot be created. In any case,
-    register the handler for `STACKS_SIGNAL`.
+    Write no heartbeats if `$TLLM_PULSES` is not set or the file cannot be created. The handler for
+    `STACKS_SIGNAL` is registered in any case.
     """
     register_stacks_signal()
     file = PulseFile(role, model)
@@ -178,7 +178,7 @@ def read_pulses(folder: Path, *, reports_ended: bool = False) -> Iterator[Pulse]
     """Yield the heartbeats in `folder`, and remove files whose creators have exited.
 
     If `reports_ended` is set, keep the files of model processes that have exited, and yield these
-    processes as `ENDED`. Set it only for servers that never unload a model.
+    processes as `ENDED`. Set `reports_ended` only for servers that never unload a model.
     """
     for path in sorted(folder.glob("[!.]*.*.*.*")):
         role, _, rest = path.name.partition(".")

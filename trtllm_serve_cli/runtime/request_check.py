@@ -9,8 +9,7 @@ from itertools import chain
 from .engine import EngineLimits, GenerationRequest, InvalidRequest
 from .guide import GUIDE_TYPES, find_guide_problem
 
-# The maximum number of tokens in a word list. Compiling this many tokens into an automaton takes
-# about 1 s.
+# Maximum number of tokens in a word list. Compiling this many into an automaton takes about 1 s.
 MAX_WORD_TOKENS = 4096
 # The maximum number of alternatives per token, as in OpenAI's API.
 MAX_TOP_LOG_PROBS = 20
@@ -19,8 +18,8 @@ MAX_TOP_LOG_PROBS = 20
 def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
     """Raise `InvalidRequest` if a value of the request is invalid or exceeds `limits`.
 
-    Token ids in `input_ids` may exceed the vocabulary, except in requests for embeddings, because
-    `fit_to_vocabulary` changes them.
+    Generation requests may contain input ids outside the vocabulary, because `fit_to_vocabulary`
+    replaces them. Embedding requests must not contain such ids.
     """
     if not request.input_ids:
         raise InvalidRequest("input_ids is empty; send a prompt with at least one token")
@@ -102,7 +101,7 @@ def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
 def _check_guide(guide_type: str, guide: str) -> None:
     if guide_type not in GUIDE_TYPES:
         raise InvalidRequest(
-            f"guided_decoding_guide_type is {guide_type!r}, which is unknown; send one of "
+            f"{guide_type!r} is not a valid guided_decoding_guide_type; send one of "
             f"{', '.join(GUIDE_TYPES)}"
         )
     if problem := find_guide_problem(guide_type, guide):
@@ -112,10 +111,11 @@ def _check_guide(guide_type: str, guide: str) -> None:
 def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
     """Return `request` with `input_ids` and `end_id` limited to the vocabulary.
 
-    NVIDIA's backend accepts ids outside the vocabulary. Input ids are taken modulo the vocabulary
-    size, because NVIDIA's benchmark sends random ids from the whole INT32 range. An `end_id`
-    outside the vocabulary is removed, because some of NVIDIA's clients send 50256 to every model.
-    If `min_tokens` is set, OpenVINO GenAI would write out of bounds with such an `end_id`.
+    NVIDIA's backend accepts ids outside the vocabulary. Each input id is replaced by its remainder
+    modulo the vocabulary size, because NVIDIA's benchmark sends random ids from the whole INT32
+    range. An `end_id` outside the vocabulary is removed, because some of NVIDIA's clients send
+    50256 to every model. If `min_tokens` is set, OpenVINO GenAI would write out of bounds with such
+    an `end_id`.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)

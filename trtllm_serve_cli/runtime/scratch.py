@@ -14,10 +14,9 @@ VARIABLE = "TLLM_SCRATCH"
 
 
 def make_temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """Create a temporary folder.
+    """Create a temporary folder in `$TLLM_SCRATCH`.
 
-    Its parent is `$TLLM_SCRATCH`, or the system's temporary folder if `$TLLM_SCRATCH` is unset or
-    does not exist.
+    If `$TLLM_SCRATCH` is unset or does not exist, create it in the system's temporary folder.
     """
     parent = os.environ.get(VARIABLE, "")
     return tempfile.TemporaryDirectory(

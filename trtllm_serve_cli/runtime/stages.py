@@ -16,7 +16,10 @@ GATEWAY_READY = "the gateway can serve the model"
 
 
 class StageTimer:
-    """Measures consecutive stages. `durations_s` contains the duration of each completed stage."""
+    """Measures consecutive stages.
+
+    `durations_s` maps the names of completed stages to their durations.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -26,7 +29,7 @@ class StageTimer:
     def end(self, stage: str) -> None:
         """End the current stage, record it as `stage`, and begin the next one.
 
-        If several stages have the same name, their durations are added up.
+        The durations of stages with the same name are added up.
         """
         now_s = self._clock()
         self.durations_s[stage] = self.durations_s.get(stage, 0.0) + now_s - self._begin_s
@@ -34,7 +37,10 @@ class StageTimer:
 
 
 def stage_fields(started_at: float, durations_s: Mapping[str, float]) -> dict[str, Any]:
-    """Return the log fields for stages that began at `started_at`, in seconds since the epoch."""
+    """Return the log fields for startup stages.
+
+    `started_at` is the start of the first stage, in seconds since the epoch.
+    """
     started = datetime.fromtimestamp(started_at, timezone.utc)
     return {
         "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

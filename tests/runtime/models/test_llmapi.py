@@ -243,9 +243,9 @@ def test_invalid_model_yaml_fails_the_load(
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("max_queue_size: many", "max_queue_size .* is 'many'; set a whole number"),
-        ("max_queue_size: -1", "max_queue_size .* is -1; set a whole number of at least 0"),
-        ("cancellation_check_period_ms: 0", "cancellation_check_period_ms .* of at least 1"),
+        ("max_queue_size: many", "max_queue_size .* must be a whole number, but is 'many'"),
+        ("max_queue_size: -1", "max_queue_size .* must be at least 0, but is -1"),
+        ("cancellation_check_period_ms: 0", "cancellation_check_period_ms .* must be at least 1"),
     ],
 )
 def test_invalid_number_in_triton_config_is_named(tmp_path: Path, line: str, why: str) -> None:

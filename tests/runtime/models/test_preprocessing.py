@@ -158,13 +158,13 @@ def test_texts_that_cannot_fit_are_rejected_before_they_are_encoded(
     for tensors, why in (
         ({"QUERY": _strings([b"a" * 600])}, "has 600 characters, but the context of 4 tokens"),
         ({"QUERY": _strings(*[[b"a" * 500]] * 9000)}, "has 4500000 bytes"),
-        ({"STOP_WORDS_DICT": _strings([b"a"] * 5000)}, "has up to 5000 words"),
+        ({"STOP_WORDS_DICT": _strings([b"a"] * 5000)}, "has 5000 words in its longest row"),
         (
             {
                 "EMBEDDING_BIAS_WORDS": _strings([b"a"] * 5000),
                 "EMBEDDING_BIAS_WEIGHTS": [[1.0] * 5000],
             },
-            "embedding_bias_words has up to 5000 words",
+            "embedding_bias_words has 5000 words in its longest row",
         ),
     ):
         (response,) = model.execute([_request(**tensors)])

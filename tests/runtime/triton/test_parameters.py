@@ -79,18 +79,18 @@ def test_error_names_an_unset_parameter_without_default(values: dict[str, str]) 
 
 
 def test_error_names_an_invalid_number() -> None:
-    with pytest.raises(ValueError, match=r"of demo is 'many'; set a whole number$"):
+    with pytest.raises(ValueError, match=r"of demo must be a whole number, but is 'many'$"):
         _parameters(it="many").number("it")
 
 
 @pytest.mark.parametrize("number", ["0", "-1"])
 def test_error_names_a_number_that_is_too_small(number: str) -> None:
-    with pytest.raises(ValueError, match=rf"is {number}; set a whole number of at least 1$"):
+    with pytest.raises(ValueError, match=rf"must be at least 1, but is {number}$"):
         _parameters(it=number).number("it", at_least=1)
 
 
 def test_error_names_an_invalid_flag() -> None:
-    with pytest.raises(ValueError, match=r"of demo is 'maybe'; set true or false$"):
+    with pytest.raises(ValueError, match=r"of demo must be true or false, but is 'maybe'$"):
         _parameters(it="maybe").flag("it", default=False)
 
 

@@ -84,17 +84,17 @@ def test_values_without_effect_are_accepted() -> None:
         ),
         (
             '{"logit_bias": {"a": 1}}',
-            "logit_bias in sampling_parameters is {'a': 1}, which is invalid; send a value "
+            "{'a': 1} is not a valid value for logit_bias in sampling_parameters; send a value "
             "that vLLM accepts for logit_bias",
         ),
         (
             '{"max_tokens": "many"}',
-            "max_tokens in sampling_parameters is 'many', which is invalid; "
+            "'many' is not a valid value for max_tokens in sampling_parameters; "
             "send a value that vLLM accepts for max_tokens",
         ),
         (
             '{"stop": 3}',
-            "stop in sampling_parameters is 3, which is invalid; "
+            "3 is not a valid value for stop in sampling_parameters; "
             "send a value that vLLM accepts for stop",
         ),
         (

@@ -20,7 +20,7 @@ from ..triton.tensors import Array
 
 Version = tuple[int, int]
 
-# The first version that accepts several rows in a request. Older versions reject the request
+# The first version that accepts several rows in a request. Older versions reject such requests
 # ("Invalid size for tensor").
 _FIRST_WITH_ROWS = (0, 12)
 # The first version with the `min_tokens` input, which older versions call `min_length`.
@@ -84,7 +84,7 @@ class CoreAdapter:
         )
 
     def list_outputs(self, outputs: Iterable[str]) -> list[str]:
-        """Return the text model's `outputs` that `tensorrt_llm` also has."""
+        """Return the names in `outputs` that are also outputs of `tensorrt_llm`."""
         has_counts = self.version is None or self.version >= OWN_INPUTS["return_num_input_tokens"]
         return [name for name in outputs if has_counts or name not in COUNTS]
 

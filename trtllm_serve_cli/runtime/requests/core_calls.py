@@ -56,8 +56,7 @@ class CoreCaller:
     def stop(self, model: str, request_id: str) -> None:
         """Stop a request that was sent to `model`, because the client has cancelled it."""
         # If possible, notify the instance directly through its socket. Triton could queue a regular
-        # stop request behind other requests that are waiting for the instance that runs this
-        # request.
+        # stop request behind other requests to the same instance.
         if forward_stop(stop_socket_name(model), request_id):
             return
         inputs = [

@@ -1,8 +1,8 @@
 """Generate responses with draft-model speculative decoding, for requests with `num_draft_tokens`.
 
 In each step, the draft model generates a few tokens. The target model, which is `tensorrt_llm`,
-checks these draft tokens in one engine step. It keeps the tokens up to the first one that it would
-not generate, and adds one token. The next step continues with these tokens.
+checks these draft tokens in one engine step. It accepts the draft tokens up to the first one that
+it would not generate itself, and adds one token. The next step continues after these tokens.
 
 As in NVIDIA's `tensorrt_llm_bls`, such a request has one prompt and one sequence. The response is
 not streamed and does not contain logits. Source:
@@ -39,8 +39,8 @@ _NEVER_FORWARDED = frozenset(
         "return_num_output_tokens",
     )
 )
-# Inputs that only the target model receives. Adapters fit only the target model, and optional
-# outputs are taken only from its responses.
+# Inputs that only the target model receives. LoRA adapters fit only the target model, and optional
+# outputs come only from the target model's responses.
 _NOT_FOR_DRAFT_MODEL = frozenset(
     (
         "lora_config",
@@ -90,10 +90,11 @@ class Drafts:
 class DraftRequest:
     """A request with draft tokens.
 
-    `inputs` are the inputs for `tensorrt_llm`, with the names that its version of TensorRT-LLM
-    requires. `num_draft_tokens` is the number of draft tokens per step. If `uses_logits` is true,
-    the target model also receives the draft model's logits. `min_tokens_name` is the name of the
-    `min_tokens` input in this version. `excludes_input` is true if the response omits the prompt.
+    `inputs` contains the inputs for `tensorrt_llm`, with the names that the installed version of
+    TensorRT-LLM requires. `num_draft_tokens` is the number of draft tokens per step. If
+    `uses_logits` is true, the target model also receives the draft model's logits.
+    `min_tokens_name` is the name of the `min_tokens` input in the installed version.
+    `excludes_input` is true if the response omits the prompt.
     """
 
     inputs: Mapping[str, Array]

@@ -1,4 +1,4 @@
-"""Track a model's requests from submission to the engine worker until the last response."""
+"""Track a model's requests from their submission to the engine worker until the last response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class InFlight:
-    """One model's requests that the engine worker is running.
+    """The requests of one model that the engine worker is running.
 
     Requests can be stopped by id.
     """
@@ -110,7 +110,7 @@ class InFlight:
 
 
 class _Request:
-    """A request in flight, which tracks its rows in the engine worker and its unsent responses."""
+    """A request in flight, with its rows in the engine worker and its unsent responses."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class _Request:
         return pb_utils.InferenceResponse([self._tensor(name, tensors[name]) for name in requested])
 
     def _tensor(self, name: str, array: Array) -> Any:
-        """Return a tensor with this array, and reuse the previous tensor if the array is the same.
+        """Return a tensor that contains `array`, or the previous tensor if its array is the same.
 
         The stub copies a tensor to shared memory when the tensor is sent for the first time. In a
         stream, usually only one output changes, so the other outputs are not copied again.

@@ -115,8 +115,7 @@ class TextResponseBuilder:
     def _build(self, text: str, index: int, stop: str | None) -> dict[str, Array]:
         request, reason = self._request, self._reasons[index]
         tensors = {"text_output": _strings(text)}
-        # Like NVIDIA's model, send the string "None" for a reason that is unknown or does not
-        # apply.
+        # Like NVIDIA's model, send the string "None" if a reason is unknown or inapplicable.
         if request.returns_finish_reason:
             tensors["finish_reason"] = _strings(str(reason))
         if request.returns_stop_reason:
@@ -130,7 +129,7 @@ class TextResponseBuilder:
 
 
 def cut_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """Remove the longest stop word in `stops` with which `text` ends.
+    """Remove the longest matching stop word from the end of `text`.
 
     Return the remaining text and the removed stop word. If `text` does not end with a stop word,
     return `text` and None.
@@ -140,7 +139,7 @@ def cut_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
 
 
 def num_held_back(text: str, stops: Sequence[str]) -> int:
-    """Return how many characters at the end of `text` may be a stop word or its start."""
+    """Return the number of characters at the end of `text` that may belong to a stop word."""
     return max(
         (
             length

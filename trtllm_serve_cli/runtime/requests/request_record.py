@@ -29,7 +29,7 @@ from ..telemetry.server_metrics import open_server_metrics
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
 from ..triton.tensors import Array
 
-# The interval in seconds at which the counters are published.
+# Interval, in seconds, at which the counters are published.
 _PERIOD_S = 0.5
 
 
@@ -42,7 +42,7 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # When the request was submitted to the engine, and when its last tokens were received.
+        # Submission time of the request to the engine, and arrival time of its last tokens.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0
@@ -87,7 +87,7 @@ class RequestRecord:
     def reject(self, error: Exception) -> None:
         """End the request with `error`.
 
-        The outcome is `rejected` if `error` is an `InvalidRequest`, and otherwise `error`.
+        The outcome is "rejected" if `error` is an `InvalidRequest`, and "error" otherwise.
         """
         self.end("rejected" if isinstance(error, InvalidRequest) else "error", str(error))
 
@@ -123,7 +123,7 @@ class RequestRecord:
 
 
 class ResponseRecorder:
-    """A recorder for the tokens that a text model receives from `tensorrt_llm`.
+    """Records the tokens that a text model receives from `tensorrt_llm`.
 
     `inputs` contains the input tensors of the text model's request to `tensorrt_llm`.
     """

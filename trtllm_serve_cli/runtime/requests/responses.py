@@ -67,7 +67,7 @@ class RowResponseBuilder:
     def end_early(self) -> list[dict[str, Array]]:
         """End the unfinished sequences, and return the responses with their tokens.
 
-        Return no responses to a streaming request, because its tokens have already been sent.
+        For a streaming request, return no responses, because its tokens have already been sent.
         """
         if self.is_streaming or not self.unfinished:
             return []
@@ -101,7 +101,7 @@ class RowResponseBuilder:
         return tensors
 
     def pack(self, sequences: Sequence[int], tokens: Sequence[list[int]]) -> dict[str, Array]:
-        """Return the outputs with the `tokens` of these `sequences`."""
+        """Return the output tensors for `sequences`, which have these `tokens`."""
         return pack_sequences(tokens, self._row.pad_id)
 
 

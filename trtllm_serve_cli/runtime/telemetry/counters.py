@@ -18,8 +18,8 @@ from .families import REQUEST_FAMILIES, Family
 class Series(NamedTuple):
     """A time series on Triton's metrics page.
 
-    `name` is the name of the metric. `value` is the upper bound (`le`) of a histogram's bucket, or
-    the value of the label that a counter's family defines. For other metrics, it is empty.
+    `name` is the name of the metric. `value` is the upper bound (`le`) of a histogram bucket, the
+    value of a counter's own label, or empty for other metrics.
     """
 
     name: str
@@ -46,7 +46,7 @@ class RequestCounters:
         self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
 
     def count(self, family: Family, number: float = 1, value: str = "") -> None:
-        """Increase the family's counter by `number`. `value` is the value of its label, if any."""
+        """Increment a counter by `number`. `value` is the value of the family's label, if any."""
         with self._lock:
             self._counts[Series(family.name, value)] += number
 
@@ -79,8 +79,8 @@ def _cumulative(name: str, bounds: Sequence[float], buckets: Sequence[int]) -> d
 class CounterMetrics:
     """The Triton metrics that publish the values of `RequestCounters`.
 
-    `pb_utils` is the `triton_python_backend_utils` module. Each metric has the `labels`, in
-    addition to the label of its family.
+    `pb_utils` is the `triton_python_backend_utils` module. Each metric has `labels` in addition to
+    the label of its family.
     """
 
     def __init__(self, pb_utils: Any, labels: Mapping[str, str]) -> None:
@@ -97,7 +97,7 @@ class CounterMetrics:
         self._published = dict.fromkeys(self._metrics, 0.0)
 
     def publish(self, counts: Mapping[Series, float]) -> None:
-        """Increment each metric by its increase since the last call.
+        """Increment each metric by the increase of its count since the last call.
 
         Each increment sends a message to the server.
         """

@@ -1,8 +1,8 @@
 """Publish the engine's state as Prometheus metrics.
 
 Families with the prefix `nv_` use the names and labels of the custom metrics reporter in the Triton
-TensorRT-LLM backend. Metrics of the engine's statistics are updated only when their values change,
-because each update of a metric requires a round trip to the server.
+TensorRT-LLM backend. The metrics for `EngineStats` are updated only when their values change,
+because each update requires a round trip to the server.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class EngineMetrics:
 def gauge_values(stats: EngineStats, max_batch_size: int) -> dict[tuple[Family, str], float]:
     """Return the gauge values for `stats`.
 
-    The keys are pairs of a family and the value of its label.
+    The keys are `(family, label value)` pairs.
     """
     generating = stats.active_requests - stats.context_requests - stats.waiting_requests
     by_family: dict[Family, dict[str, float]] = {

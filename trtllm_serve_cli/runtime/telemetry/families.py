@@ -17,10 +17,12 @@ Origin = Literal["triton", "tensorrtllm", "tllm"]
 class Family:
     """A metric family.
 
-    If `label` is set, the metrics have this label in addition to the labels for the model or host.
-    `values` are the possible values of `label`. A histogram with a label has only one possible
-    value. `bounds` are the upper bounds of a histogram's buckets in increasing order, without the
-    last bucket, which has no upper bound.
+    - `label`: an additional label of the family's metrics, or empty.
+    - `values`: the possible values of `label`. A histogram with a label has exactly one.
+    - `unit`: the unit of the metrics, or empty.
+    - `bounds`: the upper bounds of a histogram's buckets in increasing order, without the last
+      bucket, which has no upper bound.
+    - `origin`: the project that defines the family.
     """
 
     name: str
@@ -43,9 +45,7 @@ class Family:
         return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
 
     def own_label(self, value: str) -> dict[str, str]:
-        """Return the family's label with the value `value`, or an empty mapping if the family has
-        no label.
-        """
+        """Return `{label: value}`, or an empty dictionary if the family has no label."""
         return {self.label: value} if self.label else {}
 
 
@@ -78,7 +78,7 @@ REQUEST_FAMILIES = (
         "tllm_time_to_first_token_seconds",
         "histogram",
         "Time to first token (TTFT): seconds from the arrival of a request to its first token. "
-        "Queueing increases it first: investigate if it grows while the request rate does not",
+        "Queued requests increase it first: investigate if it grows at a constant request rate",
         unit="s",
         bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     ),
@@ -86,7 +86,7 @@ REQUEST_FAMILIES = (
         "tllm_inter_token_latency_seconds",
         "histogram",
         "Inter-token latency (ITL): seconds between successive tokens of a sequence. It grows with "
-        "the batch size; readers notice more than 0.1 s",
+        "the batch size; values above 0.1 s are noticeable to readers",
         unit="s",
         bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
     ),
@@ -178,14 +178,14 @@ ENGINE_FAMILIES = (
     PREFIX_QUERIES := Family(
         "tllm_prefix_cache_queries_total",
         "counter",
-        "KV cache blocks that prompts required",
+        "Prompt blocks that were looked up in the KV cache",
         unit="blocks",
     ),
     PREFIX_HITS := Family(
         "tllm_prefix_cache_hits_total",
         "counter",
-        "KV cache blocks of prompts that were reused from the cache; more hits mean a shorter time "
-        "to first token",
+        "Prompt blocks that were found in the KV cache; more hits mean a shorter time to first "
+        "token",
         unit="blocks",
     ),
     WORKER_RESTARTS := Family(

@@ -1,9 +1,9 @@
-"""Publish what the supervisor has recorded about the server on Triton's metrics page.
+"""Publish the supervisor's record of the server on Triton's metrics page.
 
 Only the first instance of the model `$TLLM_STATE_PUBLISHER` publishes these metrics, because Triton
 adds up the counters of all processes. The supervisor's record is in the folder
-`$TLLM_STATE_FOLDER`. The supervisor sets both variables if Triton loads a text model when it
-starts. Triton in a container does not receive them.
+`$TLLM_STATE_FOLDER`. The supervisor sets both variables if Triton loads a text model at startup. If
+Triton runs in a container, the variables are not set there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STATE_PUBLISHER = "TLLM_STATE_PUBLISHER"
 
 
 class ServerMetrics:
-    """The Triton metrics that publish the state of the server in `directory`.
+    """The Triton metrics that publish the state of a server, whose record is in `directory`.
 
     `pb_utils` is the `triton_python_backend_utils` module.
     """
@@ -64,7 +64,7 @@ class ServerMetrics:
 def open_server_metrics(
     pb_utils: Any, model: str, instance: int, environ: Mapping[str, str]
 ) -> ServerMetrics | None:
-    """Return the metrics, or None if this instance of `model` does not publish them."""
+    """Return the server's metrics, or None if this instance of `model` does not publish them."""
     folder = environ.get(STATE_FOLDER)
     if folder is None or instance or environ.get(STATE_PUBLISHER) != model:
         return None

@@ -40,8 +40,8 @@ def read_server_status(directory: Path) -> ServerStatus | None:
 def find_server_problem(directory: str | None) -> str:
     """Return why the server in `directory` is unresponsive.
 
-    Return "" if its record contains another phase, or if there is no valid record. `directory` is
-    None if the server is not supervised.
+    Return "" if the server is in another phase or has no valid record. `directory` is None if the
+    server is not supervised.
     """
     status = None if directory is None else read_server_status(Path(directory))
     return "" if status is None else status.problem

@@ -1,4 +1,4 @@
-"""Send spans to Triton's collector, for traces that Triton or the gateway has started.
+"""Send spans to the same collector as Triton, for traces that Triton or the gateway has started.
 
 For a decoupled model, Triton's spans end when the model receives the request, so the models add
 spans for the time after that. Requests from other models (business logic scripting) are not traced,
@@ -22,8 +22,8 @@ from typing import Any
 from ..log import write_log
 
 _TIMEOUT_S = 5.0
-# The maximum number of queued spans. If the queue is full, further spans are dropped, for example
-# because the collector does not respond.
+# The maximum number of queued spans. If the queue is full, for example because the collector does
+# not respond, further spans are dropped.
 _MAX_WAITING = 4096
 
 AttributeValue = str | int | float | Sequence[str]
@@ -71,7 +71,7 @@ def child_trace_parent(trace_parent: str, span_id: str) -> str:
 class SpanExporter:
     """An exporter that sends spans to the collector at `url` from a background thread.
 
-    The thread sends the queued spans every `period_s` seconds, and drops them if this fails.
+    The thread sends the queued spans every `period_s` seconds, and drops them if the request fails.
     `model` is the name of the model whose spans are sent. The gateway, which serves several models,
     uses the name `gateway`.
     """

@@ -9,7 +9,7 @@ traced request has these spans:
     └ decode   until the end
 
 `queue` and `prefill` are missing if the engine has not reported the scheduling time, and `decode`
-is missing if there was no token.
+is missing if no token was generated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .spans import AttributeValue, Span, SpanExporter, child_trace_parent, new_s
 
 
 def trace_engine(engine: Engine, environ: Mapping[str, str] = os.environ) -> Engine:
-    """Return an engine that sends spans to the URL in TLLM_OTLP_TRACES.
+    """Wrap `engine` so that it sends spans to the URL in TLLM_OTLP_TRACES.
 
     If the variable is not set, return `engine` itself.
     """
@@ -132,8 +132,8 @@ def make_spans(running: _Running, outcome: str, end_ns: int) -> list[Span]:
     )
     below = child_trace_parent(parent, engine.id)
     spans = [engine]
-    # The scheduling time is missing if the engine has not scheduled the request or does not report
-    # it.
+    # The scheduling time is 0 if the engine has not scheduled the request or does not report
+    # scheduling times.
     if begin_ns <= running.scheduled_ns <= (first_ns or end_ns):
         spans.append(Span(below, "queue", begin_ns, running.scheduled_ns))
         spans.append(Span(below, "prefill", running.scheduled_ns, first_ns or end_ns))

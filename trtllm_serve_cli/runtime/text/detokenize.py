@@ -9,8 +9,9 @@ character may consist of several tokens. `StreamDecoder` therefore decodes a win
 tokens twice: without and with the new tokens. The difference between the two texts is the next
 piece. A piece that ends inside a character is held back until the character is complete.
 
-The window restarts where an earlier piece started, so that its length is limited. A space or part
-of a character may then be missing at the window's start, but it is missing from both texts.
+To limit the window's length, the window restarts where an earlier piece started. A space or part of
+a character may then be missing at the window's start. It is missing from both texts, so it does not
+affect their difference.
 
 Some decoders change earlier text when more tokens follow. In Transformers' byte fallback, one
 invalid byte changes the text of the bytes before it. `clean_up_tokenization_spaces` removes the
@@ -27,8 +28,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from .token_texts import UNFINISHED_CHARACTER, TokenTexts
 
-# Windows shorter than this number of tokens are not shortened, because shortening requires another
-# decode call.
+# Minimum length, in tokens, of a window to shorten. Shorter windows are kept, because shortening
+# requires another decode call.
 _LONG_WINDOW = 16
 
 

@@ -25,8 +25,8 @@ _NO_LIMIT = 2**31 - 65
 class OpenVinoEncoder:
     """An encoder that converts texts to token ids, including the special tokens.
 
-    It is thread-safe. Long texts have their own copy of the model, so that short texts do not wait
-    for them.
+    `encode` is thread-safe. Long texts use a separate copy of the model, so that short texts do not
+    wait for them.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -47,7 +47,7 @@ class OpenVinoEncoder:
 
 
 class _CompiledModel:
-    """A compiled copy of the model. It encodes one text at a time."""
+    """A compiled copy of the model, which encodes one text at a time."""
 
     def __init__(self, core: Any, model: Any) -> None:
         # Use one thread, because texts are too short to parallelize and idle threads would spin.
@@ -63,8 +63,7 @@ class _CompiledModel:
             ids, mask = (
                 self._request.get_tensor(name).data for name in ("input_ids", "attention_mask")
             )
-            # The mask excludes padding, which the model adds if its tokenizer pads to a fixed
-            # length.
+            # The mask excludes padding, which some tokenizers add to reach a fixed length.
             unpadded: list[int] = ids[mask != 0].tolist()
         return unpadded
 
@@ -81,9 +80,9 @@ def find_extension() -> str:
 
 
 def _accept_bytes(model: Any) -> None:
-    """Replace the model's string input by three inputs: begins, ends and bytes of the texts.
+    """Replace the model's string input with three inputs: start offsets, end offsets and bytes.
 
-    In Python, OpenVINO's string tensors lose NUL characters at the end of a text.
+    In Python, OpenVINO's string tensors drop trailing NUL characters.
     """
     from openvino import opset13
 
@@ -105,7 +104,7 @@ def _replace_output(output: Any, node: Any) -> None:
 
 
 def _remove_limits(model: Any) -> None:
-    """Remove the maximum number of tokens, which is a constant of the model."""
+    """Remove the maximum number of tokens, which is a constant in the model."""
     for each in model.get_ops():
         if each.get_type_name() in ("Minimum", "Truncate"):
             _remove_limit(each)

@@ -45,8 +45,8 @@ Encode = Callable[[GetTensor], dict[str, Array]]
 def encode_text(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
     """Return the inputs of `tensorrt_llm` for the text inputs that `get` returns.
 
-    `preprocess` converts the inputs of `preprocessing` to its outputs. It raises `InvalidRequest`
-    if an input is missing or invalid.
+    `preprocess` converts the inputs of the `preprocessing` model to its outputs, and raises
+    `InvalidRequest` if an input is missing or invalid.
     """
     outputs = preprocess(lambda name: get(PREPROCESSING_INPUTS[name]))
     return {
@@ -121,7 +121,7 @@ class Preprocessor:
         """Return the EMBEDDING_BIAS output, which has the shape [rows, vocabulary].
 
         Return an empty mapping if the request contains neither words nor weights. Raise
-        `InvalidRequest` if it contains only one of them, or if they are invalid.
+        `InvalidRequest` if only one of the two is present, or if they are invalid.
         """
         words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:

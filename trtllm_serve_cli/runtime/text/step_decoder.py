@@ -1,12 +1,12 @@
 """Decode the new tokens of all sequences in an engine step with one tokenizer call.
 
 OpenVINO's tokenizer decodes twenty sequences in the same time as one sequence. With one call per
-token, a text model spent a third of its time on decoding. `StepDecoder` therefore predicts which
-token windows the streams will decode, and decodes them together before the step's updates are
+token, a text model would spend a third of its time on decoding. `StepDecoder` therefore predicts
+which token windows the streams will decode, and decodes them together before the step's updates are
 delivered. If a prediction is wrong, the stream decodes its window in a separate call.
 
-If the vocabulary is byte-level, a token is decoded only when it is generated for the first time or
-a character is incomplete.
+If the vocabulary is byte-level, a token is decoded only when it is generated for the first time, or
+when a character is incomplete.
 """
 
 from __future__ import annotations

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from ..engine import InvalidRequest
 from ..request_check import MAX_WORD_TOKENS
 
-# Texts of this many characters take about 1 ms to encode. Longer texts must not delay other
-# requests.
+# Number of characters that take about 1 ms to encode. Longer texts must not delay other requests.
 LONG_TEXT = 4096
 # The longest tokens of common tokenizers are runs of 128 spaces or hyphens.
 _MAX_TOKEN_LENGTH = 128
 _MAX_WORD_LENGTH = MAX_WORD_TOKENS * _MAX_TOKEN_LENGTH
 _MAX_BYTES = 4 * 1024 * 1024
-# Texts have 3 to 5 bytes per token. Source code with much indentation has up to 8.
+# Typical text has 3 to 5 bytes per token. Heavily indented source code has up to 8.
 _BYTES_PER_TOKEN = 8
 
 
@@ -33,7 +32,7 @@ def check_prompt_lengths(name: str, prompts: Sequence[str], max_seq_len: int) ->
     all prompts together have too many bytes.
 
     `name` is the name of the input. If `max_seq_len` is 0, the context length is unknown, and only
-    the bytes of all prompts are limited.
+    the total number of bytes is limited.
     """
     limit = find_max_length(max_seq_len)
     longest = max(map(len, prompts), default=0)
@@ -59,6 +58,7 @@ def check_word_lengths(name: str, rows: Sequence[Sequence[str]]) -> None:
     length = sum(len(word) for words in rows for word in words)
     if num_words > MAX_WORD_TOKENS or length > _MAX_WORD_LENGTH:
         raise InvalidRequest(
-            f"{name} has up to {num_words} words per row and {length} characters in total; send at "
-            f"most {MAX_WORD_TOKENS} words per row and {_MAX_WORD_LENGTH} characters in total"
+            f"{name} has {num_words} words in its longest row and {length} characters in total; "
+            f"send at most {MAX_WORD_TOKENS} words per row and {_MAX_WORD_LENGTH} characters in "
+            "total"
         )

@@ -28,8 +28,8 @@ class TokenTexts:
         self._unfinished_ids = unfinished_ids
         self._texts: dict[int, str | None] = {}
         # Return the text that a token adds after a complete character, or None if the token ends
-        # inside a character or has not been added. This is a dictionary's method for speed, because
-        # each stream calls it for each token.
+        # inside a character or has not been added. For speed, `find` is a method of the dictionary,
+        # because each stream calls it for each token.
         self.find: Callable[[int], str | None] = self._texts.get
 
     def add(self, token_ids: Set[int]) -> None:

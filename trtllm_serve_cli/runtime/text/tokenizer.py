@@ -72,8 +72,7 @@ class OpenVinoTokenizer:
         self._hides_padding = self._decode_together([[0, 0], [0]])[1] == self.decode([0])
         self._num_special_before, self._num_special_after = self._count_special_tokens()
 
-    # Cached, because counting builds a dictionary of the vocabulary, which takes 20 ms for 50,000
-    # tokens.
+    # Cached, because `get_vocab` builds a dictionary, which takes 20 ms for 50,000 tokens.
     @functools.cached_property
     def vocab_size(self) -> int:
         return len(self._tokenizer.get_vocab())
@@ -106,10 +105,10 @@ class OpenVinoTokenizer:
         return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
 
     def _count_special_tokens(self) -> tuple[int, int]:
-        """Return the number of special tokens that are added before and after each text.
+        """Return the numbers of special tokens that are added before and after each text.
 
-        Raise `ValueError` if the encoder's tokens do not contain the tokens that OpenVINO GenAI
-        returns without special tokens.
+        Raise `ValueError` if the tokens from `OpenVinoEncoder` do not contain the tokens that
+        OpenVINO GenAI returns when it adds no special tokens.
         """
         text = "a"
         ids = self._encoder.encode(text)
@@ -214,9 +213,10 @@ def _is_unfinished(token: bytes) -> bool:
 def _find_backend(tokenizer: Any, *method_names: str) -> Any:
     """Return the tokenizer of the `tokenizers` library that `tokenizer` uses.
 
-    Return None if it does not use one, or if its class overrides one of Transformers' methods
-    `method_names`, because the results could then be different. `decode_batch` is six times as fast
-    as decoding each sequence separately with Transformers, and `encode_batch` needs no lock.
+    Return None if `tokenizer` does not use this library, or if its class overrides one of the
+    Transformers methods `method_names`, because the results could then differ. `decode_batch` is
+    six times as fast as decoding each sequence separately with Transformers, and `encode_batch`
+    needs no lock.
     """
     methods = (getattr(type(tokenizer), name, None) for name in method_names)
     is_plain = all(

@@ -69,7 +69,7 @@ class Parameters:
         self._values.update(values)
 
     def find_unread(self, names: Iterable[str]) -> list[str]:
-        """Return the names in `names` whose parameters have not been read."""
+        """Return the names in `names` of parameters that have not been read."""
         return sorted(set(names) - self._read_names)
 
     @property
@@ -110,12 +110,13 @@ class Parameters:
             number = int(text)
         except ValueError as error:
             raise ValueError(
-                f"{name} in the config.pbtxt of {self.model_name} is {text!r}; set a whole number"
+                f"{name} in the config.pbtxt of {self.model_name} must be a whole number, but is "
+                f"{text!r}"
             ) from error
         if at_least is not None and number < at_least:
             raise ValueError(
-                f"{name} in the config.pbtxt of {self.model_name} is {number}; set a whole number "
-                f"of at least {at_least}"
+                f"{name} in the config.pbtxt of {self.model_name} must be at least {at_least}, but "
+                f"is {number}"
             )
         return number
 
@@ -123,6 +124,7 @@ class Parameters:
         text = self.text(name, str(default)).lower()
         if text not in ("0", "1", "false", "true"):
             raise ValueError(
-                f"{name} in the config.pbtxt of {self.model_name} is {text!r}; set true or false"
+                f"{name} in the config.pbtxt of {self.model_name} must be true or false, but is "
+                f"{text!r}"
             )
         return text in ("1", "true")

@@ -1,4 +1,4 @@
-"""Parse the sampling parameters of the vllm layout, which are JSON.
+"""Parse the sampling parameters of the vllm layout, which are in JSON format.
 
 Names and defaults are those of `SamplingParams` in vllm/sampling_params.py in vllm-project/vllm
 (0.26). As in Triton's vLLM backend, numbers and flags may be strings. Source of the additional
@@ -29,7 +29,7 @@ _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "presence_penalty": ("presence_penalty", float),
     "frequency_penalty": ("frequency_penalty", float),
     "min_p": ("min_p", float),
-    # JSON keys are strings, so convert them to token ids, like vLLM's own server.
+    # JSON keys are strings, so convert them to token ids, as vLLM's own server does.
     "logit_bias": (
         "logit_bias",
         lambda bias: tuple((int(token), float(value)) for token, value in bias.items()),
@@ -59,8 +59,8 @@ _OF_TRITON = ("triton_", "binary_data")
 class SamplingParameters:
     """The sampling parameters of a request.
 
-    `fields` contains fields of the `GenerationRequest`. `stops` and `bad_words` are text.
-    `keeps_stop_word` is true if responses contain the stop word that ended them.
+    `fields` contains fields of the `GenerationRequest`. `stops` and `bad_words` contain words as
+    text. `keeps_stop_word` is true if responses contain the stop word that ended them.
     """
 
     fields: dict[str, Any]
@@ -133,8 +133,8 @@ def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
         return convert(value)
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(
-            f"{name} in sampling_parameters is {value!r}, which is invalid; send a value that vLLM "
-            f"accepts for {name}"
+            f"{value!r} is not a valid value for {name} in sampling_parameters; send a value that "
+            f"vLLM accepts for {name}"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Work around slow request reading and crashes in Triton's Python stub.
 
 Stubs older than python_backend #390 (December 2024) free tensor arrays on threads that do not hold
-the GIL. With Python 3.12, this bug ends the stub process and therefore the server. With earlier
+the GIL. With Python 3.12, this bug crashes the stub process, and therefore the server. With earlier
 versions of Python, the process may continue with a corrupt heap. The bug occurs in two places, both
 observed with Triton 2.51:
 
@@ -29,8 +29,8 @@ KEPT_S = 5.0
 def read_inputs(request: Any) -> dict[str, Array]:
     """Return a request's tensors by name.
 
-    Reading all tensors together is faster than calling `get_input_tensor_by_name` for each name,
-    because each of these calls requests all tensors.
+    Reading all tensors in one call is faster than calling `get_input_tensor_by_name` for each name,
+    because each such call requests all tensors.
     """
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 

@@ -45,7 +45,7 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "guide_type",
         lambda value: _text(value, "guided_decoding_guide_type") or None,
     ),
-    # The next three tensors have these names in older versions or in the gpt layout.
+    # The next three names are from older versions or the gpt layout.
     "random_seed": ("seed", int),
     "min_length": ("min_tokens", int),
     "output_log_probs": ("return_log_probs", bool),
@@ -188,7 +188,7 @@ def as_number(value: int) -> Array:
     """Return `value` as a read-only array with the shape [1, 1].
 
     Equal values usually return the same object, so that a stream can reuse the tensor of its
-    previous response (`in_flight.py`).
+    previous response (see in_flight.py).
     """
     number = np.array([[value]], dtype=np.int32)
     number.flags.writeable = False

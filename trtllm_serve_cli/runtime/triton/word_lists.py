@@ -72,7 +72,7 @@ def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None
 
 
 def leave_out_longer(texts: Iterable[str]) -> list[str]:
-    """Return `texts` without duplicates and without texts that contain a shorter one.
+    """Return `texts` without duplicates and without texts that contain a shorter text.
 
     The result is sorted by length. Banning the shorter text also bans all texts that contain it.
     """

@@ -37,7 +37,10 @@ class HealthProbe:
         self._thread: threading.Thread | None = None
 
     def read_sign(self, limits: HangLimits, triton_pid: int) -> Sign:
-        """Return the sign of Triton, and send the next request if it is due."""
+        """Return a `Sign` that shows whether Triton responds.
+
+        Send the next health request if it is due.
+        """
         is_running = self._thread is not None and self._thread.is_alive()
         if not is_running and self._clock() >= self._due_s:
             self._due_s = self._clock() + self._period_s
@@ -52,7 +55,7 @@ class HealthProbe:
 
 
 def responds_on_http(address: str) -> bool:
-    """Return whether Triton responds. A response with an error status is also a sign of life."""
+    """Return whether Triton responds. A response with an error status also counts."""
     return _request_status(address, "/v2/health/live") is not None
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from .processes import read_stat
 
-# The positions of fields of /proc/PID/stat after the name. See `man 5 proc_pid_stat`.
+# Indices of the fields that follow the process name in /proc/PID/stat (see `man 5 proc_pid_stat`).
 _ARG_START, _ARG_END = 45, 46
 
 
 def hide_in_command_lines(pids: Iterable[int], secret: str) -> dict[int, str]:
-    """Overwrite `secret` in the command lines of these processes.
+    """Overwrite `secret` in the command lines of the processes `pids`.
 
-    Return the reason for each process whose command line still contains `secret`.
+    Return the ids of the processes whose command lines still contain `secret`, with the reasons.
     """
     visible = {}
     for pid in pids:
@@ -36,9 +36,9 @@ def hide_in_command_lines(pids: Iterable[int], secret: str) -> dict[int, str]:
 def hide_in_command_line(pid: int, secret: str) -> None:
     """Overwrite `secret` in the command line of process `pid`.
 
-    Raise `OSError` if the process has ended, or if this process cannot write to its memory. An
-    unprivileged process can write only to processes of the same user. With Yama's default setting,
-    it can write only to itself and to its descendants.
+    Raise `OSError` if the process has ended, or if the caller cannot write to its memory. An
+    unprivileged caller can write only to processes of the same user and, with Yama's default
+    setting, only to itself and its descendants.
     """
     fields = read_stat(pid)
     start, end = int(fields[_ARG_START]), int(fields[_ARG_END])

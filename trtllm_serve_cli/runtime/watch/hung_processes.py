@@ -12,7 +12,7 @@ from ..pulse import STACKS_SIGNAL
 from .liveness import Silence
 from .processes import is_zombie
 
-# The time in seconds that the processes have to write their stacks.
+# Time, in seconds, for the processes to write their stacks.
 _STACKS_S = 1.0
 
 
@@ -32,8 +32,8 @@ def write_stacks(hanging: Iterable[Silence]) -> None:
 def kill_alone(silence: Silence) -> bool:
     """Kill a hung engine worker or gateway. Its parent restarts it, and the server keeps running.
 
-    Return False if another process hangs, or if the process is a zombie or cannot be killed. The
-    whole server must then be restarted.
+    Return False if the hung process is neither an engine worker nor a gateway, is a zombie, or
+    cannot be killed. The whole server must then be restarted.
     """
     pid = silence.sign.pid
     if silence.sign.owner not in ("worker", "gateway") or is_zombie(pid):

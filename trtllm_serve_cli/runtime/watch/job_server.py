@@ -1,11 +1,11 @@
 """Run Triton as a task of a Slurm job, which has no supervisor, and watch it.
 
 The task hides the job's token and the shared memory of the models from other users of the node. The
-first rank also detects processes that hang. It kills an engine worker or a gateway that hangs,
-because their parents restart them. If another process hangs, it kills Triton, and the job fails.
-The first rank writes the state to a file, which `tllm status` and the gateway read.
+first rank also detects hung processes. It kills a hung engine worker or gateway, whose parent
+process then restarts it. If any other process hangs, the first rank kills Triton, and the job
+fails. The first rank writes the server's state to a file, which `tllm status` and the gateway read.
 
-This process is Triton's parent, because a process can usually hide arguments only of its
+This process starts Triton itself, because a process can usually hide only the arguments of its
 descendants.
 """
 
@@ -47,7 +47,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class ServerWatch:
-    """Detects the parts of the server that hang, and records the server's state in `state_file`.
+    """Detects hung parts of the server, and records the server's state in `state_file`.
 
     `pid` is the process id of Triton or of the program that starts it.
     """
@@ -69,7 +69,7 @@ class ServerWatch:
         self._write_state("starting")
 
     def check(self) -> bool:
-        """Observe the server once, and kill engine workers and gateways that hang.
+        """Observe the server once, and kill hung engine workers and gateways.
 
         Return whether the whole server must end. Before Triton has responded for the first time,
         only send health requests, and return False.
@@ -108,7 +108,7 @@ class ServerWatch:
             yield sign
 
     def _end(self, hanging: Sequence[Silence]) -> bool:
-        """Kill engine workers and gateways that hang, and return whether the server must end."""
+        """Kill hung engine workers and gateways, and return whether the server must end."""
         write_stacks(hanging)
         messages = tuple(map(describe_silence, hanging))
         needs_end = False
@@ -151,7 +151,7 @@ class SecretGuard:
     def protect(self) -> None:
         """Hide the token as soon as Triton has read it, and protect the existing regions.
 
-        Triton has read its arguments before it creates the first region.
+        Triton reads its arguments before it creates the first region.
         """
         if protect_regions(self._prefix) and not self._is_hidden:
             self._hide((self._pid, *list_descendants(self._pid)))
@@ -183,8 +183,9 @@ def run_task(
 ) -> int:
     """Run Triton with `command`, and return its exit code, or 128 + n if signal n ended it.
 
-    Return 1 if the whole server was killed because a part hung. `watch` is None if this rank does
-    not detect hangs.
+    Return 1 if the whole server was killed because a part hung. `token` and `prefix` are the
+    arguments of `SecretGuard`. `watch` contains the settings and the path of the state file, or is
+    None if this rank does not detect hangs. `poll_s` is the interval between checks, in seconds.
     """
     if token:
         hide_in_command_lines((os.getpid(),), token)
@@ -194,7 +195,7 @@ def run_task(
         stopping.set()
         process.send_signal(number)
 
-    # Do not close other file descriptors, because some MPI libraries inherit connections.
+    # Do not close other file descriptors, because some MPI libraries use inherited connections.
     process = subprocess.Popen(command, close_fds=False)
     for number in _SIGNALS:
         signal.signal(number, stop)
@@ -218,7 +219,10 @@ def _kill(pids: Iterable[int]) -> None:
 
 
 def main() -> None:
-    """Run the command after `--`, and exit with its code. `$TLLM_TOKEN` contains the token."""
+    """Run the command after `--`, and exit with its exit code.
+
+    Read the token from `$TLLM_TOKEN`.
+    """
     split = sys.argv.index("--")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", type=int, required=True)

@@ -1,12 +1,13 @@
 """Decide which parts of a server hang, based on regular observations.
 
 Each part of a server has a mark, which changes while the part is alive: when a process writes a
-heartbeat, an engine completes a step, or Triton responds. If the mark does not change within a
-first time limit, the part is silent, and the server is no longer ready. After a second time limit,
-the part counts as hung, and is restarted.
+heartbeat, an engine completes a step, or Triton responds. If the mark does not change within a time
+limit, the part is silent, and the server is no longer ready. After a second, longer time limit, the
+part counts as hung and is restarted.
 
-A busy engine has long time limits, because a single step can take long if it includes a prefill or
-a compilation. An idle process writes about two heartbeats per second, so its time limits are short.
+A busy engine has long time limits, because a single step can take a long time if it includes a
+prefill or a compilation. An idle process writes about two heartbeats per second, so its time limits
+are short.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from typing import Literal
 from ..pulse import Pulse, PulseState, Role, read_pulses
 from .processes import is_stopped
 
-# Count at most this much of the time between two observations as silence. If the observer was
-# suspended or got no CPU time, the server's processes were probably affected too.
+# Maximum silence, in seconds, to count between two observations. If the observer was suspended or
+# received no CPU time, the server's processes were probably affected, too.
 _MAX_ELAPSED_S = 5.0
-# The process to restart if a part hangs. If it is a model's process, Triton is restarted, too.
+# The kind of process to restart if a part hangs. If it is a model's process or Triton, the whole
+# server is restarted.
 Owner = Literal["model", "worker", "gateway", "triton"]
 _OWNERS: Mapping[Role, str] = {
     "worker": "the engine worker of ",
@@ -36,15 +38,19 @@ _OWNERS: Mapping[Role, str] = {
 class HangLimits:
     """The time limits for parts that do not respond, in seconds.
 
-    An engine with requests hangs if it does not complete a step within `hang_timeout_s`. Other
-    processes hang if they do not respond within `hang_timeout_s`, which is limited to the range
-    from `min_idle_hang_s` to `idle_hang_s`. If `hang_timeout_s` is 0, nothing is restarted. The
-    server is no longer ready if an idle process is silent for `idle_silence_s`, or an engine with
-    requests for `busy_silence_s`. Both times are at most half the time after which the process
-    hangs. After a worker has died, its engine must be reloaded within `load_timeout_s` or, if
-    longer, `hang_timeout_s`. `probe_period_s` is the minimum interval between two health requests
-    to Triton. If an engine without heartbeats completes no step for `token_period_s`, the
-    supervisor or the job's first rank requests a token.
+    - `hang_timeout_s`: an engine with requests hangs if it does not complete a step within this
+      time. If it is 0, nothing is restarted.
+    - `load_timeout_s`: after a worker has died, its engine must be reloaded within this time or
+      `hang_timeout_s`, whichever is longer.
+    - `idle_silence_s`: the server is no longer ready if an idle process is silent for this time, or
+      for half the time after which the process hangs, whichever is shorter.
+    - `min_idle_hang_s`, `idle_hang_s`: an idle process hangs if it does not respond within
+      `hang_timeout_s`, which is limited to this range.
+    - `busy_silence_s`: the server is no longer ready if an engine with requests is silent for this
+      time, or for half of `hang_timeout_s`, whichever is shorter.
+    - `probe_period_s`: the minimum interval between two health requests to Triton.
+    - `token_period_s`: if an engine without heartbeats completes no step for this time, the
+      supervisor or the job's first rank requests a token.
     """
 
     hang_timeout_s: float = 120.0
@@ -58,7 +64,7 @@ class HangLimits:
 
     @property
     def idle(self) -> tuple[float, float]:
-        """The times after which an idle process counts as silent and as hung."""
+        """The `(silent_after_s, hangs_after_s)` limits for an idle process."""
         if not self.hang_timeout_s:
             return self.idle_silence_s, math.inf
         hangs_s = min(self.idle_hang_s, max(self.hang_timeout_s, self.min_idle_hang_s))
@@ -66,17 +72,23 @@ class HangLimits:
 
     @property
     def busy(self) -> tuple[float, float]:
-        """The times after which an engine with requests counts as silent and as hung."""
+        """The `(silent_after_s, hangs_after_s)` limits for an engine with requests."""
         return min(self.busy_silence_s, self._timeout_s / 2), self._timeout_s
 
     @property
     def reload(self) -> tuple[float, float]:
-        """The times after which an engine without a worker counts as silent and as hung."""
+        """The `(silent_after_s, hangs_after_s)` limits for an engine whose worker has died.
+
+        The engine is silent immediately, and hung if it is not reloaded in time.
+        """
         return 0.0, max(self.load_timeout_s, self._timeout_s)
 
     @property
     def end(self) -> tuple[float, float]:
-        """The times after which a process that has died counts as silent and as hung."""
+        """The `(silent_after_s, hangs_after_s)` limits for a process that has exited.
+
+        The process is silent immediately, and hung immediately unless hang detection is disabled.
+        """
         return 0.0, 0.0 if self.hang_timeout_s else math.inf
 
     @property
@@ -88,7 +100,9 @@ class HangLimits:
 class Sign:
     """An observation of `part`, which is alive as long as its `mark` changes.
 
-    `what` is the message for users if the part is silent. `owner` and `pid` identify its process.
+    `what` is the message for users if the part is silent. The part is silent or hung if its mark
+    does not change for `silent_after_s` or `hangs_after_s` seconds. `owner` is the kind of process
+    to restart if the part hangs, and `pid` is the id of the process.
     """
 
     part: str
@@ -121,7 +135,7 @@ class Silence:
 def read_pulse_signs(
     folder: Path, limits: HangLimits, *, reports_ended: bool = False
 ) -> Iterator[Sign]:
-    """Yield the signs of the processes that write heartbeats to `folder`.
+    """Yield a `Sign` for each process that writes heartbeats to `folder`.
 
     `reports_ended` has the same meaning as for `read_pulses`.
     """
@@ -132,7 +146,7 @@ def read_pulse_signs(
 
 
 def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, has_stopped: bool = False) -> Sign | None:
-    """Return the sign for a process with heartbeats, or None while it starts for the first time.
+    """Return the `Sign` for a heartbeat, or None while the process starts for the first time.
 
     If `has_stopped` is set, a signal has stopped the process. A busy engine then has the short time
     limits of an idle process, because its step makes no progress.
@@ -174,10 +188,10 @@ def count_processes(silences: Iterable[Silence]) -> int:
 def update_silences(
     before: Mapping[str, Silence], signs: Iterable[Sign], elapsed_s: float
 ) -> dict[str, Silence]:
-    """Return the silence of each part in `signs`.
+    """Return a `Silence` for each part in `signs`, by the part's name.
 
-    `elapsed_s` is the time since the previous observation. The silence of a part starts when the
-    part is first observed.
+    `elapsed_s` is the time since the previous observation. A part's silence starts when the part is
+    first observed or its mark changes.
     """
     return {sign.part: _follow(before.get(sign.part), sign, elapsed_s) for sign in signs}
 
@@ -200,7 +214,7 @@ class Observer:
         self._observed_s = clock()
 
     def observe(self, signs: Iterable[Sign]) -> list[Silence]:
-        """Return the silence of each part, including parts that are not silent."""
+        """Return a `Silence` for each part, including parts that are not silent."""
         now_s = self._clock()
         self._silences = update_silences(self._silences, signs, now_s - self._observed_s)
         self._observed_s = now_s

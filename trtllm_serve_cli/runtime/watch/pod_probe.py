@@ -1,4 +1,4 @@
-"""Check whether the server in a Kubernetes pod is ready or alive: the program of an exec probe.
+"""Check whether the server in a Kubernetes pod is ready or alive. Exec probes run this program.
 
 A probe observes the server until each part has shown a sign of life since the probe started. If
 the processes are idle or generate tokens, this takes about half a second. The probe fails if a part
@@ -32,9 +32,9 @@ def find_bad(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Silence]:
-    """Observe a server until a part is bad, or until the marks of all parts have changed.
+    """Observe a server until a part is bad or the marks of all parts have changed.
 
-    Return the bad parts. `clock` returns the time in seconds.
+    Return the parts for which `is_bad` returns true. `clock` returns the time in seconds.
     """
     observer = Observer(clock)
     first_marks: dict[str, Hashable] = {}
@@ -52,7 +52,7 @@ def find_bad(
 def read_signs(
     settings: WatchSettings, health: HealthProbe, token: TokenRequest | None
 ) -> Iterator[Sign]:
-    """Yield the signs of all parts of the server."""
+    """Yield a `Sign` for each part of the server."""
     yield from read_pulse_signs(settings.pulses, settings.limits, reports_ended=True)
     yield health.read_sign(settings.limits, _NO_PID)
     # After the request has ended, the engine counts as alive.
@@ -61,9 +61,9 @@ def read_signs(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print a message for each part that is not ready or not alive, depending on the arguments.
+    """Print a message for each part that fails the readiness or liveness check.
 
-    Exit with the code 1 if there is such a part, otherwise with 0.
+    Exit with code 1 if a part fails, and with 0 otherwise.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("question", choices=("ready", "live"))

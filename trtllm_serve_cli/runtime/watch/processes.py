@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-# The positions of fields of /proc/PID/stat after the name. See `man 5 proc_pid_stat`.
+# Indices of the fields that follow the process name in /proc/PID/stat (see `man 5 proc_pid_stat`).
 _STATE, _PARENT = 0, 1
 
 
 def read_stat(pid: int) -> list[str]:
-    """Return the fields of `/proc/PID/stat` after the name. Raise `OSError` if there is no process.
+    """Return the fields that follow the process name in `/proc/PID/stat`.
 
-    The name in parentheses may contain any character.
+    Raise `OSError` if the process does not exist. The name is in parentheses and may contain any
+    character.
     """
     text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()
@@ -29,14 +30,14 @@ def is_zombie(pid: int) -> bool:
 
 
 def _read_state(pid: int) -> str:
-    """Return the letter of a process's state, or "" if there is no process."""
+    """Return the letter of a process's state, or "" if the process does not exist."""
     with contextlib.suppress(OSError):
         return read_stat(pid)[_STATE]
     return ""
 
 
 def list_descendants(pid: int) -> list[int]:
-    """Return the ids of the processes that `pid` or its descendants have started."""
+    """Return the process ids of all descendants of process `pid`."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process has ended

@@ -1,7 +1,7 @@
 """Request a token from an engine that does not write heartbeats.
 
-Such engines are TensorRT engines, which run in Triton's C++ backend, and engines in containers,
-whose processes the supervisor cannot monitor. The engine is alive while the step counter in its
+TensorRT engines run in Triton's C++ backend and write no heartbeats. The supervisor also cannot
+monitor the processes of engines in containers. The engine is alive while the step counter in its
 metrics increases. If the counter does not change, the engine is either idle or hung. The
 `TokenProbe` then requests a token, which a hung engine cannot generate.
 """
@@ -19,10 +19,9 @@ from ..telemetry.families import STEPS
 from .liveness import HangLimits, Sign
 
 _METRICS_TIMEOUT_S = 2.0
-# The minimum interval between reads of the step counter while waiting for a requested token, in
-# seconds.
+# Minimum interval, in seconds, between reads of the step counter while a request is in flight.
 _READ_PERIOD_S = 5.0
-# The groups are the model and the number of steps. The order of the labels may differ.
+# The groups are the model and the number of steps. The order of the labels may vary.
 _STEPS = re.compile(
     rf'^{STEPS.name}\{{(?=[^}}]*="iteration_counter")(?=[^}}]*\bmodel="([^"]*)")[^}}]*\}} (\S+)$',
     re.MULTILINE,
@@ -39,10 +38,10 @@ def request_token(address: str, model: str, inputs: str, timeout_s: float) -> No
 
 
 def count_steps(address: str, parts: Container[str] | None = None) -> int:
-    """Return the number of steps that the engines among the Triton models `parts` have completed.
+    """Return the number of steps that the engines of the Triton models `parts` have completed.
 
-    Without `parts`, count the steps of all engines. Return 0 if the number is unknown. `address` is
-    the address of the server's metrics.
+    If `parts` is None, count the steps of all engines. Return 0 if the number is unknown. `address`
+    is the address of the server's metrics.
     """
     page = _send(address, "GET", "/metrics", _METRICS_TIMEOUT_S)
     return sum(
@@ -63,7 +62,7 @@ def _send(address: str, method: str, path: str, timeout_s: float, body: str | No
 
 
 class TokenRequest:
-    """A request that runs in a thread until `send` returns.
+    """A token request, which calls `send` in a separate thread.
 
     `count` returns the number of steps that the engines have completed. `clock` returns the time in
     seconds.
@@ -83,16 +82,16 @@ class TokenRequest:
 
     @property
     def is_over(self) -> bool:
-        """True after a response or an error. An error counts, because the engine may reject the
+        """True if the request has ended, even with an error, because the engine may reject the
         prompt.
         """
         return not self._thread.is_alive()
 
     def read_sign(self, limits: HangLimits, triton_pid: int) -> Sign:
-        """Return the sign of the engine.
+        """Return a `Sign` that shows whether the engine is making progress.
 
-        Its mark changes if the engine has completed steps, and when the request ends. The number of
-        steps is read at most once in 5 s.
+        `Sign.mark` changes when the engine completes a step and when the request ends. The step
+        counter is read at most once every 5 seconds.
         """
         is_over = self.is_over
         if not is_over and self._clock() >= self._read_due_s:
@@ -130,9 +129,9 @@ class TokenProbe:
         self._request: TokenRequest | None = None
 
     def read_sign(self, limits: HangLimits, triton_pid: int) -> Sign | None:
-        """Return the sign of the engine if a request is in flight.
+        """Return the `Sign` of the token request in flight, if any.
 
-        Otherwise, return None, and send a request if one is due.
+        If no request is in flight, return None, and send a request if one is due.
         """
         if self._request is not None and not self._request.is_over:
             return self._request.read_sign(limits, triton_pid)

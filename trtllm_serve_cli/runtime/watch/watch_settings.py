@@ -15,12 +15,12 @@ from .token_probe import request_token
 
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
-    """The server to watch, and the time limits.
+    """The addresses and time limits for watching a server.
 
     The server's processes write heartbeats to the folder `pulses`. `http` and `metrics` are the
-    addresses of Triton's HTTP endpoint and of its metrics. `token_model` and `token_inputs` are the
-    text model and its inputs, as JSON, with which to request a token. `token_model` is empty if the
-    engine writes heartbeats.
+    addresses of Triton's HTTP and metrics endpoints. `token_model` is the text model from which to
+    request a token, or empty if the engine writes heartbeats. `token_inputs` contains the model's
+    inputs as JSON.
     """
 
     pulses: Path

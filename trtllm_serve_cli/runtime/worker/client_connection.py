@@ -7,8 +7,7 @@ from typing import Any
 
 from .protocol import FrameNumbers
 
-# The low 40 bits of an engine id are the client's request id, and the high bits are the client's
-# number.
+# An engine id contains the client's request id (the low 40 bits) and the client's number.
 CLIENT_SHIFT = 40
 REQUEST_ID_MASK = (1 << CLIENT_SHIFT) - 1
 
@@ -19,10 +18,10 @@ class ClientConnection:
     Request ids are unique only within one client, so the engine's id for a request also contains
     the client's number.
 
-    A client with more than `max_unanswered_pings` unanswered pings hangs, or a frame between the
-    client and the worker is incomplete. The worker cancels the requests of such a client, and sends
-    it no more messages. Pings are counted instead of seconds, because the worker sends no pings
-    during a long engine step.
+    More than `max_unanswered_pings` unanswered pings indicate that the client hangs, or that a
+    frame between the client and the worker is incomplete. The worker then cancels the client's
+    requests and sends the client no more messages. Pings are counted instead of seconds, because
+    the worker sends no pings during a long engine step.
     """
 
     def __init__(self, number: int, sock: socket.socket, max_unanswered_pings: int) -> None:
@@ -31,12 +30,12 @@ class ClientConnection:
         self.sock = sock
         # Maps the engine id of each request to the number of its sequences that have not ended.
         self.open: dict[int, int] = {}
-        # False if the owner has stopped reading the worker's messages or answering its pings. The
-        # worker disconnects other clients instead.
+        # False if the owner has stopped reading the worker's messages or answering its pings. In
+        # the same situation, the worker disconnects other clients.
         self.reads = True
         self.numbers = FrameNumbers()
-        # The number of pings since the last pong. It is None before the first pong, because clients
-        # of earlier versions do not answer pings.
+        # The number of pings since the last pong, or None before the first pong, because clients of
+        # earlier versions do not answer pings.
         self.num_unanswered: int | None = None
 
     def engine_id(self, request_id: int) -> int:

@@ -25,7 +25,7 @@ their messages nor answer pings.
 worker of an earlier version does not send this list, and would fail if a request contained one of
 these fields. `for_guests` contains the settings of the model that started the worker, for other
 models that connect to the worker. `stages_s` contains the durations of the worker's startup stages.
-Workers of earlier versions do not send it.
+Workers of earlier versions do not send `stages_s`.
 
 Either side ends the connection by closing its end of the socket.
 """
@@ -60,7 +60,7 @@ def encode_frame(message: dict[str, Any]) -> bytes:
 
 
 class FrameNumbers:
-    """Numbers the frames that one side of a connection sends, and checks those that it receives."""
+    """Numbers the frames that one side of a connection sends, and checks those it receives."""
 
     def __init__(self) -> None:
         self._num_sent = self._num_received = 0

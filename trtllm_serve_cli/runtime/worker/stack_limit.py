@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 
-# The environment variable with the original limit in bytes, before `tllm start` raised it.
+# Environment variable with the stack limit, in bytes, before `tllm start` raised it.
 VARIABLE = "TLLM_STACK_BYTES"
 
 

@@ -1,4 +1,4 @@
-"""Forward stop requests to the instance of the model that runs the request.
+"""Forward stop requests to the model instance that runs the request.
 
 Each instance of a model is a process, and Triton may send a request to any instance. A stop request
 therefore often reaches the wrong instance, and may also wait in Triton's queue. To receive stop
@@ -20,7 +20,7 @@ from pathlib import Path
 from .abstract_socket import connect, is_same_user
 
 _SOCKETS = Path("/proc/net/unix")
-# The maximum time in seconds that an instance may take to respond. Instances usually respond much
+# Maximum time, in seconds, that an instance may take to respond. Instances usually respond much
 # sooner, because they run on this machine and have a dedicated thread for stop requests.
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
@@ -80,7 +80,7 @@ class StopForwarder:
 def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
     """Send a stop request to the instances in `group`, except the one with the socket `exclude`.
 
-    Return, for each of these instances, whether it responded that it was running the request.
+    Return one value per instance: true if the instance was running the request.
     """
     # The last field of a line is the socket's name. Collect the names in a set, because an accepted
     # socket has the same name as its listener.
@@ -102,9 +102,9 @@ def identify_server(triton_pid: int | None = None) -> str:
     does not exist.
     """
     triton = os.getppid() if triton_pid is None else triton_pid
-    # The process id is not unique if containers share a network, so add the process's start time
-    # (field 22). Read the fields after the last parenthesis, because field 2 is a name in
-    # parentheses that may contain any characters.
+    # The process id is not unique if containers share a network namespace, so add the process's
+    # start time (field 22). Read the fields after the last parenthesis, because field 2 is a name
+    # in parentheses that may contain any characters.
     stat = Path(f"/proc/{triton}/stat").read_text().rpartition(")")[2].split()
     return f"{_inner_pid(triton)} {stat[19]}"
 
@@ -112,7 +112,7 @@ def identify_server(triton_pid: int | None = None) -> str:
 def _inner_pid(pid: int) -> str:
     """Return the process id that the process `pid` has inside its container.
 
-    Models in a container see only this id, but the gateway runs outside of the container.
+    Models in a container see only this id, but the gateway runs outside the container.
     """
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("NSpid:"):

@@ -34,19 +34,18 @@ from .abstract_socket import is_same_user
 from .client_connection import CLIENT_SHIFT, REQUEST_ID_MASK, ClientConnection
 from .protocol import ProtocolError, read_frame
 
-# The maximum interval in seconds at which an idle worker sends statistics, so that gauges return to
-# zero.
+# Maximum interval, in seconds, for statistics from an idle worker, so that gauges return to 0.
 _IDLE_STATS_PERIOD_S = 0.5
-# The minimum interval in seconds between two pings to a client. The worker sends no pings during an
+# Minimum interval, in seconds, between two pings to a client. The worker sends no pings during an
 # engine step.
 _PING_PERIOD_S = 0.5
-# A client with more than this number of unanswered pings is disconnected.
+# Maximum number of unanswered pings. A client with more unanswered pings is disconnected.
 _MAX_UNANSWERED_PINGS = 60
-# A client is disconnected if sending a message to it blocks for this number of seconds.
+# Time, in seconds, that sending a message may block. If it blocks longer, the client is
+# disconnected.
 _SEND_TIMEOUT_S = 5.0
-# If an idle engine has not returned updates for this number of seconds, the worker submits a
-# self-test request with one prompt token. The request's id contains a client number that no client
-# has.
+# Time, in seconds, without updates from the engine after which an idle worker submits a self-test
+# request with one prompt token. The id of this request contains a client number that no client has.
 _SELF_TEST_PERIOD_S = 30.0
 _SELF_TEST_ID = 1 << 60
 
@@ -105,8 +104,8 @@ class Worker:
     def run(self) -> None:
         """Serve until the owner closes the socket.
 
-        If the engine fails, raise its exception. If the owner sends an invalid command, raise the
-        error that it causes.
+        If the engine fails, reraise its exception. If the owner sends an invalid command, raise the
+        error that the command causes.
         """
         # If the connection breaks, the owner has exited, so return without an error.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -275,8 +274,8 @@ class Worker:
     def _disconnect_on_error(self, client: ClientConnection, action: Callable[[], None]) -> None:
         """Run `action`. If it raises `OSError`, disconnect the client.
 
-        If the client is the owner, stop sending to it after a `BlockingIOError`, and reraise any
-        other `OSError`.
+        If the client is the owner, do not disconnect it. Instead, stop sending to the owner after a
+        `BlockingIOError`, and reraise any other `OSError`.
         """
         try:
             action()

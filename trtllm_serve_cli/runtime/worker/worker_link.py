@@ -22,12 +22,12 @@ OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
 _CONNECT_TIMEOUT_S = 5.0
-# The time in seconds within which a worker must start listening.
+# Time, in seconds, within which a worker must start listening.
 _START_TIMEOUT_S = 60.0
 
 
 class WorkerFailed(Exception):
-    """Raised with the reason if the engine worker cannot start or accept a request."""
+    """Raised if the engine worker cannot start or accept a request. The message is the reason."""
 
 
 class WorkerLink:

@@ -39,8 +39,8 @@ def load_engine(
     """Load an engine of the engine kind `name`.
 
     If the configuration contains `embedding`, the engine computes embeddings. Otherwise,
-    `on_imported` is called after the engine's packages have been imported, if the kind needs any.
-    Raise `ValueError` if the kind is unknown or does not have the required engine.
+    `on_imported` is called after the engine kind has imported its packages, if it has any. Raise
+    `ValueError` if the kind is unknown or does not have the required engine.
     """
     if "embedding" in config:
         return load_embedding_engine(name, config)
@@ -83,9 +83,9 @@ def _listen_when_free(name: str, worker: Worker) -> None:
 
 
 def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
-    """Send a frame to the clients whose connections have not been accepted yet.
+    """Send a frame to clients whose connections have not been accepted yet, and disconnect them.
 
-    Clients of other users receive no frame. Close all these connections.
+    Clients that run as other users do not receive the frame.
     """
     listener.setblocking(False)
     with contextlib.suppress(OSError):

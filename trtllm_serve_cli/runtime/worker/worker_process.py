@@ -24,25 +24,30 @@ from .worker_link import WorkerFailed, WorkerLink
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
-# The time in seconds after which a running worker is considered healthy. When a healthy worker
-# dies, the back-off is reset.
+# Time, in seconds, after which a running worker is considered healthy. When a healthy worker dies,
+# the back-off is reset.
 _HEALTHY_AFTER_S = 60.0
-# After its socket is closed, a worker has this number of seconds to exit before it is killed. If it
-# were killed immediately, the engine's processes would keep their GPUs occupied.
+# Time, in seconds, that a worker has to exit after its socket is closed. The worker is then killed.
+# If it were killed immediately, the engine's processes would keep their GPUs occupied.
 _END_TIMEOUT_S = 15.0
 
 
 class WorkerProcess(WorkerLink):
     """An engine worker process. It is restarted whenever it dies, until `close` is called.
 
-    `on_state(is_up, num_restarts)` is called when the worker is ready, when it dies, and when an
-    attempt to restart it fails. Exceptions in `on_stats` and `on_state` are logged. `command` is
-    the command that starts a worker, without the worker's options. By default, the interpreter
-    `python` runs this package's worker. If `python` is empty, the first `python3` in PATH is used.
-    `python_path` is the folder that contains the worker's package, by default the folder that
-    contains this package. `first_backoff_s` is the time before the first restart. The time doubles
-    for each further attempt. If `logs_start` is set, the durations of a worker's startup stages are
-    logged.
+    - `python`: the interpreter that runs this package's worker, by default the first `python3` in
+      PATH.
+    - `command`: the command that starts a worker, without the worker's options. It overrides
+      `python`.
+    - `python_path`: the folder that contains the worker's package, by default the folder that
+      contains this package.
+    - `first_backoff_s`: the time in seconds before the first restart. The time doubles for each
+      further attempt, up to 30 seconds.
+    - `logs_start`: true to log the durations of a worker's startup stages.
+    - `on_state(is_up, num_restarts)`: a function that is called when the worker is ready, when it
+      dies, and when an attempt to restart it fails.
+
+    Exceptions in `on_stats` and `on_state` are logged.
     """
 
     def __init__(
@@ -92,8 +97,8 @@ class WorkerProcess(WorkerLink):
                     sock.shutdown(socket.SHUT_RDWR)
         if process is not None:
             if sock is None:
-                # The worker is still loading its engine or is dead, so `_sock` is not set, and
-                # closing it cannot stop the worker.
+                # `_sock` is not set while the worker is loading its engine or after the worker has
+                # died, so closing the socket cannot stop the worker.
                 process.kill()
             _wait_for_end(process)
         if self._monitor is not None:
