@@ -34,7 +34,7 @@ def record_import(repository: Path, record: ImportRecord) -> None:
 
 
 def find_import(repository: Path) -> ImportRecord | None:
-    """Return the record of the import that created `repository`, or None if it is not valid."""
+    """Return the import record of `repository`, or None if the record is missing or invalid."""
     try:
         record = json.loads((repository / RECORD_FILE).read_text(encoding="utf-8"))
         stages_s = {stage: float(each) for stage, each in record["stages_s"].items()}

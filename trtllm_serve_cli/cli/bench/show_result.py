@@ -35,7 +35,8 @@ def show_result(result: BenchmarkResult, *, as_json: bool) -> None:
 def writing_files() -> Iterator[None]:
     """Raise `TllmError` if result files cannot be written in the block.
 
-    Print the result before the block, so that a full disk does not discard a long measurement.
+    Callers print the result before the block, so that a full disk does not discard a long
+    measurement.
     """
     try:
         yield

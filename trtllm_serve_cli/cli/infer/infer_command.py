@@ -170,8 +170,8 @@ def _open_target(
 ) -> Target:
     """Return the model on a server or, with `--no-server`, the model's engine.
 
-    `resources` closes the engine. An engine that runs in Triton's C++ backend is not returned:
-    TensorRT-LLM's script sends the prompt to the engine, and the command exits.
+    `resources` closes the engine. If the engine runs in Triton's C++ backend, pass the prompt to
+    TensorRT-LLM's run.py script instead, and exit.
     """
     if options.no_server:
         from trtllm_serve_cli.cli.infer import no_server

@@ -50,10 +50,10 @@ class InferOptions:
     url: Annotated[
         str | None,
         Option(
-            "Address of the server: HOST:PORT of its gRPC or HTTP port, grpcs://HOST:PORT for "
-            "gRPC with TLS, or the base URL for -i openai, for example http://127.0.0.1:8000/v1. "
-            "Default: the only running server. With -i openai, the environment variable "
-            "OPENAI_BASE_URL takes precedence if it is set.",
+            "Address of the server: HOST:PORT for gRPC or HTTP, grpcs://HOST:PORT for gRPC with "
+            "TLS, or the base URL with -i openai, for example http://127.0.0.1:8000/v1. Default: "
+            "the only running server. With -i openai, the environment variable OPENAI_BASE_URL "
+            "takes precedence if it is set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
         ),
@@ -138,7 +138,7 @@ class InferOptions:
     guide: Annotated[
         Literal["json"] | None,
         Option(
-            "Require the response to be valid JSON. The only value is json.",
+            "Require a valid JSON response. The only supported value is `json`.",
             metavar="json",
         ),
     ] = None

@@ -94,7 +94,7 @@ def _notify_if_slow(after_s: float) -> Iterator[threading.Timer]:
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
     """Return a sentence that explains the effect of Ctrl-C on the request, for this interface.
 
-    `what` is the time of the interrupt, such as "after 3 pieces of the response".
+    `what` states when the user pressed Ctrl-C, such as "after 3 pieces of the response".
     """
     if target.interface == "http" and not request.stream:
         return (
