@@ -50,7 +50,7 @@ class BadInput(TllmError):
 
 
 class UnknownModel(BadInput):
-    """Raised if no suitable model has the given name, or if a name is required."""
+    """Raised if no suitable model has the given name, or if a required model name is missing."""
 
 
 class SourceError(TllmError):

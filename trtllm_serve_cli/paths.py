@@ -258,7 +258,7 @@ def _creating(folder: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise BadInput(
             f"The folder {folder} cannot be created.",
-            why="its parent does not exist, or is on a file system that does not allow new folders",
+            why="a parent folder does not exist, or its file system does not allow new folders",
             next_step="choose another folder, or set TLLM_HOME to a writable folder",
         ) from error
 

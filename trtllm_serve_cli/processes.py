@@ -345,8 +345,8 @@ def last_lines(
 def end_of_lines(log: Path) -> int:
     """Return the byte offset of the end of the last complete line in `log`.
 
-    Only the last 16 KiB are searched. If they do not contain a line break, return the offset at
-    which they start. Return 0 if `log` cannot be read.
+    Only the last 16 KiB are searched. If these bytes do not contain a line break, return the offset
+    of the first one. Return 0 if `log` cannot be read.
     """
     try:
         with log.open("rb") as file:

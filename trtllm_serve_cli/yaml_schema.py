@@ -74,8 +74,8 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
     """Parse the text of each field in `words`, and return the values as fields of `cls`.
 
-    List items are separated by commas. Raise `BadInput` if a field is unknown or its text is not
-    valid.
+    List items are separated by commas. Raise `BadInput` if a field is unknown or has an invalid
+    value.
     """
     pairs = []
     lists = {each.name for each in option_fields(cls) if each.is_list}

@@ -65,8 +65,8 @@ def find_container_host(
 ) -> ContainerHost:
     """Return the host with the `preferred` engine or, by default, with docker or podman.
 
-    Docker takes precedence over podman if both work. Raise `MissingPart` if the preferred engine
-    does not work, or if no engine works.
+    Docker takes precedence if both work. Raise `MissingPart` if the preferred engine does not work,
+    or if no engine works.
     """
     reasons: dict[str, str] = {}
     for engine in (preferred,) if preferred else ENGINES:

@@ -65,9 +65,9 @@ class SharedOptions:
         int | None,
         Within(1),
         Option(
-            "Number of requests to measure. With multi-turn, the number of conversations. Default: "
-            "the number of entries in the data set, trace or histograms, or 100 for other "
-            "workloads.",
+            "Number of requests to measure. For `tllm bench multi-turn`, the number of "
+            "conversations. Default: the number of entries in the data set, trace or histograms, "
+            "or 100 for other workloads.",
             panel=_AMOUNT,
         ),
     ] = None
@@ -99,7 +99,7 @@ class SharedOptions:
         Option(
             (
                 "Arrival process for --request-rate, which determines the intervals between "
-                "requests. Default: poisson."
+                "requests. Default: `poisson`."
             ),
             panel=_LOAD,
         ),
@@ -108,8 +108,8 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Shape parameter of the gamma distribution for --arrival gamma. 1 is equivalent "
-                "to poisson, and lower values produce larger bursts. Default: 1."
+                "Shape parameter of the gamma distribution for --arrival gamma. 1 is equivalent to "
+                "`poisson`, and lower values produce larger bursts. Default: 1."
             ),
             panel=_LOAD,
             check=check_positive,
@@ -193,9 +193,9 @@ class SharedOptions:
         Option(
             (
                 "Name of a model, as shown by `tllm list`, or of a Triton model on the running "
-                "server, such as ensemble. Repeatable. With several models, a sweep measures each "
-                "model separately; other benchmarks alternate between the models. Default: the "
-                "only model of the server."
+                "server, such as `ensemble`. Repeatable. With several models, a sweep measures "
+                "each model separately; other benchmarks alternate between the models. Default: "
+                "the only model of the server."
             ),
             flags=("-m", "--model"),
             metavar="NAME",
@@ -218,7 +218,7 @@ class SharedOptions:
     interface: Annotated[
         Interface,
         Option(
-            "Protocol for the requests. Use openai for any OpenAI-compatible server.",
+            "Protocol for the requests. Use `openai` for any OpenAI-compatible server.",
             flags=("-i", "--interface"),
             panel=_WHERE,
         ),

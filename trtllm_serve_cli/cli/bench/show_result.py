@@ -98,7 +98,7 @@ def _show_tables(result: BenchmarkResult) -> None:
 def raise_failure(results: Sequence[BenchmarkResult]) -> None:
     """Raise an exception if a result is partial, or if all requests in a result failed.
 
-    The exception describes the first such result; partial results take precedence.
+    The exception describes the first such result. Partial results take precedence.
     """
     cut_off = [each for each in results if each.is_partial]
     failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]

@@ -128,7 +128,8 @@ def _send(
     # Do not stream requests for logits, so that the logits arrive in one array instead of one per
     # part.
     is_streamed = is_streamed and not logits.list_requested(options)
-    # Do not stream requests with draft tokens, because models reject them in streaming mode.
+    # Do not stream requests with draft tokens, because models reject such requests in streaming
+    # mode.
     is_streamed = is_streamed and not request.get("num_draft_tokens")
     defaults = GenerateRequest(
         text_input="",

@@ -30,7 +30,7 @@ ModelOption = Annotated[
         "--model",
         metavar="NAME",
         help="Name of the model, as shown by `tllm list`, or of a Triton model on the running "
-        "server, such as ensemble. Default: the server's only model, or tensorrt_llm_bls with -u "
+        "server, such as `ensemble`. Default: the server's only model, or tensorrt_llm_bls with -u "
         "HOST:PORT.",
     ),
 ]
@@ -43,7 +43,7 @@ class InferOptions:
     interface: Annotated[
         Interface,
         Option(
-            "Protocol for the request. Use openai for any OpenAI-compatible server.",
+            "Protocol for the request. Use `openai` for any OpenAI-compatible server.",
             flags=("-i", "--interface"),
         ),
     ] = "grpc"

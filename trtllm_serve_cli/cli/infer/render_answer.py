@@ -196,7 +196,7 @@ def describe_perf(perf: Mapping[str, float]) -> str:
 
 
 def describe_log_probs(collected: CollectedStream, width: int) -> list[str]:
-    """Return lines with the log probability of each sequence and of each piece of its response.
+    """Return lines with the log probabilities of each sequence and of each piece of the sequence.
 
     If a sequence arrived in one piece, omit the text, because the client cannot split it into
     tokens.

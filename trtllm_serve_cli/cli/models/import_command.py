@@ -62,7 +62,7 @@ DraftOption = Annotated[
         "--draft",
         metavar="NAME",
         help="Imported model to use as the draft model for speculative decoding. Both models must "
-        "have the engine kind tensorrt and the same tokenizer. Default: no draft model.",
+        "have the engine kind `tensorrt` and the same tokenizer. Default: no draft model.",
     ),
 ]
 

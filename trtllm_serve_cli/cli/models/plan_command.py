@@ -71,7 +71,7 @@ def plan(
 ) -> None:
     """Estimate whether a model fits on GPUs, and how fast it runs.
 
-    On a machine without an NVIDIA GPU, and for imported models of the engine kind openvino, print
+    On a machine without an NVIDIA GPU, and for imported models with the engine kind openvino, print
     the limits on this machine's CPU instead, unless an option for GPUs is set.
 
     For a model on the hub, only config.json and the index of the weights are downloaded. If the hub

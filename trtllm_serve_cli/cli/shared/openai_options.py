@@ -22,8 +22,8 @@ _PANEL = "Target"
 ApiOption = Annotated[
     Literal["chat", "completions"] | None,
     Option(
-        "API to call with -i openai: chat (chat completions) or completions. Default: "
-        "completions for token ids and for prompts without a chat template, otherwise chat.",
+        "API to call with -i openai: `chat` (chat completions) or `completions`. Default: "
+        "`completions` for token ids and for prompts without a chat template, otherwise `chat`.",
         panel=_PANEL,
     ),
 ]
@@ -64,7 +64,7 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
 
 
 def _url_required(gateways: Sequence[str]) -> BadInput:
-    """Return the error for a missing URL. Its next step depends on the running `gateways`."""
+    """Return the error for a missing URL. Its cause and next step depend on `gateways`."""
     if gateways:
         running = "several servers with an OpenAI-compatible API are running"
         next_step = (
