@@ -24,7 +24,7 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 @dataclass(frozen=True, slots=True)
 class ContainerHost:
-    """A machine's container engine and its settings for running containers.
+    """A machine's container engine and the settings for running containers.
 
     `hard_limits` maps the name of each ulimit to the current user's hard limit, where -1 means
     unlimited. `hard_limits` is empty if the user's limits do not apply to containers, because the

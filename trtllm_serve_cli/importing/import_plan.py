@@ -336,7 +336,7 @@ def choose_engine_dir(plan: BuildPlan, declaration: Declaration, home: Home) -> 
 def _find_source(declaration: Declaration, home: Home) -> Source:
     """Return the declared source, or the source that `find_source` returns for the model's name.
 
-    Paths in the source are absolute, so that it is valid in any working directory.
+    Paths in the source are absolute, so that the source is valid in any working directory.
     """
     model = declaration.model
     source = find_source(model.name, home) if model.source is None else parse_source(model.source)

@@ -16,7 +16,7 @@ RECORD_FILE = "import.json"
 
 @dataclass(frozen=True, slots=True)
 class ImportRecord:
-    """The last import of a model.
+    """The record of a model's last import.
 
     `ended_at` is in seconds since the epoch. `stages_s` maps the name of each stage to its duration
     in seconds.

@@ -102,8 +102,8 @@ def open_points(
 ) -> list[Benchmark]:
     """Open a benchmark for each (job, settings) pair in `points`.
 
-    If a job has the `--simulate` option, its benchmark is a simulation. All others send their
-    requests to `targets`, or to the targets from the job's options if `targets` is None.
+    If a job has the `--simulate` option, its benchmark is a simulation. All other benchmarks send
+    requests to `targets` or, if `targets` is None, to the targets in the job's options.
     """
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
 

@@ -229,7 +229,7 @@ def notify_addresses(server: RunningServer) -> None:
 
 
 def notify_next_prompt(server: RunningServer) -> None:
-    """Print the commands that send a prompt to the server."""
+    """Print commands that send a prompt to the server."""
     from trtllm_serve_cli.launch.servers.running import find_servers
     from trtllm_serve_cli.paths import find_home
 
