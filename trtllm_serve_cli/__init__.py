@@ -1,3 +1,3 @@
-"""Turn a Hugging Face checkpoint into a running and measured Triton Inference Server."""
+"""Serve and benchmark Hugging Face checkpoints on Triton Inference Server."""
 
 __version__ = "0.1.0"

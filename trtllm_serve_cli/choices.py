@@ -40,7 +40,7 @@ ContainerEngine = Literal["docker", "podman"]
 # The format of the log lines that tllm's models write. `RequestLogging` determines whether these
 # models log each request.
 LogFormat = Literal["text", "json"]
-# Formats of tool calls, by their names in `gateway/prompts/tools/formats.py`.
+# Names of the tool call formats in `gateway/prompts/tools/formats.py`.
 ToolParserName = Literal["hermes", "llama3", "mistral"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
@@ -48,7 +48,7 @@ RequestLogging = Literal["no", "yes", "prompts"]
 # if at least one key has been added.
 KeyPolicy = Literal["auto", "on", "off"]
 
-# Arrival processes of the requests, for benchmarks with a request rate.
+# Arrival processes for benchmarks with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
 # Determines where the gateway gets a model's default sampling parameters. With auto, it reads the
@@ -58,7 +58,7 @@ GenerationConfigSource = Literal["auto", "off"]
 # Programs for which `tllm metrics export` writes configuration files.
 MetricsExport = Literal["prometheus", "grafana"]
 
-# Types of a Kubernetes Service.
+# Types of Kubernetes Services.
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 
@@ -79,7 +79,7 @@ Port = Annotated[int, PORT]
 Seconds = Annotated[float, SECONDS]
 Verbosity = Annotated[int, VERBOSITY]
 
-# Types of options that several commands share, with their help texts.
+# Types and help texts of options that several commands share.
 TensorParallelism = Annotated[Count, Option("Number of GPUs for tensor parallelism.")]
 PipelineParallelism = Annotated[Count, Option("Number of GPUs for pipeline parallelism.")]
 MoeTensorParallelism = Annotated[
@@ -91,7 +91,7 @@ MoeExpertParallelism = Annotated[
 DtypeOption = Annotated[
     Dtype,
     Option(
-        "Data type of the activations and of weights that are not quantized. `auto` uses "
+        "Data type of the activations and the unquantized weights. `auto` uses "
         "the checkpoint's data type, but TensorRT and vLLM replace float32 with a 16-bit type."
     ),
 ]

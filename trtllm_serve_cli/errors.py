@@ -3,7 +3,7 @@
     TllmError
     ├── BadInput            an argument or a user's file cannot be used
     │   └── UnknownModel    no suitable model has this name, or a name is required
-    ├── SourceError         the checkpoint cannot be fetched or read, or the disk is too small
+    ├── SourceError         the checkpoint cannot be fetched or read, or disk space is insufficient
     │   ├── GatedModel      the hub requires an accepted licence or a token
     │   └── UnsafeCheckpoint  loading the checkpoint would run code without permission
     ├── BuildFailed         the engine could not be built, or its files are not valid
@@ -16,7 +16,7 @@
     └── CheckFailed         a measured value does not meet the requirement
 
 Each error states what happened, why, and what to do next. `cli.main` prints the error and exits
-with code 3. It treats errors of the disk, such as missing permissions, in the same way. Any other
+with code 3. File system errors, such as missing permissions, are handled in the same way. Any other
 exception is a bug in tllm, and its traceback is printed.
 """
 
@@ -26,8 +26,8 @@ from __future__ import annotations
 class TllmError(Exception):
     """The base class of errors that the user can fix.
 
-    `what` is a sentence that describes what happened. `why` is the cause, and `next_step` is what
-    the user can do. Either of the two may be empty.
+    `what` is a sentence that describes what happened. `why` states the cause, and `next_step`
+    states how to fix the error. `why` and `next_step` may be empty.
     """
 
     def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
@@ -50,11 +50,11 @@ class BadInput(TllmError):
 
 
 class UnknownModel(BadInput):
-    """Raised if no suitable model has the name, or if a name is required to choose a model."""
+    """Raised if no suitable model has the given name, or if a required model name is missing."""
 
 
 class SourceError(TllmError):
-    """Raised if a checkpoint cannot be fetched or read, or if the disk has too little space."""
+    """Raised if a checkpoint cannot be fetched or read, or if there is not enough disk space."""
 
 
 class GatedModel(SourceError):

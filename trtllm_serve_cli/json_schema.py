@@ -1,7 +1,7 @@
 """Render a dataclass of options as a JSON schema that editors use to validate `tllm.yaml`.
 
-Like `yaml_schema`, the schema accepts a YAML number in a text field, and a list of one item without
-brackets.
+Like `yaml_schema`, the schema accepts numbers in text fields, and a single value in place of a list
+with one item.
 """
 
 from __future__ import annotations

@@ -20,10 +20,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 class Option:
     """The help text of an option and its form on the command line.
 
-    `flags` are Typer's parameter declarations, such as "-m" or "--stream/--no-stream". If `flags`
-    is empty, the field's name determines the flag. `panel` is the heading of the option's group on
-    reference pages. `check` is a function that receives the option's value and raises `ValueError`
-    if the value is invalid.
+    `flags` contains Typer's parameter declarations, such as "-m" or "--stream/--no-stream". If it
+    is empty, the flag is derived from the field's name. `metavar` is the placeholder for the value
+    in the help text, or None for the default placeholder. `panel` is the heading of the option's
+    group on reference pages. `check` receives the option's value, and raises `ValueError` if the
+    value is invalid. `is_argument` is true for positional arguments. `is_on_command_line` is false
+    for options without a flag, which are set in `tllm.yaml` or with `--build-option`.
     """
 
     help: str
@@ -69,10 +71,11 @@ class CheckedBy:
 
 @dataclass(frozen=True, slots=True)
 class OptionField:
-    """An option that a field declares.
+    """An option that is declared by a dataclass field.
 
-    `kind` is the option's type without `| None`. `default` is MISSING if the option is required.
-    `choices` contains the allowed values, or is empty if every value of the type is allowed.
+    `kind` is the option's type without `| None`, and `is_optional` is true if None is allowed.
+    `default` is MISSING if the option is required. `choices` contains the allowed values, or is
+    empty if every value of the type is allowed.
     """
 
     name: str

@@ -31,7 +31,7 @@ from stat import S_ISDIR
 
 from trtllm_serve_cli.errors import BadInput
 
-# Constants of Linux's `renameat2`, which Python's standard library does not provide.
+# Constants for Linux's `renameat2`, which Python's standard library does not provide.
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -110,7 +110,7 @@ def make_folder(path: Path) -> None:
 def check_can_create(folder: Path) -> None:
     """Raise `BadInput` or `OSError` if the folder cannot be created or replaced.
 
-    Create a temporary file, without a name if possible, in the folder's nearest existing parent.
+    To check this, create a temporary file in the folder's nearest existing parent.
     """
     parent = next(each for each in folder.absolute().parents if each.exists())
     with _creating(folder), tempfile.TemporaryFile(dir=parent):
@@ -204,9 +204,8 @@ def write_aside(final: Path) -> Iterator[Path]:
 def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
     """Write or replace the file `final` atomically. The parent folder must exist.
 
-    If `mode` is set, the file gets these permissions, except for those that the umask removes. By
-    default, an existing file keeps its permissions, and the umask determines the permissions of a
-    new file.
+    `mode` contains the file's permission bits, to which the umask is applied. By default, an
+    existing file keeps its permissions, and the umask determines the permissions of a new file.
     """
     aside = final.with_name(f".{final.name}.aside")
     try:

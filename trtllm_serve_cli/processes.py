@@ -22,7 +22,8 @@ from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
-# The interval at which an exit that Python discarded is raised again.
+# Interval, in seconds, at which the `SystemExit` is raised again. Python discards exceptions that
+# are raised in finalizers and weak-reference callbacks.
 _RAISE_AGAIN_S = 0.2
 _MAX_TAIL_BYTES = 16 * 1024
 # Escape sequences that move a terminal's cursor or set the color of its text.
@@ -35,13 +36,13 @@ def count_cores() -> int:
 
 
 def raise_open_file_limit() -> int:
-    """Raise this process's limit of open files to the hard limit, and return the new limit.
+    """Raise this process's limit on open files to the hard limit, and return the new limit.
 
     If the system rejects the hard limit, the limit does not change. Return `sys.maxsize` if the
     number of open files is not limited.
 
     Every network connection is an open file. Many systems have a soft limit of 1024, because
-    programs that use select() cannot use more files.
+    select() does not support higher file descriptors.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # macOS has an infinite hard limit, but rejects an infinite soft limit.
@@ -78,8 +79,8 @@ def exit_on_signals() -> Iterator[None]:
             raise exits[0]
 
     def raise_again() -> None:
-        # Python discards an exception that is raised in a finalizer or in the callback of a weak
-        # reference, for example at the end of an import or when a response is closed.
+        # Python discards exceptions in finalizers and weak-reference callbacks, which run, for
+        # example, at the end of an import or when a response is closed.
         while not has_left.wait(_RAISE_AGAIN_S):
             if exits:
                 signal.pthread_kill(main_thread, signal.SIGTERM)
@@ -107,7 +108,7 @@ def exit_on_signals() -> Iterator[None]:
 
 
 def _is_being_handled(error: BaseException) -> bool:
-    """Return whether an `except` or `finally` block of this thread handles `error`."""
+    """Return whether this thread is handling `error` in an `except` or `finally` block."""
     handled = sys.exc_info()[1]
     while handled is not None and handled is not error:
         handled = handled.__context__
@@ -169,8 +170,8 @@ def run_logged(
     contains only complete lines. If the output ends with a progress bar, the log also contains the
     last state of the bar.
 
-    The command leads its own process group, and no process in the group outlives the command. If an
-    exception such as `KeyboardInterrupt` is raised while the command runs, `stop` is called, and
+    The command runs in its own process group, and no process in the group outlives the command. If
+    an exception such as `KeyboardInterrupt` is raised while the command runs, `stop` is called, and
     then the whole group is stopped. `stop` can stop processes that the command started outside the
     group, such as a container. On Linux, the command does not outlive this process. Raise
     `FileNotFoundError` if the program does not exist.
@@ -191,7 +192,7 @@ def run_logged(
         # The argument newline="" keeps carriage returns, which separate the states of a progress
         # bar.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
-        # Children that outlive the command keep the pipe open, so the loop below would never end. A
+        # Children that outlive the command keep the pipe open, so `_copy_lines` would not return. A
         # separate thread therefore waits for the command to exit, and then kills the remaining
         # children.
         waiter = threading.Thread(target=_wait_for_leader, args=(process,), daemon=True)
@@ -304,7 +305,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
-    """Yield the lines of `log` after its first `start` bytes, and wait for new lines forever.
+    """Yield the lines of `log` from the byte offset `start`, and wait for new lines indefinitely.
 
     If the log is truncated, continue from the start of the file.
     """
@@ -344,8 +345,8 @@ def last_lines(
 def end_of_lines(log: Path) -> int:
     """Return the byte offset of the end of the last complete line in `log`.
 
-    Only the last 16 KiB are searched. If they do not contain a line break, return the offset at
-    which they start. Return 0 if `log` cannot be read.
+    Only the last 16 KiB are searched. If these bytes do not contain a line break, return the offset
+    of the first one. Return 0 if `log` cannot be read.
     """
     try:
         with log.open("rb") as file:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 _TEXT = "tag:yaml.org,2002:str"
 _BOOLEANS = {"true": True, "false": False}
 _KINDS = {
-    str: "text",
+    str: "a string",
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -63,8 +63,8 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
     except RecursionError as error:
         raise BadInput(
             f"{where} is nested too deeply.",
-            why="the YAML parser does not support this many levels",
-            next_step="reduce the nesting depth of the file",
+            why="the YAML parser does not support this nesting depth",
+            next_step="reduce the number of nested levels",
         ) from error
     if node is None:
         raise _bad_input(where, 1, "the file is empty", f"add the fields {_list_fields(cls)}")
@@ -74,8 +74,8 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
     """Parse the text of each field in `words`, and return the values as fields of `cls`.
 
-    List items are separated by commas. Raise `BadInput` if a field is unknown or its text is not
-    valid.
+    List items are separated by commas. Raise `BadInput` if a field is unknown or has an invalid
+    value.
     """
     pairs = []
     lists = {each.name for each in option_fields(cls) if each.is_list}
@@ -196,14 +196,14 @@ class _Reader:
 
     def _pairs(self, node: yaml.Node, at: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
-            raise self._bad_input(node, f"{at or 'the file'} is not a table of keys and values")
+            raise self._bad_input(node, f"{at or 'the file'} must be a mapping")
         seen: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._bad_input(key, f"a key of {at or 'the file'} is not text")
+                raise self._bad_input(key, f"each key of {at or 'the file'} must be a string")
             if key.value in seen:
                 first = seen[key.value]
-                raise self._bad_input(key, f"{_join(at, key.value)} is already set in line {first}")
+                raise self._bad_input(key, f"{_join(at, key.value)} is already set on line {first}")
             seen[key.value] = _line(key)
         return list(node.value)
 
@@ -211,7 +211,9 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode) and node.value in choices:
             return str(node.value)
         value = f" {node.value!r}" if isinstance(node, yaml.ScalarNode) else ""
-        raise self._bad_input(node, f"{at} cannot be{value}", f"choose one of {', '.join(choices)}")
+        raise self._bad_input(
+            node, f"{at} has an invalid value{value}", f"use one of {', '.join(choices)}"
+        )
 
     def _read_scalar(self, node: yaml.Node, kind: type, at: str) -> Any:
         if isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null":
@@ -219,7 +221,7 @@ class _Reader:
                 return _BOOLEANS[node.value.lower()] if kind is bool else kind(node.value)
             except (ValueError, KeyError):
                 pass
-        raise self._bad_input(node, f"{at} is not {_KINDS[kind]}")
+        raise self._bad_input(node, f"{at} must be {_KINDS[kind]}")
 
     def _read_within(self, node: yaml.Node, kind: type, within: Within, at: str) -> Any:
         value = self._read_scalar(node, kind, at)
@@ -227,7 +229,7 @@ class _Reader:
         if low <= value and (high is None or value <= high):
             return value
         takes = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise self._bad_input(node, f"{at} is {value}", f"set a number {takes}")
+        raise self._bad_input(node, f"{at} is out of range ({value})", f"set a number {takes}")
 
     def _bad_input(self, node: yaml.Node, what: str, next_step: str = "") -> BadInput:
         return _bad_input(self.where, _line(node), what, next_step)

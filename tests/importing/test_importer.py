@@ -619,9 +619,9 @@ def test_folder_that_start_refuses_is_reported_before_the_build(
     with pytest.raises(BuildFailed):
         import_model(declaration, home, display=Display(messages.append), build=build)
     assert messages[0] == (
-        "Warning: without a container, `tllm start` cannot serve the model. Triton cannot use the "
-        f"folder {folder.dir}. Triton's Python backend supports only ASCII paths{rule}. To fix it, "
-        f"{next_step}."
+        "Warning: `tllm start` can serve the model only in a container. Triton cannot use the "
+        f"folder {folder.dir}. Triton's Python backend supports only ASCII paths{rule}. To serve "
+        f"the model without a container, {next_step}."
     )
     plan = plan_import(declaration, home)
     assert messages[0] in plan.describe()

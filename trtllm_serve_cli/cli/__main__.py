@@ -14,7 +14,7 @@ def main() -> None:
     Until the import is complete, Ctrl-C ends the process without Python's traceback.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_default:  # shells start background jobs with SIGINT ignored; keep it ignored
+    if is_default:  # shells start background jobs with SIGINT ignored, so keep SIGINT ignored
         signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     from trtllm_serve_cli.cli.main import main as run
 

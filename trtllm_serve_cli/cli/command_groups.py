@@ -1,4 +1,4 @@
-"""List the commands in a group, and import a command only when it runs.
+"""Define Click groups that import their commands on demand.
 
 Typer creates all options of a command when the command is added to an application. If all commands
 were added up front, `tllm --help` would spend most of its time creating options.
@@ -97,7 +97,7 @@ class LazyGroup(SuggestingGroup):
         """Parse the options of `tllm`.
 
         Accept the name of a shell after --install-completion and --show-completion. Typer ignores
-        the name, and always uses the shell from which `tllm` runs.
+        the name, and always uses the shell that runs `tllm`.
         """
         match args:
             case ["--install-completion" | "--show-completion" as flag, shell]:
@@ -155,9 +155,10 @@ class FullSummaryGroup(SuggestingGroup):
             raise UsageError(what, ctx) from error
 
     def _reorder(self, words: list[str]) -> list[str] | None:
-        """Return `words` with the name of a command that has the option `words[0]` at the front.
+        """Return `words`, preceded by the name of a command that has the option `words[0]`.
 
-        Prefer a command that `words` contains. Return None if no command has the option.
+        Prefer a command whose name is in `words`, and remove the name from its old position. Return
+        None if no command has the option.
         """
         option = words[0].partition("=")[0] if words else ""
         named = [word for word in words if word in self.commands]

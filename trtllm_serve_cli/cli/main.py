@@ -22,7 +22,7 @@ from trtllm_serve_cli.errors import TllmError
 _FREE_SPACE = "free disk space, or set TLLM_HOME to a folder on another disk"
 _CHECK_DISK = "check the disk or network file system, or set TLLM_HOME to a folder on another disk"
 _GET_ACCESS = "correct the permissions, or set TLLM_HOME to a folder that you can write to"
-# Maps the error codes of disk errors that the user can fix to the next step. `_describe_os_error`
+# Maps the codes of file system errors that the user can fix to next steps. `_describe_os_error`
 # also handles paths that are too long and a current folder that does not exist. Any other `OSError`
 # is treated as a bug.
 _DISK_ERRORS = {
@@ -33,7 +33,7 @@ _DISK_ERRORS = {
     errno.EACCES: _GET_ACCESS,
     errno.EPERM: _GET_ACCESS,
     errno.EROFS: "set TLLM_HOME to a folder that you can write to",
-    errno.ENOTDIR: "correct the path, in which a parent is a file instead of a folder",
+    errno.ENOTDIR: "correct the path, because one of its parents is a file, not a folder",
 }
 
 app = typer.Typer(

@@ -24,11 +24,11 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 @dataclass(frozen=True, slots=True)
 class ContainerHost:
-    """A machine's container engine and its settings for running containers.
+    """A machine's container engine and the settings for running containers.
 
     `hard_limits` maps the name of each ulimit to the current user's hard limit, where -1 means
-    unlimited. It is empty if the user may raise the limits or if a daemon starts the containers,
-    because the user's limits then do not apply to containers. `runs_as` is the user in the
+    unlimited. `hard_limits` is empty if the user's limits do not apply to containers, because the
+    user may raise them or because a daemon starts the containers. `runs_as` is the user in the
     container, in the form uid:gid, or None for the engine's default user. `has_gpu_toolkit` is true
     if containers can access NVIDIA GPUs.
     """
@@ -150,7 +150,7 @@ def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def with_link_targets(path: Path) -> list[Path]:
-    """Return `path` and the folders that symbolic links in `path` point into.
+    """Return `path`, and the folders with the targets of symbolic links in `path`.
 
     For example, a checkpoint in the hub's cache consists of links to files in another folder.
     """
@@ -159,10 +159,10 @@ def with_link_targets(path: Path) -> list[Path]:
 
 
 def _ulimits(host: ContainerHost) -> dict[str, str]:
-    """Return the ulimits that tensorrtllm_backend's README sets, lowered to the user's hard limits.
+    """Return the ulimits from tensorrtllm_backend's README, capped at the user's hard limits.
 
-    Also set the limits on open files and processes, because rootless podman fails if its defaults
-    for these limits exceed the user's hard limits.
+    The result also contains the limits on open files and processes, because rootless podman fails
+    if its defaults for these limits exceed the user's hard limits.
     """
     if not host.hard_limits:
         return {name: str(value) for name, value in _ULIMITS.items()}
@@ -211,7 +211,7 @@ def check_mounts(folders: Iterable[Path]) -> None:
 
 
 def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
-    """Return the error to raise if the container engine's containers cannot use GPUs."""
+    """Return the error for a container engine whose containers cannot use GPUs."""
     if engine == "podman":
         return MissingPart(
             f"podman cannot provide GPUs for {subject}.",

@@ -24,12 +24,13 @@ _CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _CAP_SYS_RESOURCE = 1 << 24
 _TIMEOUT_S = 60.0
 
-# Maps a part of a container engine's error message to the fix.
+# Maps substrings of the container engines' error messages to fixes.
 _FIXES = {
     "permission denied": 'run `sudo usermod -aG docker "$USER"` and log in again',
     "Cannot connect to the Docker daemon": "run `sudo systemctl start docker`",
 }
-# Each entry contains a pattern in a failed pull's output, the cause, and the next step.
+# Causes of failed pulls. Each entry contains a pattern that matches the output, the cause, and the
+# next step.
 _PULL_FAILURES = (
     (
         r"unauthorized|denied|authentication required|\b401\b|\b403\b",
@@ -64,8 +65,8 @@ def find_container_host(
 ) -> ContainerHost:
     """Return the host with the `preferred` engine or, by default, with docker or podman.
 
-    Docker takes precedence over podman if both work. Raise `MissingPart` if the preferred engine
-    does not work, or if no engine works.
+    Docker takes precedence if both work. Raise `MissingPart` if the preferred engine does not work,
+    or if no engine works.
     """
     reasons: dict[str, str] = {}
     for engine in (preferred,) if preferred else ENGINES:
@@ -108,7 +109,7 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
 def suggest_fix(*reasons: str, other: str | None = None) -> str:
     """Return the fix for the first known error in `reasons`.
 
-    If no error is known, return `other` or, by default, the command that installs podman.
+    If none of the errors is known, return `other` or, by default, suggest installing podman.
     """
     fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
     return next(fixes, other or "run `apt-get install podman`")

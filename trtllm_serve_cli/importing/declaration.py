@@ -97,8 +97,7 @@ def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
 def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
     """Return the options with their paths resolved against `folder`.
 
-    `calib_dataset` is resolved only if a folder exists at this path. Otherwise, it may be the name
-    of a data set.
+    `calib_dataset` may also be the name of a data set, so it is resolved only if the folder exists.
     """
 
     def join(text: str) -> str:

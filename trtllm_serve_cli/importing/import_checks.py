@@ -80,8 +80,8 @@ def find_path_problem(declaration: Declaration, home: Home) -> BadInput | None:
 
 
 def describe_path_problem(problem: BadInput) -> str:
-    """Return a warning about a folder that the local Triton cannot use, as one line."""
+    """Return a one-line warning about a folder that Triton cannot use outside a container."""
     return (
-        "Warning: without a container, `tllm start` cannot serve the model. "
-        f"{problem.what} {problem.why}. To fix it, {problem.next_step}."
+        f"Warning: `tllm start` can serve the model only in a container. {problem.what} "
+        f"{problem.why}. To serve the model without a container, {problem.next_step}."
     )

@@ -68,7 +68,7 @@ class ImportPlan:
     `build` is `None` if the source is an engine, or if the checkpoint cannot be inspected before it
     is downloaded. `repository` is the folder of the model repository. `preserved` contains the
     settings from `tllm set` that the import keeps or drops. `path_problem` is the error for a
-    folder that the local Triton cannot use, or `None`.
+    folder that Triton cannot use outside a container, or `None`.
     """
 
     declaration: Declaration
@@ -136,7 +136,9 @@ class ImportPlan:
             )
         lines.append(self.choice.reason)
         if missing := self.missing:
-            lines.append(f"Missing on this machine: {missing.what} To fix it, {missing.next_step}.")
+            lines.append(
+                f"Missing on this machine: {missing.what} To fix this, {missing.next_step}."
+            )
         if self.path_problem:
             lines.append(describe_path_problem(self.path_problem))
         if isinstance(self.source, EngineSource):
@@ -285,8 +287,8 @@ def request_build(
 ) -> BuildRequest:
     """Return the request to build an engine from the checkpoint.
 
-    `kept` contains the settings from `tllm set` that the import keeps. The build options are
-    completed with the options that these settings and the declared parameters require.
+    `kept` contains the settings from `tllm set` that the import keeps. The request also includes
+    the build options that these settings and the declared parameters require.
     """
     return BuildRequest(
         model_name=declaration.model.name,
@@ -334,7 +336,7 @@ def choose_engine_dir(plan: BuildPlan, declaration: Declaration, home: Home) -> 
 def _find_source(declaration: Declaration, home: Home) -> Source:
     """Return the declared source, or the source that `find_source` returns for the model's name.
 
-    Its paths are absolute, so that the source is valid in any working directory.
+    Paths in the source are absolute, so that the source is valid in any working directory.
     """
     model = declaration.model
     source = find_source(model.name, home) if model.source is None else parse_source(model.source)
@@ -355,8 +357,8 @@ def _choose_kind(
     A source of the form engine:DIR requires the TensorRT engine kind. If the requested kind is
     "auto", the machine, `--mode container`, the layout and the checkpoint's format determine the
     kind. Otherwise, use the requested kind. Raise `BadInput` if the source cannot be used with the
-    requested kind, or `MissingPart` if the kind is not installed. In a dry run, the choice contains
-    the missing part instead unless the requested kind is "auto".
+    requested kind, or `MissingPart` if the kind is not installed. In a dry run for a specific kind,
+    return the missing part in the choice instead of raising it.
     """
     requested = declaration.engine.kind
     if isinstance(source, EngineSource):
@@ -407,8 +409,8 @@ def _with_tokenizer(
 ) -> Declaration:
     """Return the declaration with the absolute path of the tokenizer's folder.
 
-    The default for the folder is the kept setting in `kept` or, without one, the source's folder.
-    The server has a different working directory, so a relative path would not be valid there.
+    The default is `tokenizer_dir` in `kept` or, if not set there, the folder of the source. The
+    server has a different working directory, so a relative path would not be valid there.
     """
     parameters = declaration.repository.parameters
     default = kept.get("tokenizer_dir", source.path)

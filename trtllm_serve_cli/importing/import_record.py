@@ -16,7 +16,7 @@ RECORD_FILE = "import.json"
 
 @dataclass(frozen=True, slots=True)
 class ImportRecord:
-    """The last import of a model.
+    """The record of a model's last import.
 
     `ended_at` is in seconds since the epoch. `stages_s` maps the name of each stage to its duration
     in seconds.
@@ -34,7 +34,7 @@ def record_import(repository: Path, record: ImportRecord) -> None:
 
 
 def find_import(repository: Path) -> ImportRecord | None:
-    """Return the record of the import that created `repository`, or None if it is not valid."""
+    """Return the import record of `repository`, or None if the record is missing or invalid."""
     try:
         record = json.loads((repository / RECORD_FILE).read_text(encoding="utf-8"))
         stages_s = {stage: float(each) for stage, each in record["stages_s"].items()}

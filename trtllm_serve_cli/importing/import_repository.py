@@ -1,4 +1,4 @@
-"""Plan the model repository of an import, for an engine that exists or that will be built."""
+"""Plan the model repository of an import, before or after the engine is built."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def plan_import_repository(
 def preview_repository(plan: ImportPlan) -> RepositoryPlan | None:
     """Plan the model repository before the engine is built, to determine its limits.
 
-    If the engine does not exist yet, its sizes are estimated. Return None if the limits of the
-    engine kind do not depend on the machine's memory, or if the model's shape is unknown. Raise
+    If the engine does not exist yet, its sizes are estimated. Return None if the plan has no build,
+    if the engine kind has no preview, or if the estimate does not support the model. Raise
     `BadInput` if the engine or the layout does not support an option.
     """
     engine = _preview_engine(plan)

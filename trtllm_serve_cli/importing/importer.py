@@ -137,7 +137,7 @@ def import_model(
     stages_s: dict[str, float] = {}
     display = display.collect_stages(stages_s)
     plan = plan_import(declaration, home)
-    # Refuse options that contradict the engine before it is built.
+    # Reject options that the engine does not support before it is built.
     preview_repository(plan)
     if plan.path_problem:
         display.notify(describe_path_problem(plan.path_problem))
@@ -206,7 +206,7 @@ def _obtain_engine(
 
 
 def _check_replaceable(repository: Path) -> None:
-    """Raise `BadInput` if the folder contains other files, which the import would delete."""
+    """Raise `BadInput` if the import would delete files that are not part of a model repository."""
     if not repository.exists() or (repository / MANIFEST).exists():
         return
     if not repository.is_dir() or any(repository.iterdir()):

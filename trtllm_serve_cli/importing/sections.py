@@ -93,8 +93,8 @@ class EngineSection:
     mode: Annotated[
         Literal["local", "container"],
         Option(
-            "Where to build a TensorRT engine: on this machine (local), or in a docker or podman "
-            "container (container)."
+            "Where to build a TensorRT engine. `local`: on this machine. `container`: in a docker "
+            "or podman container."
         ),
     ] = "local"
     image: Annotated[
@@ -153,9 +153,9 @@ class RepositorySection:
     layout: Annotated[
         Layout,
         Option(
-            "Layout of the model repository. inflight, gpt and llmapi are NVIDIA's layouts, and "
-            "vllm is the layout of Triton's vLLM backend (see docs/concepts/contract.md). "
-            "Embedding models require the embedding layout, which is their default."
+            "Layout of the model repository (see docs/concepts/contract.md). `inflight`, `gpt` and "
+            "`llmapi` are NVIDIA's layouts, and `vllm` is the layout of Triton's vLLM backend. "
+            "Embedding models require `embedding`, which is their default."
         ),
     ] = "inflight"
     dir: Annotated[

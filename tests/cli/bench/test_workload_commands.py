@@ -74,15 +74,15 @@ def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
         (("--num-requests", "2", "--duration", "2"), "cannot be used together"),
         (("--duration", "2"), "--duration requires --request-rate or --concurrency"),
         (("--ramp", "2"), "--ramp requires --request-rate or --concurrency"),
-        (("--duration", "0"), "not a finite number above 0"),
+        (("--duration", "0"), "not a positive finite number"),
         (("--slo", "ttft:p95<1s"), "requires --stream"),
         (("--slo", "queue:p95<1s"), "requires --server-times"),
         (("--check-perf-json", "x"), "requires --check-perf-key"),
         (("--check-perf-key", "x"), "requires --check-perf-json"),
         (("--replicas", "2"), "--replicas applies only to simulated engines"),
-        (("--request-rate", "0"), "not a finite number above 0"),
-        (("--request-rate", "nan"), "not a finite number above 0"),
-        (("--request-rate", "inf"), "not a finite number above 0"),
+        (("--request-rate", "0"), "not a positive finite number"),
+        (("--request-rate", "nan"), "not a positive finite number"),
+        (("--request-rate", "inf"), "not a positive finite number"),
         (("--concurrency", "0"), "Invalid value"),
         (("--arrival", "constant"), "--arrival requires --request-rate"),
         (("--request-rate", "2", "--burstiness", "2"), "--burstiness requires --arrival gamma"),
@@ -310,7 +310,7 @@ def test_ramp_of_a_trace_requires_a_rate(tmp_path: Path) -> None:
     file.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1}')
     result = _invoke("trace", str(file), "-u", "127.0.0.1:1", "--concurrency", "2", "--ramp", "2")
     assert result.exit_code == 2
-    assert "--ramp requires --request-rate for a trace." in " ".join(result.stderr.split())
+    assert "With a trace, --ramp requires --request-rate." in " ".join(result.stderr.split())
 
 
 def test_bench_help_shows_an_example() -> None:
@@ -531,7 +531,7 @@ def test_search_reports_why_all_requests_failed(server: FakeTriton) -> None:
     [
         ((), "A search requires at least one objective"),
         (("--slo", "ttft:p95<1s"), "requires --stream"),
-        (("--slo", "latency<1s", "--min-rate", "0"), "not a finite number above 0"),
+        (("--slo", "latency<1s", "--min-rate", "0"), "not a positive finite number"),
         (("--slo", "latency<1s", "--min-rate", "3", "--max-rate", "2"), "below --min-rate"),
     ],
 )

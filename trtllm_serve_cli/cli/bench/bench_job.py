@@ -34,7 +34,7 @@ class Job:
     `text_model` names the text model that receives the requests, in the form that
     `find_bench_target` expects. If `text_model` is None, the requests contain token ids and are
     sent to `tensorrt_llm`. If `checks_answers` is set, the benchmark first checks that the text
-    models answer the same prompt identically.
+    models return identical responses to the same prompt.
     """
 
     name: str
@@ -102,8 +102,8 @@ def open_points(
 ) -> list[Benchmark]:
     """Open a benchmark for each (job, settings) pair in `points`.
 
-    If a job has the `--simulate` option, its benchmark is a simulation. All others send their
-    requests to `targets`, or to the targets from the job's options if `targets` is None.
+    If a job has the `--simulate` option, its benchmark is a simulation. All other benchmarks send
+    requests to `targets` or, if `targets` is None, to the targets in the job's options.
     """
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
 
@@ -125,11 +125,12 @@ def open_points(
 
 
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
-    """Check that text models answer the same prompt identically, and print the result.
+    """Check that text models respond identically to the same prompt, and print the result.
 
     Do nothing if the job's `checks_answers` is not set, or if the job is a simulation.
     OpenAI-compatible servers are skipped, because they do not serve a model as several text models.
-    Raise `CheckFailed` if the answers differ, or `NoServer` or `RequestFailed` if a request fails.
+    Raise `CheckFailed` if the responses differ, or `NoServer` or `RequestFailed` if a request
+    fails.
     """
     if not job.checks_answers or job.common.simulate is not None:
         return
@@ -234,7 +235,7 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
     if isinstance(workload, Trace):
         if common.ramp is not None:
             raise typer.BadParameter(
-                "--ramp requires --request-rate for a trace. Add --request-rate, or omit --ramp."
+                "With a trace, --ramp requires --request-rate. Add --request-rate, or omit --ramp."
             )
         return AtTimes(workload.times_s, workload.speed, concurrency)
     if concurrency is not None:

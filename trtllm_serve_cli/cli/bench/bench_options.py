@@ -27,13 +27,13 @@ _SEARCH = "Search"
 
 
 def check_positive(value: float) -> None:
-    """Raise `ValueError` unless the value is a finite number above 0."""
+    """Raise `ValueError` unless the value is a positive finite number."""
     if not 0 < value < math.inf:
-        raise ValueError(f"{value:g} is not a finite number above 0.")
+        raise ValueError(f"{value:g} is not a positive finite number.")
 
 
 def check_workers(value: int) -> None:
-    """Raise `ValueError` if the value is above the number of CPU cores."""
+    """Raise `ValueError` if the value exceeds the number of CPU cores."""
     from trtllm_serve_cli.processes import count_cores
 
     if value > count_cores():
@@ -65,8 +65,9 @@ class SharedOptions:
         int | None,
         Within(1),
         Option(
-            "Number of requests to measure, or of conversations for multi-turn. Default: the "
-            "number of entries in the data set, trace or histograms, or 100 for other workloads.",
+            "Number of requests to measure. For `tllm bench multi-turn`, the number of "
+            "conversations. Default: the number of entries in the data set, trace or histograms, "
+            "or 100 for other workloads.",
             panel=_AMOUNT,
         ),
     ] = None
@@ -74,9 +75,9 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Time during which requests are sent. Cannot be used with --num-requests. "
-                "Default: no time limit, or 30 seconds per measurement in a search without "
-                "--num-requests (less with --simulate and rates above 1000)."
+                "How long to send requests. Cannot be used with --num-requests. Default: no time "
+                "limit. In a search without --num-requests, each measurement takes 30 seconds, or "
+                "less if --simulate is set and the rate is above 1000 requests per second."
             ),
             metavar="SECONDS",
             panel=_AMOUNT,
@@ -98,7 +99,7 @@ class SharedOptions:
         Option(
             (
                 "Arrival process for --request-rate, which determines the intervals between "
-                "requests. Default: poisson."
+                "requests. Default: `poisson`."
             ),
             panel=_LOAD,
         ),
@@ -107,8 +108,8 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Shape parameter of the gamma distribution for --arrival gamma. 1 is equivalent "
-                "to poisson, and lower values produce larger bursts. Default: 1."
+                "Shape parameter of the gamma distribution for --arrival gamma. 1 is equivalent to "
+                "`poisson`, and lower values produce larger bursts. Default: 1."
             ),
             panel=_LOAD,
             check=check_positive,
@@ -192,9 +193,9 @@ class SharedOptions:
         Option(
             (
                 "Name of a model, as shown by `tllm list`, or of a Triton model on the running "
-                "server, such as ensemble. Repeatable. With several models, a sweep measures each "
-                "model separately; other benchmarks alternate between the models. Default: the "
-                "only model of the server."
+                "server, such as `ensemble`. Repeatable. With several models, a sweep measures "
+                "each model separately; other benchmarks alternate between the models. Default: "
+                "the only model of the server."
             ),
             flags=("-m", "--model"),
             metavar="NAME",
@@ -204,8 +205,8 @@ class SharedOptions:
     url: Annotated[
         tuple[str, ...],
         Option(
-            "Address of the server: HOST:PORT of its gRPC port (or its HTTP port with -i http), "
-            "grpcs://HOST:PORT for gRPC with TLS, or the base URL for -i openai, for example "
+            "Address of the server: HOST:PORT for gRPC (or for HTTP with -i http), "
+            "grpcs://HOST:PORT for gRPC with TLS, or the base URL with -i openai, for example "
             "http://127.0.0.1:8000/v1. Repeatable. If tllm did not start the server, -m must be "
             "the name of a Triton model. Default: the only running server. With -i openai, the "
             "environment variable OPENAI_BASE_URL takes precedence if it is set.",
@@ -217,7 +218,7 @@ class SharedOptions:
     interface: Annotated[
         Interface,
         Option(
-            "Protocol for the requests. Use openai for any OpenAI-compatible server.",
+            "Protocol for the requests. Use `openai` for any OpenAI-compatible server.",
             flags=("-i", "--interface"),
             panel=_WHERE,
         ),
@@ -366,9 +367,9 @@ class SweepOptions(SharedOptions):
     concurrencies: Annotated[
         str | None,
         Option(
-            "Comma-separated list of the numbers of requests to keep in flight (closed loop). "
-            "Each number is one point of the sweep. With --request-rate or a trace, the numbers "
-            "are maximums, and each rate is measured with each maximum.",
+            "Comma-separated list of the numbers of requests to keep in flight (closed loop). Each "
+            "number is one point of the sweep. With --request-rate or a trace, the numbers are "
+            "upper limits, and each rate is measured with each limit.",
             flags=("--concurrency",),
             metavar="C,C,…",
             panel=_LOAD,

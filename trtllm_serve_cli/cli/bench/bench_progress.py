@@ -1,6 +1,6 @@
 """Show a benchmark's progress on stderr.
 
-On a terminal, the progress is a bar. Otherwise, a line is printed at most every ten seconds.
+On a terminal, show a progress bar. Otherwise, print a line at most every ten seconds.
 """
 
 from __future__ import annotations

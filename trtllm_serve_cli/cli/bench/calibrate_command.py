@@ -33,7 +33,7 @@ def calibrate(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write the timing to. Default: the timing is only printed.",
+            help="File to write the timing to. Default: print the timing, but do not write a file.",
         ),
     ] = None,
     model: Annotated[
@@ -53,8 +53,8 @@ def calibrate(
 ) -> None:
     """Fit a simulated engine's timing to measured runs, and print the deviations.
 
-    The runs must contain prompts of different lengths and measurements with different numbers of
-    requests in flight. Use two runs with different loads, or one run with --request-rate.
+    The runs must cover different prompt lengths and different numbers of requests in flight. Use
+    two runs with different loads, or one run with --request-rate.
 
     Example:  tllm bench calibrate alone/ many/ -o timing.json
     """

@@ -118,8 +118,8 @@ def compare(
     """Compare two results, and report which differences exceed the noise.
 
     The noise between runs can be estimated only if each result contains several runs (--repeat).
-    Sweeps give the best estimate, because they alternate between their loads. If a result contains
-    a single run, only the noise between requests is known.
+    Sweeps give the best estimate, because a sweep alternates between the loads. If a result
+    contains a single run, only the noise between requests is known.
 
     Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _DURATION_S = 30.0
 # Approximate maximum number of requests in a simulated run of the default duration. The records of
-# a request with 128 tokens require about 20 KiB.
+# a request with 128 tokens require about 20 KiB of memory.
 _MAX_SIMULATED = 30_000
 # The default of --max-rate, as a multiple of --min-rate. Without a limit, a search whose objective
 # is met at every rate would not end.
@@ -45,8 +45,8 @@ def run_search_job(
 
     Raise `BadParameter` if --slo is missing, if --max-rate is below --min-rate, or if options
     cannot be combined. Raise `BadInput` if the output folder is not empty, `CheckFailed` if the
-    lowest rate already misses an objective or if text models answer differently, `TllmError` if a
-    file could not be written, or the exceptions of `raise_failure` if the search ended early.
+    lowest rate already misses an objective or if the responses of text models differ, `TllmError`
+    if a file could not be written, or the exceptions of `raise_failure` if the search ended early.
     """
     if not options.slo:
         raise typer.BadParameter(
@@ -102,9 +102,9 @@ def _at(options: SearchOptions, rate: float) -> CommonOptions:
 
 @dataclass(slots=True)
 class _ResultFiles:
-    """The files of a search in `folder`, or no files if `folder` is None.
+    """The writer for a search's result files. It writes no files if `folder` is None.
 
-    A disk error does not end the search. It is raised by `complete`.
+    If a file cannot be written, the search continues, and `complete` raises the error.
     """
 
     folder: Path | None

@@ -35,7 +35,8 @@ def show_result(result: BenchmarkResult, *, as_json: bool) -> None:
 def writing_files() -> Iterator[None]:
     """Raise `TllmError` if result files cannot be written in the block.
 
-    Print the result before the block, so that a full disk does not discard a long measurement.
+    Callers print the result before the block, so that a full disk does not discard a long
+    measurement.
     """
     try:
         yield
@@ -97,7 +98,7 @@ def _show_tables(result: BenchmarkResult) -> None:
 def raise_failure(results: Sequence[BenchmarkResult]) -> None:
     """Raise an exception if a result is partial, or if all requests in a result failed.
 
-    The exception describes the first such result; partial results take precedence.
+    The exception describes the first such result. Partial results take precedence.
     """
     cut_off = [each for each in results if each.is_partial]
     failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
-# Maps options that apply only to servers to their flags. With `--simulate`, these options are
-# rejected.
+# Options that require a server, with their flags. They cannot be used with `--simulate`.
 _SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",

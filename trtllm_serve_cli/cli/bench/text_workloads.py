@@ -35,9 +35,10 @@ TokensPerWord = Annotated[
         "--op-tokens-per-word",
         min=0.01,
         help=(
-            "Number of tokens per word. The requested length of a response is this number times "
-            "the number of words in the data set's expected output. Default: `dataset` counts "
-            "tokens with the tokenizer, and `end-to-end` assumes 1.3 tokens per word."
+            "Number of tokens per word of the expected output in the data set. The requested "
+            "response length is this number times the number of words. Default: 1.3 for `tllm "
+            "bench end-to-end`. `tllm bench dataset` counts the tokens of the expected output with "
+            "the tokenizer."
         ),
     ),
 ]
@@ -47,8 +48,9 @@ MaxInputLen = Annotated[
         "--max-input-len",
         min=1,
         help=(
-            "Maximum length of a prompt, in tokens. Entries of the data set with longer "
-            "prompts are skipped. `end-to-end` assumes 1.3 tokens per word. Default: no limit."
+            "Maximum length of a prompt, in tokens. Entries of the data set with longer prompts "
+            "are skipped. `tllm bench end-to-end` estimates the length as 1.3 tokens per word. "
+            "Default: no limit."
         ),
     ),
 ]
@@ -68,8 +70,9 @@ TokenizerDir = Annotated[
         "--tokenizer",
         "--tokenizer-dir",
         metavar="DIR",
-        help="Folder of the model's tokenizer. Default: `dataset` uses the tokenizer of the "
-        "server's `preprocessing` model, and `end-to-end` does not use a tokenizer.",
+        help="Folder of the model's tokenizer. Default: the tokenizer of the server's "
+        "`preprocessing` model for `tllm bench dataset`, and no tokenizer for `tllm bench "
+        "end-to-end`.",
     ),
 ]
 
@@ -111,15 +114,15 @@ def dataset(
 def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -> Path:
     """Return the tokenizer folder that the targets' `preprocessing` models specify.
 
-    Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because the folder
-    is unknown in these cases. See `find_tokenizer_folder` for the other errors.
+    Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because no server
+    then provides the folder. See `find_tokenizer_folder` for the other errors.
     """
     interface = common.interface
     if targets is None or interface == "openai":
         source = "--simulate" if targets is None else "-i openai"
         raise typer.BadParameter(
-            f"A data set with text requires a tokenizer, which {source} does not provide. "
-            "Pass --tokenizer DIR."
+            f"A data set with text requires a tokenizer, but {source} does not provide one. Pass "
+            "--tokenizer DIR."
         )
     from trtllm_serve_cli.bench.generator.tokenizers import find_tokenizer_folder
     from trtllm_serve_cli.bench.model.served_model import Target
@@ -158,7 +161,7 @@ def end_to_end(
         typer.Option(
             "--check-answers/--no-check-answers",
             help=(
-                "Before the measurement, send one prompt with greedy sampling to each text model "
+                "Before the measurement, send one prompt with greedy decoding to each text model "
                 "(twice to the selected text model), and check that the responses are identical. "
                 "The exit code is 3 if they differ. This option has no effect with -i openai."
             ),

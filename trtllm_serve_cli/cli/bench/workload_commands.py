@@ -159,10 +159,10 @@ def multi_turn(
     output_mean: OutputMean = 20,
     output_stdev: OutputStdev = 2,
 ) -> None:
-    """Send conversations in which each prompt contains the previous turns and responses.
+    """Send conversations in which each prompt contains the previous prompts and responses.
 
-    --request-rate and --concurrency count conversations, not requests. After a response, the next
-    turn is sent when the think time has passed.
+    --request-rate and --concurrency apply to conversations, not to requests. After a response, the
+    next turn is sent when the think time has passed.
 
     Example:  tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
     """

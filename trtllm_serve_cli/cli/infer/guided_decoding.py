@@ -16,7 +16,7 @@ from trtllm_serve_cli.errors import BadInput
 class Guide(NamedTuple):
     """The input tensors that constrain the format of the response.
 
-    They are `guided_decoding_guide_type` and `guided_decoding_guide`.
+    The names of the tensors are `guided_decoding_guide_type` and `guided_decoding_guide`.
     """
 
     kind: str | None = None

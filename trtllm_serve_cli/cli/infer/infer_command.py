@@ -128,7 +128,8 @@ def _send(
     # Do not stream requests for logits, so that the logits arrive in one array instead of one per
     # part.
     is_streamed = is_streamed and not logits.list_requested(options)
-    # Do not stream requests with draft tokens, because models reject them in streaming mode.
+    # Do not stream requests with draft tokens, because models reject such requests in streaming
+    # mode.
     is_streamed = is_streamed and not request.get("num_draft_tokens")
     defaults = GenerateRequest(
         text_input="",
@@ -170,8 +171,8 @@ def _open_target(
 ) -> Target:
     """Return the model on a server or, with `--no-server`, the model's engine.
 
-    `resources` closes the engine. An engine that runs in Triton's C++ backend is not returned:
-    TensorRT-LLM's script sends the prompt to the engine, and the command exits.
+    `resources` closes the engine. If the engine runs in Triton's C++ backend, pass the prompt to
+    TensorRT-LLM's run.py script instead, and exit.
     """
     if options.no_server:
         from trtllm_serve_cli.cli.infer import no_server

@@ -30,7 +30,7 @@ ModelOption = Annotated[
         "--model",
         metavar="NAME",
         help="Name of the model, as shown by `tllm list`, or of a Triton model on the running "
-        "server, such as ensemble. Default: the server's only model, or tensorrt_llm_bls with -u "
+        "server, such as `ensemble`. Default: the server's only model, or tensorrt_llm_bls with -u "
         "HOST:PORT.",
     ),
 ]
@@ -43,17 +43,17 @@ class InferOptions:
     interface: Annotated[
         Interface,
         Option(
-            "Protocol for the request. Use openai for any OpenAI-compatible server.",
+            "Protocol for the request. Use `openai` for any OpenAI-compatible server.",
             flags=("-i", "--interface"),
         ),
     ] = "grpc"
     url: Annotated[
         str | None,
         Option(
-            "Address of the server: HOST:PORT of its gRPC or HTTP port, grpcs://HOST:PORT for "
-            "gRPC with TLS, or the base URL for -i openai, for example http://127.0.0.1:8000/v1. "
-            "Default: the only running server. With -i openai, the environment variable "
-            "OPENAI_BASE_URL takes precedence if it is set.",
+            "Address of the server: HOST:PORT for gRPC or HTTP, grpcs://HOST:PORT for gRPC with "
+            "TLS, or the base URL with -i openai, for example http://127.0.0.1:8000/v1. Default: "
+            "the only running server. With -i openai, the environment variable OPENAI_BASE_URL "
+            "takes precedence if it is set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
         ),
@@ -138,7 +138,7 @@ class InferOptions:
     guide: Annotated[
         Literal["json"] | None,
         Option(
-            "Require the response to be valid JSON. The only value is json.",
+            "Require a valid JSON response. The only supported value is `json`.",
             metavar="json",
         ),
     ] = None

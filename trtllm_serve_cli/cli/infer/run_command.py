@@ -71,7 +71,7 @@ def run(
 
     home = find_home()
     name, prompt = _split(words or [], name)
-    # Reject an unknown name before locking, so that it leaves no lock file.
+    # Reject an unknown name before locking, so that no lock file is created for the name.
     imports, starts = _find_missing_steps(home, name, model)
     if dry_run:
         plan = RunPlan(
@@ -158,7 +158,7 @@ def _find_running(home: Home, name: str) -> RunningServer | None:
 def _is_imported(home: Home, name: str, model: OptionValues) -> bool:
     """Return whether the model is imported.
 
-    Raise `UnknownModel` if it is not and its source is unknown.
+    Raise `UnknownModel` if the model is not imported and its source is unknown.
     """
     from trtllm_serve_cli.importing.import_plan import find_source
     from trtllm_serve_cli.repository.model.store import find_model

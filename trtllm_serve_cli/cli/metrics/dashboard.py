@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.metrics.summary import ModelRow, Summary
     from trtllm_serve_cli.metrics.watch import Watch, WatchQueue
 
-# Time span of the scrapes from which the table's means and percentiles are computed.
+# Time span, in seconds, over which the table's means and percentiles are computed.
 _WINDOW_S = 30.0
-# Maximum number of points in a trend, which is more than any terminal has columns.
+# Maximum number of points in a trend. No terminal has this many columns.
 _MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
-# Interval at which the dashboard reads keys and checks for new scrapes and a resized terminal.
+# Interval, in seconds, at which the dashboard reads keys and checks for new scrapes and a resized
+# terminal.
 _TICK_S = 0.1
 _BAR_WIDTH = 12
 
@@ -43,7 +44,8 @@ class Feed:
     """The latest scrapes of one server's metrics, and the trends of the metrics.
 
     The scrapes cover the last `_WINDOW_S` seconds, but at least two scrapes are kept. `summary` is
-    computed from them. `problem` describes why the last scrape failed, or reports that it was late.
+    computed from these scrapes. `problem` states why the last scrape failed, or that the last
+    scrape was late.
     """
 
     def __init__(self, address: str, interval_s: float) -> None:
@@ -183,7 +185,7 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
 
 
 def _client_models(summary: Summary) -> list[ModelRow]:
-    """Return the models that count tokens, which are the models that clients send requests to.
+    """Return the models that clients send requests to, which are the models that count tokens.
 
     If no model counts tokens, return all models.
     """

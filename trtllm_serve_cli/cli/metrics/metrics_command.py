@@ -65,9 +65,9 @@ def metrics(
         typer.Option(
             metavar="FILE",
             help=(
-                "Show the rates and latencies since FILE was saved. FILE contains the output of "
-                "an earlier `tllm metrics --raw`. Default: since the server started, without "
-                "rates."
+                "Show rates and latencies for the time since FILE was saved. FILE is the output of "
+                "an earlier `tllm metrics --raw`. By default, latencies cover the time since the "
+                "server started, and rates are not shown."
             ),
         ),
     ] = None,
@@ -191,7 +191,7 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
     """Show the servers that respond, and print an error for each server that does not.
 
-    The first error is raised after the others have been printed.
+    Print the errors of all but the first of these servers, and raise the first error at the end.
     """
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics

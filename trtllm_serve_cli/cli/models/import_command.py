@@ -41,9 +41,9 @@ BuildOptionsOption = Annotated[
         "--build-option",
         metavar="KEY=VALUE",
         help=(
-            "Build option to set: a field in the build section of tllm.yaml (see "
-            "docs/reference/tllm-yaml.md), or a flag of a TensorRT-LLM program under its "
-            "original name. Repeatable."
+            "Build option to set: a field of the build section in tllm.yaml (see "
+            "docs/reference/tllm-yaml.md), or a TensorRT-LLM command-line flag, such as a flag of "
+            "trtllm-build, under its original name. Repeatable."
         ),
     ),
 ]
@@ -61,9 +61,8 @@ DraftOption = Annotated[
     typer.Option(
         "--draft",
         metavar="NAME",
-        help="Imported model to use as the draft model for speculative decoding. The engine kind "
-        "of both models must be tensorrt, and both must have the same tokenizer. Default: "
-        "no draft model.",
+        help="Imported model to use as the draft model for speculative decoding. Both models must "
+        "have the engine kind `tensorrt` and the same tokenizer. Default: no draft model.",
     ),
 ]
 

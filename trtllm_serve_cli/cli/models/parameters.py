@@ -93,8 +93,8 @@ def set_(
     """Change a model's parameters.
 
     Parameters have the same names as the variables in NVIDIA's templates. Parameters that are not
-    specified keep their values. Restart a running server to apply the changes. With --repo,
-    tokenizer_dir can be a folder on another machine.
+    specified keep their values. Restart a running server to apply the changes. With --repo, tllm
+    does not check that tokenizer_dir exists on this machine.
 
     Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 

@@ -61,8 +61,8 @@ def plan(
             "--num-gpus",
             min=1,
             help=(
-                "Maximum number of GPUs. Default: the number of GPUs in this machine. With "
-                "--gpu: 8, or the product of --tp and --pp if the product is higher."
+                "Maximum number of GPUs. Default: the number of GPUs in this machine. With --gpu, "
+                "the default is 8, or the product of --tp and --pp if it is higher."
             ),
         ),
     ] = None,
@@ -71,7 +71,7 @@ def plan(
 ) -> None:
     """Estimate whether a model fits on GPUs, and how fast it runs.
 
-    On a machine without an NVIDIA GPU, and for imported models of the engine kind openvino, print
+    On a machine without an NVIDIA GPU, and for imported models with the engine kind openvino, print
     the limits on this machine's CPU instead, unless an option for GPUs is set.
 
     For a model on the hub, only config.json and the index of the weights are downloaded. If the hub
@@ -108,7 +108,7 @@ def plan(
 def _find_card(named: str | None) -> tuple[Gpu, int | None]:
     """Return the GPU type for the estimate, and the number of GPUs in this machine.
 
-    If `named` is set, the type is `named` and the number is None. Otherwise, the type is that of
+    If `named` is set, the type is `named` and the number is None. Otherwise, return the type of
     this machine's GPUs.
     """
     from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
@@ -159,7 +159,7 @@ def _show(plan: SizePlan) -> None:
         + "\n"
     )
     output.show_table(_COLUMNS, [_row(each) for each in plan.plans], is_numeric=True)
-    units = "Weights and KV cache are in GiB per GPU. One stream and full load are in tokens/s."
+    units = "Units: GiB per GPU for weights and KV cache, tokens/s for one stream and full load."
     for sentence in (units, _describe_smallest(plan), *_describe_options(plan)):
         print(output.wrap(sentence, limit=_WIDTH))
     print("\nAssumptions:")

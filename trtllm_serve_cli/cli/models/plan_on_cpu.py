@@ -35,8 +35,9 @@ def find_cpu_engine(home: Home, name: str) -> Engine | None:
 def preview_cpu_engine(source: Source, home: Home, quantization: str | None) -> Engine:
     """Return the engine that `tllm import` would build for a CPU.
 
-    If the shape of the model is from the catalog, print the reason. Raise `BadInput` if the engine
-    kind for CPUs does not support the source or the quantization, and the errors of `read_facts`.
+    If the shape of the model is from the catalog, print why it could not be read from the source.
+    Raise `BadInput` if the engine kind for CPUs does not support the source or the quantization, or
+    the errors of `read_facts`.
     """
     from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, find_kind
     from trtllm_serve_cli.sizing.facts import read_facts

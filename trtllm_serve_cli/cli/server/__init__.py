@@ -1,4 +1,1 @@
-"""Commands for servers.
-
-They are start, stop, restart, status, logs, gateway, keys, load, unload, deploy and doctor.
-"""
+"""Commands for servers, such as start, stop and status."""

@@ -80,9 +80,9 @@ def k8s(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: "
-            "no claim. The nodes then require the model's files at the same paths as on "
-            "this machine.",
+            help="Name of the PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no "
+            "claim. In this case, the nodes require the model's files at the same paths as on this "
+            "machine.",
         ),
     ] = None,
     shared_memory: Annotated[
@@ -123,8 +123,8 @@ def k8s(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image with tllm, for a container that serves the OpenAI-compatible "
-            "API in each pod. Default: the pods do not serve this API.",
+            help="Image for a container in each pod that serves the OpenAI-compatible API. The "
+            "image must contain tllm. Default: the pods do not serve this API.",
         ),
     ] = None,
     openai_keys_secret: Annotated[

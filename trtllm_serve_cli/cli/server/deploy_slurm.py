@@ -104,9 +104,9 @@ def slurm(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image with Triton. The Slurm plugin pyxis starts the container. "
-            "`auto` selects the NVIDIA image that matches the engine. Default: no "
-            "container. The nodes then require Triton at the same path as on this machine.",
+            help="Container image with Triton. The Slurm plugin pyxis starts the container. `auto` "
+            "selects the NVIDIA image that matches the engine. Default: no container. In this "
+            "case, the nodes require Triton at the same path as on this machine.",
         ),
     ] = None,
     container_mounts: Annotated[

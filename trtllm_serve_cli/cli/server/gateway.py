@@ -88,8 +88,8 @@ def gateway(
     auth: Annotated[
         Literal["auto", "on", "off"],
         typer.Option(
-            help="Whether the API requires an API key. With auto, it requires one as soon as "
-            "`tllm keys add` has created the first key."
+            help="Whether the API requires an API key. With `auto`, a key is required as soon as "
+            "`tllm keys add` has created the first one."
         ),
     ] = "auto",
     api: OptionValues,
@@ -111,7 +111,7 @@ def gateway(
         typer.Option(
             metavar="N",
             min=1,
-            help="Trace one in N requests that have no traceparent header.",
+            help="Trace one in N of the requests that have no traceparent header.",
         ),
     ] = 1,
     dry_run: DryRunOption = False,

@@ -17,7 +17,7 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch.logs.log_lines import LogLine, LogReader
 
-# Maximum number of bytes to read from the end of a log.
+# Maximum number of bytes to read at the end of a log.
 _MAX_BYTES = 8 * 1024 * 1024
 
 
@@ -67,7 +67,7 @@ def logs(
 ) -> None:
     """Print the end of a server's log, even if the server has died.
 
-    The --level and --source filters treat a traceback as part of the line before it.
+    The --level and --source filters treat a traceback as part of the preceding line.
 
     Example:  tllm logs -f --level warning
     """

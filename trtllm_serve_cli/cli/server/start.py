@@ -112,10 +112,10 @@ def _notify_served(home: Home, plan: LaunchPlan) -> None:
 
 
 def prepare_and_notify(plan: LaunchPlan) -> None:
-    """Print the reason for the launch mode and warnings, and fetch a missing container image.
+    """Print the reason for the launch mode, print warnings, and fetch a missing container image.
 
-    The warnings concern an address other than localhost, and a gateway that accepts or rejects all
-    clients.
+    Warn if the server binds an address other than localhost, or if the gateway accepts or rejects
+    all clients.
     """
     from trtllm_serve_cli.launch.planning.gateway_plan import describe_missing_keys
 
@@ -229,7 +229,7 @@ def notify_addresses(server: RunningServer) -> None:
 
 
 def notify_next_prompt(server: RunningServer) -> None:
-    """Print the commands that send a prompt to the server."""
+    """Print commands that send a prompt to the server."""
     from trtllm_serve_cli.launch.servers.running import find_servers
     from trtllm_serve_cli.paths import find_home
 
@@ -245,7 +245,7 @@ def suggest_prompts(server: RunningServer, running: Sequence[RunningServer]) -> 
 
     `running` are all running servers. The command for the OpenAI-compatible API is omitted if the
     server does not have this API, if the API uses TLS, or if the model computes embeddings. With
-    TLS, the command would fail if the certificate is not for the local address.
+    TLS, the command would fail if the certificate is not valid for the local address.
     """
     name = server.models[0]
     chosen = f" -m {name}" if len(server.models) > 1 else _select(server, running)

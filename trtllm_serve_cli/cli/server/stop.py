@@ -93,7 +93,7 @@ class _Stopped:
 def _stop(server: RunningServer, timeout_s: float | None) -> _Stopped:
     """Stop a server and return the result.
 
-    Errors are not raised, so that `stop` can stop the remaining servers.
+    Return errors in the result instead of raising them, so that `stop` can stop the other servers.
     """
     had_ended = server.is_over
     try:

@@ -105,7 +105,7 @@ def gpu_indices(incomplete: str) -> list[str]:
 
 @completion
 def settings() -> list[str]:
-    """List the names of the imported models, and the parameters in the form that `set` expects."""
+    """List the names of the imported models, and the parameters in the form `NAME=`."""
     from trtllm_serve_cli.repository.model.parameters import load_parameters
 
     parameters = load_parameters().values()

@@ -5,7 +5,7 @@ Python sets 0 and 1, Typer sets 2, and `processes.exit_on_signals` sets 128 plus
 
 USER_CAN_FIX = 3
 INTERRUPTED = 130
-# The exit code that shells report for a program that was killed by SIGPIPE.
+# The exit code that shells report for a program killed by SIGPIPE.
 PIPE_CLOSED = 141
 
 MEANINGS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-# Maps words in Typer's type names to the words that Click uses, where the two differ.
+# Maps words in Typer's type names to Click's words, where they differ.
 _TYPE_WORDS = {"int": "INTEGER", "str": "TEXT"}
 
 

@@ -20,8 +20,8 @@ def accepts_name(
     """Add the argument NAME to a command, as an alternative to the command's option -m.
 
     `parameter` is the command's parameter for the option. With `is_required`, the command raises
-    `BadParameter` if the user passes neither the argument nor the option. The shell completes both
-    with `complete`.
+    `BadParameter` if the user passes neither the argument nor the option. `complete` provides the
+    shell completions for both.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

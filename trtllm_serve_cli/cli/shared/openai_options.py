@@ -22,8 +22,8 @@ _PANEL = "Target"
 ApiOption = Annotated[
     Literal["chat", "completions"] | None,
     Option(
-        "API to call with -i openai: chat (chat completions) or completions. Default: "
-        "completions for token ids and for prompts without a chat template, otherwise chat.",
+        "API to call with -i openai: `chat` (chat completions) or `completions`. Default: "
+        "`completions` for token ids and for prompts without a chat template, otherwise `chat`.",
         panel=_PANEL,
     ),
 ]
@@ -44,8 +44,8 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
 
     The server's URL is `url`, the environment variable OPENAI_BASE_URL, or the URL of the only
     running gateway. The key is `api_key` or the environment variable OPENAI_API_KEY. Raise
-    `BadInput` if no URL is set and not exactly one gateway is running, or if the URL or the key is
-    invalid.
+    `BadInput` if no URL is set and no gateway or several gateways are running, or if the URL or the
+    key is invalid.
     """
     from trtllm_serve_cli.client.transport.openai.endpoint import (
         OpenAIEndpoint,
@@ -64,7 +64,7 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
 
 
 def _url_required(gateways: Sequence[str]) -> BadInput:
-    """Return the error if no URL is set and the running gateways do not determine the URL."""
+    """Return the error for a missing URL. Its cause and next step depend on `gateways`."""
     if gateways:
         running = "several servers with an OpenAI-compatible API are running"
         next_step = (

@@ -32,10 +32,10 @@ def complete_sampling(
 ) -> dict[str, Any]:
     """Return the sampling parameters to add to a request with these `fields`.
 
-    If the request sets a sampling parameter, the added parameters make the engine sample from all
-    tokens that the request allows. They include a random seed unless the request sets a seed. The
-    result is empty for beam search, for greedy decoding, and if the request sets no sampling
-    parameter.
+    If the request enables sampling, the result contains a random seed, and a `top_k` and a `top_p`
+    that do not exclude tokens. It omits parameters that the request sets, and also `top_p` if the
+    request sets `top_k` above 0. The result is empty for beam search, for greedy decoding, and if
+    the request sets no sampling parameter.
     """
     temperature, top_k, top_p, seed = (fields.get(name) for name in _SAMPLING)
     is_greedy = temperature == 0 or top_k == 1 or (not top_k and top_p == 0)

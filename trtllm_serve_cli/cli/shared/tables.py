@@ -92,8 +92,8 @@ class FittedTable:
     def _blocks(self) -> Table:
         """Return a table that renders each row as a block.
 
-        The first cell starts the block, and each other cell follows on its own line, after the name
-        of its column.
+        Each line of a block contains the name of a column and the row's cell. Empty cells are
+        omitted, except in the first column.
         """
         from rich.table import Table
 

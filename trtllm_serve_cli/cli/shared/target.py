@@ -54,7 +54,7 @@ class Target:
 
     `endpoint` is a server or another `Responder`, such as an engine in a child process. `model` is
     the name of the Triton model, and `interface` is the protocol. `timeout_s` limits the duration
-    of each request. `info` is the model's configuration, or None before the configuration is
+    of each request. `info` is the model's configuration, or None if the configuration has not been
     fetched.
     """
 
@@ -142,11 +142,11 @@ def find_target(
 class BenchTarget:
     """A model to benchmark.
 
-    `address` is the server's gRPC or HTTP address, `model` is the name of the Triton model, and
-    `metrics` is the server's metrics address, or None if the address is unknown. `imported_model`
-    is the name of the imported model that the command selects, or None if the command selects a
-    Triton model by name or if `tllm start` did not start the server. `tls` is set if the address
-    uses TLS.
+    `address` is the server's gRPC or HTTP address. `model` is the name of the Triton model.
+    `metrics` is the server's metrics address, or None if unknown. `imported_model` is the name of
+    the imported model that the command selects. It is None if the command selects a Triton model by
+    name, or if `tllm start` did not start the server. `tls` contains the TLS settings, or is None
+    if the address does not use TLS.
     """
 
     address: str
@@ -167,8 +167,8 @@ def find_bench_target(
 
     `model` is the name of a Triton model or of an imported model. For an imported model,
     `text_model` selects the Triton model: the name of a model in upstream's templates, `own` for
-    the text model named after the imported model, or None for `tensorrt_llm`. If `tllm start` did
-    not start the server, `text_model` applies only if `model` is None, and `own` selects
+    the text model with the same name as the imported model, or None for `tensorrt_llm`. If `tllm
+    start` did not start the server, `text_model` applies only if `model` is None, and `own` selects
     `tensorrt_llm_bls`.
 
     `tls_ca` is the CA of a server with TLS. Raise `NoServer` if no server or several servers match.
