@@ -44,15 +44,15 @@ LogFormat = Literal["text", "json"]
 ToolParserName = Literal["hermes", "llama3", "mistral"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
-# Determines when the OpenAI-compatible API requires an API key. With auto, the API requires a key
+# Determines when the OpenAI-compatible API requires an API key. With `auto`, the API requires a key
 # if at least one key has been added.
 KeyPolicy = Literal["auto", "on", "off"]
 
 # Arrival processes for benchmarks with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
-# Determines where the gateway gets a model's default sampling parameters. With auto, it reads the
-# model's generation_config.json. With off, it uses OpenAI's defaults.
+# Determines where the gateway gets a model's default sampling parameters. With `auto`, it reads the
+# model's generation_config.json. With `off`, it uses OpenAI's defaults.
 GenerationConfigSource = Literal["auto", "off"]
 
 # Programs for which `tllm metrics export` writes configuration files.

@@ -154,7 +154,7 @@ def test_mig_slice_is_requested_by_its_gres_name() -> None:
          "--ntasks-per-node must be 8 for llama, not 4."),
         (PLAIN, SlurmOptions(container_workdir="/w"), "--container-workdir require a container"),
         (dataclasses.replace(MODEL, num_ranks=1, spawns=True), ONE_NODE,
-         "llama cannot run several instances under Slurm."),
+         "llama cannot run under Slurm."),
         (PLAIN, SlurmOptions(time="abc"), "'abc' is not a valid Slurm time limit."),
         (PLAIN, SlurmOptions(time="08:00:00:00"), "is not a valid Slurm time limit."),
     ],

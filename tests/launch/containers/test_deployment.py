@@ -110,7 +110,7 @@ def test_tensorrt_engine_has_a_rank_per_gpu_and_the_image_of_its_version(tmp_pat
 @pytest.mark.parametrize(
     ("version", "needs"),
     [
-        (None, "the unknown version of TensorRT-LLM that built the engine"),
+        (None, "the engine's version of TensorRT-LLM (unknown)"),
         ("0.17.0rc1", "Triton's backend of TensorRT-LLM 0.17.0rc1"),
     ],
 )

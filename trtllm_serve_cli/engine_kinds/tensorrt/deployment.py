@@ -33,7 +33,7 @@ def _fit_container(model: ModelView) -> ContainerFit:
     built = read_tensorrt_build(model.engine_path).version
     version = find_version(built)
     if version is None:
-        return ContainerFit("the unknown version of TensorRT-LLM that built the engine")
+        return ContainerFit("the engine's version of TensorRT-LLM (unknown)")
     containers = find_containers(version)
     container = containers[-1] if containers else None
     image = container.image if container else None

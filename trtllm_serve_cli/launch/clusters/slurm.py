@@ -242,11 +242,11 @@ def render_script(plan: SlurmPlan) -> str:
 def _check_not_spawning(model: Deployable) -> None:
     if model.spawns:
         raise BadInput(
-            f"{model.name} cannot run several instances under Slurm.",
-            why="with several instances, TensorRT-LLM uses orchestrator mode and spawns "
-            "processes with MPI, which srun does not support",
-            next_step=f"run `tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1`, "
-            "then submit one job per instance",
+            f"{model.name} cannot run under Slurm.",
+            why="with several instances, or with several ranks and a draft engine, TensorRT-LLM "
+            "uses orchestrator mode and spawns processes with MPI, which srun does not support",
+            next_step=f"run `tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1` "
+            "and submit one job per instance, or import the model without --draft",
         )
 
 

@@ -26,7 +26,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
         entries = read_header(path)
         data = path.read_bytes()
         return {name: _read_tensor(data, entry) for name, entry in entries.items()}
-    except (BadHeader, LookupError) as error:
+    except BadHeader as error:
         raise ValueError(
             f"cannot read {path} as a LoRA adapter: {error}; the file must be a complete "
             "safetensors file with floating-point tensors"
@@ -77,6 +77,8 @@ def narrow_to_bfloat16(values: Array) -> Array:
 
 
 def _read_tensor(data: bytes, entry: TensorEntry) -> Array:
+    if entry.dtype not in _DTYPES:
+        raise BadHeader(f"it contains a tensor with the dtype {entry.dtype}")
     flat = np.frombuffer(data[entry.start : entry.end], _DTYPES[entry.dtype])
     tensor = flat.reshape(entry.shape)
     return widen_bfloat16(tensor) if entry.dtype == "BF16" else tensor.astype(np.float32)

@@ -61,7 +61,10 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             )
         length = struct.unpack("<Q", first[:8])[0] if len(first) >= 8 else 0
         if not 0 < length <= min(_MAX_HEADER_BYTES, size - 8):
-            raise BadHeader(f"the header does not fit in the file's {size} bytes")
+            raise BadHeader(
+                f"the file has {size} bytes, but the length of the header is {length} bytes; it "
+                f"must be between 1 and {min(_MAX_HEADER_BYTES, max(size - 8, 1))}"
+            )
         file.seek(8)
         header = file.read(length)
     tensors = _parse_header(header)
