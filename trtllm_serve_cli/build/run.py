@@ -62,9 +62,9 @@ def build_engine(
     Callers must hold the engine's lock.
 
     Raise `BuildFailed` if a step fails, if the disk becomes full, or if the existing engine cannot
-    be read. Raise `MissingPart` if a program, a package or the container is not available,
-    `BadInput` if the engine folder is a file or contains other files, and `SourceError` if the disk
-    has too little space before the first step.
+    be read. Raise `MissingPart` if a program, a package or the container is not available. Raise
+    `BadInput` if the engine folder is a file or contains other files. Raise `SourceError` if the
+    disk does not have enough free space to start the build.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
