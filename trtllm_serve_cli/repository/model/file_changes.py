@@ -36,7 +36,7 @@ def replace_files(repository: Path, texts: Mapping[Path, str]) -> None:
 
 
 def complete_changes(repository: Path) -> None:
-    """Complete a committed change whose process was killed before it had replaced all files."""
+    """Complete a committed change that was interrupted before all files were replaced."""
     committed = repository / _COMMITTED
     if not committed.exists():
         return

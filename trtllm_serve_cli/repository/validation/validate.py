@@ -171,7 +171,7 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
     if config.name and config.name != model:
         yield checked.finding(
             "error", model, f"the model is named {config.name}, but its folder is named {model}",
-            "give both the same name", place="name",
+            "use the same name for the model and its folder", place="name",
         )  # fmt: skip
     versions = sorted(
         (each for each in folder.iterdir() if each.name.isdecimal() and each.is_dir()),
@@ -335,7 +335,7 @@ def _check_parameter_value(
         except BadInput as error:
             yield checked.finding(
                 "warning" if is_harmless else "error", model,
-                f"{parameter.name} is {each[:40]!r}"
-                + (f", which Triton ignores (default: {parameter.unset})" if is_harmless else ""),
+                f"{parameter.name} has the invalid value {each[:40]!r}"
+                + (f", so Triton uses the default, {parameter.unset}" if is_harmless else ""),
                 error.next_step, place=place,
             )  # fmt: skip
