@@ -194,7 +194,7 @@ def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
             continue
         except NotImplementedError:
             # Continue without a lock if the file system does not support locks. The checksum
-            # detects damage caused by concurrent writers.
+            # detects corruption by concurrent writers.
             break
     try:
         yield
