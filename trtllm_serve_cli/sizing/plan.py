@@ -292,8 +292,9 @@ def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
 def _measure_format(facts: ModelFacts, others: Format) -> Format:
     """Return a format for a quantization whose number of bits is unknown.
 
-    Its size is the average number of bits per parameter of the large matrices, computed from the
-    size of the checkpoint's weights. Raise `BadInput` if this size is unknown, too.
+    The format's `bits` is the average number of bits per parameter of the large matrices, computed
+    from the size of the checkpoint's weights. Raise `BadInput` if the size of the weights is
+    unknown.
     """
     if facts.weight_bytes is None:
         raise BadInput(

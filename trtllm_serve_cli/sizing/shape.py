@@ -294,7 +294,7 @@ def _parse_latent(config: Config) -> LatentAttention | None:
 def _parse_window(family: Family, config: Config, num_layers: int) -> SlidingWindow | None:
     """Parse the sliding window, or return None if no layer uses one.
 
-    The layers that use the window are marked in `layer_types`, or are those from
+    The layers that use the window are marked in `layer_types`, are all layers from
     `max_window_layers` on, or follow a fixed pattern.
     """
     size = config.get("sliding_window")

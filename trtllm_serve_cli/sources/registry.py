@@ -38,7 +38,7 @@ def parse_source(text: str) -> Source:
 
 
 def guess_source(text: str) -> str | None:
-    """Return the source that the user probably meant, or None if `text` is not similar to a source."""
+    """Return the source that `text` probably refers to, or None if no source is likely."""
     prefix, colon, _ = text.partition(":")
     if colon and prefix in SOURCES:
         return text

@@ -64,11 +64,11 @@ class Source(ABC):
         """Return the plan for fetching the source. Planning does not use the network."""
 
     def absolute(self) -> Source:
-        """Return this source with an absolute path. If it has no path, return it unchanged."""
+        """Return this source with an absolute path, or unchanged if the source has no path."""
         return self
 
     def unpinned(self) -> Source:
-        """Return this source without its revision. If it has no revision, return it unchanged."""
+        """Return this source without its revision, or unchanged if the source has no revision."""
         return self
 
     def at_revision(self: _Self, revision: str) -> _Self:
