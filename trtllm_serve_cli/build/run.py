@@ -147,8 +147,8 @@ def _move_scratch_out(build: PartialBuild) -> None:
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
     """Keep the finished steps after a failure, and remove the files of the interrupted step.
 
-    If no step has finished, delete the work folder. Delete the log as well, unless the error
-    message refers to it.
+    If no step has finished, delete the work folder. If `is_explained` is not set, the error does
+    not refer to the log, so delete the log as well.
     """
     if build.finished:
         drop_leftovers(build)

@@ -73,7 +73,7 @@ def check_legacy_options(options: EngineOptions, shape: ModelShape) -> None:
 
 
 def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
-    """Raise `BadInput` if the GPU is not suitable.
+    """Raise `BadInput` if the GPU is not supported.
 
     TensorRT-LLM `version` must support the GPU, and the GPU must support `dtype` and the requested
     formats. `version` must also support fp8_rowwise on this GPU if it is requested.

@@ -216,8 +216,8 @@ def _restore(checked: Checked) -> str:
 
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contract = _find_contract(checked, model)
-    # Skip layouts with a single model, because its tensors differ from those in the inflight
-    # layout. In a copy of NVIDIA's llmapi repository, this model is named `tensorrt_llm`.
+    # Skip layouts with a single model, because the model's tensors differ from those in the
+    # inflight layout. In a copy of NVIDIA's llmapi repository, the model is named `tensorrt_llm`.
     is_other = checked.repository.layout not in UPSTREAM_LAYOUTS or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)

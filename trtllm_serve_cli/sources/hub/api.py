@@ -387,7 +387,7 @@ def _download_snapshot(pinned: HubAddress, files: list[HubFile], hub: Hub) -> Pa
 
 
 def _record_revision(revision: str, commit: str, repository: Path) -> None:
-    """Record the commit of a branch or tag in the hub's cache, for use without access to the hub."""
+    """Record the commit of a branch or tag in the hub's cache, for offline use."""
     if revision == commit:
         return
     ref = repository / "refs" / revision
