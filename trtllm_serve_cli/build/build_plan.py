@@ -19,8 +19,9 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
 from trtllm_serve_cli.sources.formats.sentence_transformers import read_embedding
 
-# This number is part of every fingerprint. Increment it whenever a change makes tllm build a
-# different engine from the same facts; otherwise, tllm would reuse engines built by older versions.
+# Version number that is part of every fingerprint. Increment it whenever a change makes tllm build
+# a different engine from the same facts; otherwise, tllm would reuse engines built by older
+# versions.
 _PLAN_VERSION = 4
 
 
@@ -28,11 +29,16 @@ _PLAN_VERSION = 4
 class Toolchain:
     """The programs that run the build steps, and the target GPU.
 
-    `python` is the interpreter that runs the steps. `versions` maps the packages installed for this
-    interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if its GPU is not
-    in tllm's GPU table. In the latter case, `gpu_name` is the name reported by the driver.
-    Otherwise, it is the name in the table, or `None` without a GPU. `num_gpus` is `None` if the
-    number of GPUs is unknown. `container` is set if the steps run in a container.
+    - `python`: the interpreter that runs the steps.
+    - `versions`: the versions of the packages that are installed for this interpreter, by name.
+    - `trtllm_version`: the version of TensorRT-LLM to build for, or `None` if TensorRT-LLM is not
+      installed.
+    - `gpu`: the GPU type, or `None` if the machine has no GPU or the GPU is not in tllm's GPU
+      table.
+    - `gpu_name`: the GPU's name in the table, or the name that the driver reports if the GPU is not
+      in the table. `None` if the machine has no GPU.
+    - `num_gpus`: the number of GPUs, or `None` if unknown.
+    - `container`: the container engine and the image, or `None` if the steps run on this machine.
     """
 
     python: str
@@ -64,7 +70,7 @@ class BuildRequest:
 class RequiredModule:
     """A Python module that a build step imports.
 
-    `what` and `next_step` are the error and the fix to show if the module is missing.
+    If the module is missing, `what` is the error message and `next_step` is the suggested fix.
     """
 
     name: str
@@ -76,10 +82,13 @@ class RequiredModule:
 class BuildPlan:
     """The plan for building an engine in `engine_dir`.
 
-    `steps` is empty if the engine kind serves the checkpoint directly. `facts` contains everything
-    that determines the engine, and `fingerprint` is the hash of `facts`. `requires` lists the
-    modules that must be installed before the first step runs. `container` is the container in which
-    the steps run, or None if they run on this machine.
+    - `weights`: the weight format of the engine.
+    - `steps`: the build steps, or empty if the engine kind serves the checkpoint directly.
+    - `fingerprint`: the hash of `facts`.
+    - `estimated_bytes`: the expected size of the files that the steps write, or 0 if unknown.
+    - `facts`: everything that determines the engine.
+    - `requires`: the modules that must be installed before the first step runs.
+    - `container`: the container in which the steps run, or `None` if they run on this machine.
     """
 
     model_name: str
@@ -134,7 +143,8 @@ class BuildPlan:
             arguments = self.facts.get("llm_arguments", {})
             return "\n".join(f"  {name}: {value}" for name, value in arguments.items())
         engine = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind} engine"
-        # The size of a checkpoint whose shape is from the catalog is unknown.
+        # Omit the size if it is unknown, for example because the checkpoint's shape is from the
+        # catalog.
         size = f" (about {show_size(self.estimated_bytes)})" if self.estimated_bytes else ""
         lines = [
             f"Build {engine} for {self.model_name} ({self.weights} weights) from "
@@ -174,6 +184,6 @@ def check_num_gpus(request: BuildRequest, tools: Toolchain) -> None:
     if tools.num_gpus is not None and world_size > tools.num_gpus:
         raise BadInput(
             f"The engine needs {world_size} GPUs (tp x pp), but this machine has {tools.num_gpus}.",
-            why="each rank of the engine runs on its own GPU",
+            why="each rank of the engine runs on a separate GPU",
             next_step="reduce --tp or --pp, or run `tllm plan` to find values that fit",
         )

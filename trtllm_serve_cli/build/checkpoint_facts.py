@@ -93,7 +93,7 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
     if not has_tokenizer([path.name for path in directory.glob("*")]):
         raise BadInput(
             f"{directory} does not contain a tokenizer.",
-            why="the folder does not contain tokenizer.json or a tokenizer file in another format",
+            why="the folder contains neither tokenizer.json nor another supported tokenizer file",
             next_step="pass --param tokenizer_dir=DIR, where DIR is the folder of the model's "
             "checkpoint",
         )

@@ -56,11 +56,13 @@ class ContainerOptions:
 class ContainerTools:
     """The container engine and the image for a build.
 
-    `examples` is the folder of TensorRT-LLM's example scripts in the container. `folders` lists the
-    folders to mount in addition to the steps' inputs. `cache` is the cache folder of the Hugging
-    Face hub. `variables` contains the names of the environment variables that the container
-    inherits. If this machine cannot run the container, `problem` is the error to raise when the
-    build starts. The build can still be planned.
+    - `gpus`: the GPUs that the container can use, or empty for all GPUs.
+    - `examples`: the folder of TensorRT-LLM's example scripts in the container.
+    - `folders`: the folders to mount in addition to the steps' inputs.
+    - `cache`: the cache folder of the Hugging Face hub.
+    - `variables`: the names of the environment variables that the container inherits.
+    - `problem`: the error to raise when the build starts, or `None` if this machine can run the
+      container. A build with a problem can still be planned.
     """
 
     host: ContainerHost
@@ -109,11 +111,11 @@ class BuildContainer:
 
 
 def find_container_tools(options: ContainerOptions, image: str, examples: Path) -> ContainerTools:
-    """Return a container engine, with the image and the folders for the build.
+    """Find a container engine, and return it with the image and the folders for the build.
 
-    If this machine cannot run the container, the error is in `problem`, so that the build can still
-    be planned. If the requested engine does not work, return it nevertheless. If no engine is
-    requested and none works, return docker.
+    If this machine cannot run the container, `problem` in the result contains the error, so that
+    the build can still be planned. If the requested engine does not work, return it nevertheless.
+    If no engine is requested and none works, return docker.
     """
     problem = None
     try:
@@ -158,7 +160,7 @@ def prepare_container(
     """
     if container.problem is not None:
         raise container.problem
-    # Create the folder now, because the container engine would create it as root.
+    # Create the folder now, because the container engine would otherwise create it as root.
     container.cache.mkdir(parents=True, exist_ok=True)
     image = container.named_for(Path())
     if not is_image_here(image):

@@ -26,12 +26,14 @@ _KIND_FIELDS = ("llm_arguments", "details")
 class Engine:
     """The description of an engine.
 
-    `fingerprint` identifies the plan that the engine was built from. `max_position_embeddings` is
-    the context length that the model was trained with, in tokens. `chat_template` is a Jinja
-    template, or empty if the model has no chat template. `adds_bos` is true if the tokenizer
-    prepends `bos_token` to every text. If the engine kind serves checkpoints directly,
-    `llm_arguments` are the arguments for loading the checkpoint. `details` contains facts that are
-    specific to the engine kind. `embedding` is set only for embedding models.
+    - `fingerprint`: the hash that identifies the plan that the engine was built from.
+    - `max_position_embeddings`: the context length that the model was trained with, in tokens.
+    - `chat_template`: a Jinja template, or empty if the model has no chat template.
+    - `adds_bos`: true if the tokenizer prepends `bos_token` to every text.
+    - `llm_arguments`: the arguments for loading the checkpoint, if the engine kind serves
+      checkpoints directly.
+    - `details`: facts that are specific to the engine kind.
+    - `embedding`: the embedding settings, or `None` for text-generation models.
     """
 
     path: Path
@@ -65,10 +67,13 @@ class RecordedStep:
 class BuildRecord:
     """The record of how an engine was built.
 
-    `model_name` is the model that the engine was first built for. `started_at` is in seconds since
-    the epoch. `checkpoint` is the path of the checkpoint. `facts` contains the data that the
-    fingerprint is computed from, such as the source, the options, the tool versions and the GPU
-    type.
+    - `model_name`: the model that the engine was first built for.
+    - `started_at`: the start of the build, in seconds since the epoch.
+    - `checkpoint`: the path of the checkpoint.
+    - `revision`: the commit of the checkpoint, or `None` if the checkpoint is not from the hub.
+    - `facts`: the data that the fingerprint is computed from, such as the source, the options, the
+      tool versions and the GPU type.
+    - `steps`: the commands that were run.
     """
 
     model_name: str
@@ -108,9 +113,9 @@ def _explain_unreadable(path: Path, error: Exception) -> BuildFailed:
 
 
 def find_engine(path: Path, fingerprint: str) -> Engine | None:
-    """Return the engine at `path`, or `None` if it is missing or its fingerprint differs.
+    """Return the engine in `path`, or `None` if no engine with this fingerprint is there.
 
-    Raise `BuildFailed` if its `engine.json` cannot be read.
+    Raise `BuildFailed` if the `engine.json` in `path` cannot be read.
     """
     if not (path / ENGINE_FILE).exists():
         return None
@@ -132,7 +137,8 @@ def write_engine(engine: Engine, directory: Path) -> None:
 def add_build_record(directory: Path, build_record: BuildRecord) -> None:
     """Add the build record to the `engine.json` in `directory`.
 
-    Raise `BuildFailed` if the file is not valid JSON, or `OSError`.
+    Raise `BuildFailed` if the file is not valid JSON. Raise `OSError` if the file cannot be read or
+    written.
     """
     path = directory / ENGINE_FILE
     try:

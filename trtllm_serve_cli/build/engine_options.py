@@ -25,7 +25,7 @@ from trtllm_serve_cli.option_fields import Option, option_fields
 # Build limits that also apply when the engine serves requests. Every engine kind supports these
 # options.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
-# If a flag's name ends with one of these words, its value is a file or folder path.
+# Endings of the names of flags whose values are file or folder paths.
 PATH_ENDINGS = ("dir", "file", "path")
 
 
@@ -47,9 +47,9 @@ class EngineOptions:
     max_batch_size: Annotated[
         Count | None,
         Option(
-            "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), 256 to 1024 "
-            "depending on the GPU (pytorch, vllm), or trtllm-build's default (tensorrt; 256 to "
-            "1024 if the GPU is known)."
+            "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), or 256 to "
+            "1024, depending on the GPU (pytorch, vllm, tensorrt). If the GPU is unknown, tensorrt "
+            "engines use trtllm-build's default."
         ),
     ] = None
     max_input_len: Annotated[
@@ -60,9 +60,10 @@ class EngineOptions:
     max_num_tokens: Annotated[
         Count | None,
         Option(
-            "Maximum number of tokens in an engine step. Default: 256 (openvino), 8192 (sim), 8192 "
-            "or 16384 depending on the GPU (pytorch), 2048 to 16384 depending on the GPU (vllm), "
-            "or trtllm-build's default (tensorrt; 8192 or 16384 if the GPU is known)."
+            "Maximum number of tokens in an engine step. Default: 256 (openvino), 8192 (sim), 2048 "
+            "to 16384 (vllm), or 8192 or 16384 (pytorch, tensorrt). The defaults for vllm, pytorch "
+            "and tensorrt depend on the GPU. If the GPU is unknown, tensorrt engines use "
+            "trtllm-build's default."
         ),
     ] = None
     opt_num_tokens: Annotated[
@@ -225,10 +226,10 @@ def list_chosen(options: EngineOptions) -> dict[str, object]:
 
 
 def show_option(name: str) -> str:
-    """Return the name of a build option for messages to the user.
+    """Return the name of a build option as shown to the user.
 
-    The name has the form "--max-batch-size" if the option is on the command line. Otherwise, it is
-    the KEY in `--build-option KEY=VALUE`.
+    An option that the command line supports directly is shown as, for example, "--max-batch-size".
+    For other options, the name is the KEY in `--build-option KEY=VALUE`.
     """
     (field,) = option_fields(EngineOptions, name)
     return field.shown_as

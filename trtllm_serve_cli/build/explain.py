@@ -11,9 +11,10 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The cause of a failure and its fix, from the `name` entry in failures.yaml.
+    """The cause of a failure, and how to fix it.
 
-    `line` is the output line that matched the entry, or empty if a signal ended the step.
+    `name` is the name of the matching entry in failures.yaml. `line` is the output line that
+    matched the entry, or empty if a signal ended the step.
     """
 
     name: str
@@ -22,9 +23,9 @@ class Explanation:
     line: str = ""
 
 
-# Maps SIGILL, SIGBUS and SIGKILL to the name of an entry in failures.yaml and a reason. A non-empty
-# reason replaces the entry's `why`. The keys are Linux signal numbers, because Python on Windows
-# does not define names for all of these signals.
+# Maps the numbers of SIGILL, SIGBUS and SIGKILL to the name of an entry in failures.yaml and a
+# reason. If the reason is not empty, it replaces the entry's `why`. The keys are Linux signal
+# numbers, because Python on Windows does not define names for all of these signals.
 _SIGNALS = {
     4: ("illegal_instruction", ""),
     7: ("shared_memory", ""),

@@ -1,6 +1,6 @@
 """Keep an unfinished build in a hidden folder next to the engine folder, to resume it later.
 
-    .NAME.partial/steps.json   the plan's fingerprint, and its finished steps with their files
+    .NAME.partial/steps.json   the plan's fingerprint, and the finished steps with their files
                  /work/        the future engine folder
                  /build.log    the output of the steps
 
@@ -81,9 +81,9 @@ def path_of_work(engine_dir: Path) -> Path:
 def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
     """Return the unfinished build of the plan, or start a new build.
 
-    Discard the finished steps of a different plan, and those that `_still_valid` does not return.
-    If `rebuild` is set, discard all finished steps. Raise `OSError` if the record of the finished
-    steps cannot be read.
+    Discard finished steps that belong to a different plan or have to be repeated (see
+    `_still_valid`). If `rebuild` is set, discard all finished steps. Raise `OSError` if the record
+    of the finished steps cannot be read.
     """
     path = path_of_partial_build(plan.engine_dir)
     build = PartialBuild(path, plan.model_name, plan.fingerprint, ())
@@ -153,8 +153,9 @@ def list_partial_builds(folder: Path) -> list[PartialBuild]:
 def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
     """Return the finished steps that do not have to be repeated.
 
-    Their commands match the first steps of the plan, and the files recorded by the last of them are
-    unchanged. Files recorded by earlier steps are not checked, because later steps can change them.
+    The commands of these steps match the first steps of the plan, and the files that the last of
+    these steps recorded are unchanged. Files recorded by earlier steps are not checked, because
+    later steps can change them.
     """
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()

@@ -17,8 +17,8 @@ class Progress:
     fraction: float | None = None
 
 
-# The start of a log line from TensorRT or TensorRT-LLM: the program in brackets, with the time
-# before it and the severity after it if the line contains them.
+# The prefix of log lines from TensorRT and TensorRT-LLM: an optional time, the program, and an
+# optional severity, each in brackets.
 _STAMP = re.compile(r"^(?:\[\S+\] )?\[(?:TRT|TRT-LLM|TensorRT-LLM)\] ?(?:\[\w\] )?")
 # A tqdm progress bar: `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`.
 _TQDM = re.compile(r"^(?P<what>.*?):? *(?P<percent>\d{1,3})%\|.*\| *\S+/\S+ \[")
@@ -48,7 +48,7 @@ _PHASES = tuple(
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Return the progress reported by a line of output, or `None` if it does not report any."""
+    """Return the progress that a line of output reports, or `None` if it reports no progress."""
     text = _STAMP.sub("", line.strip())
     if found := _TQDM.search(text) or _PERCENT.search(text):
         return _progress(found["what"], int(found["percent"]), 100)

@@ -62,9 +62,9 @@ def build_engine(
     Callers must hold the engine's lock.
 
     Raise `BuildFailed` if a step fails, if the disk becomes full, or if the existing engine cannot
-    be read. Raise `MissingPart` if a program, a package or the container is not available,
-    `BadInput` if the engine folder is a file or contains other files, and `SourceError` if the disk
-    has too little space before the first step.
+    be read. Raise `MissingPart` if a program, a package or the container is not available. Raise
+    `BadInput` if the engine folder is a file or contains other files. Raise `SourceError` if the
+    disk does not have enough free space to start the build.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
@@ -147,8 +147,8 @@ def _move_scratch_out(build: PartialBuild) -> None:
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
     """Keep the finished steps after a failure, and remove the files of the interrupted step.
 
-    If no step has finished, delete the work folder. Delete the log as well, unless the error
-    message refers to it.
+    If no step has finished, delete the work folder. If `is_explained` is not set, the error does
+    not refer to the log, so delete the log as well.
     """
     if build.finished:
         drop_leftovers(build)

@@ -33,8 +33,8 @@ _CLOSED_BY = {"{": "}", "<": ">", "[": "]"}
 _TEMPLATE = re.compile(r"\$\{([^}\n]*)\}")
 
 
-# A parsed place. Each step is a field name and the name of the selected list element. The name is
-# None if the step does not select a single element.
+# A parsed place, as (field name, element name) pairs. The element name selects an element of a list
+# field. It is None if the field is not a list, or if all elements are selected.
 _Steps = tuple[tuple[str, str | None], ...]
 
 

@@ -35,10 +35,11 @@ def list_assumptions(shape: ModelShape, demand: Demand, num_gpus: int) -> tuple[
             "Only the language model is counted, although the checkpoint may contain other parts."
         )
     assumptions.append(
-        "Speeds are upper limits. They assume the fractions of the data sheet's rates that an H200 "
-        f"sustained: {BANDWIDTH_REACHED:.0%} of the bandwidth, and {COMPUTE_REACHED['fp16']:.0%} "
-        f"(16 bits) or {COMPUTE_REACHED['fp8']:.0%} (FP8) of the dense rate. They do not include "
-        "communication between GPUs, sampling, or gaps between steps. On the same H200, vLLM 0.26 "
+        "Speeds are upper limits. They assume that the GPU sustains the same fractions of the data "
+        f"sheet's rates as an H200: {BANDWIDTH_REACHED:.0%} of the bandwidth, and "
+        f"{COMPUTE_REACHED['fp16']:.0%} (16-bit) or {COMPUTE_REACHED['fp8']:.0%} (FP8) of the "
+        "dense compute rate. They do not account for communication between GPUs, sampling, or gaps "
+        "between steps. On the same H200, vLLM 0.26 "
         "reached 67% of the limit for one stream and 73% of the saturated limit (Llama 2 7B, "
         "bfloat16)."
     )

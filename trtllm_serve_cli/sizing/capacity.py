@@ -49,10 +49,14 @@ class Demand:
 class Memory:
     """The memory use of one GPU, in bytes.
 
-    The GPU is in the pipeline stage with room for the fewest sequences. `activations` includes the
-    workspaces, and `context` includes NCCL's buffers. `kv_cache` is 0 if the other parts use all
-    memory. `num_sequences` is the number of sequences of `input_len` plus `output_len` tokens that
-    fit into the KV cache. `fits` is true if one sequence of `max_seq_len` tokens fits.
+    The values are for the pipeline stage that has room for the fewest sequences.
+
+    - `activations`: includes the workspaces.
+    - `context`: includes NCCL's buffers.
+    - `kv_cache`: 0 if the other parts use all memory.
+    - `num_sequences`: the number of sequences of `input_len` plus `output_len` tokens that fit into
+      the KV cache.
+    - `fits`: true if one sequence of `max_seq_len` tokens fits into the KV cache.
     """
 
     total: int

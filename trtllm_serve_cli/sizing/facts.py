@@ -39,15 +39,16 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
 
     If the hub is busy, cannot be reached or denies access, read the shape from the catalog of
-    models, or raise the hub's error if the catalog does not contain the model. Raise `BadInput` if
-    `source` is an engine, a wheel that has not been downloaded or a folder that does not exist, or
-    if the model's config is invalid or its architecture is not supported. Raise `SourceError` if a
-    file is missing or cannot be read.
+    models. If the catalog does not contain the model, raise the hub's error.
+
+    Raise `BadInput` if `source` is an engine, a wheel that has not been downloaded or a folder that
+    does not exist. Also raise `BadInput` if the model's config is invalid or its architecture is
+    not supported. Raise `SourceError` if a file is missing or cannot be read.
     """
     if not isinstance(source, CheckpointSource):
         raise BadInput(
             f"{source} is an engine, but `tllm plan` supports only checkpoints.",
-            why="the memory use and the limits of an engine are fixed by the build",
+            why="the build determines the memory use and the limits of an engine",
             next_step="pass the checkpoint that the engine was built from, for example "
             "-s hf:ORG/NAME, or import the engine and print its limits with `tllm show`",
         )

@@ -41,10 +41,13 @@ _GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 class Gpu:
     """A GPU type and its properties.
 
-    `fp16`, `fp8` and `fp4` are the rates of dense multiplications in TFLOP/s. `fp8` and `fp4` are
-    `None` if the GPU's tensor cores do not support the format. If `has_bf16` is true, `fp16` is
-    also the rate for bf16. `nvlink_gb_per_s` is 0 if the GPU does not have NVLink. `shown_as`
-    contains the GPU's names in nvidia-smi, without the prefix "NVIDIA ".
+    - `bandwidth_gb_per_s`: the memory bandwidth.
+    - `capability`: the compute capability, for example (9, 0).
+    - `fp16`, `fp8`, `fp4`: the rates of dense multiplications in TFLOP/s. `fp8` and `fp4` are
+      `None` if the GPU's tensor cores do not support the format. If `has_bf16` is true, `fp16` is
+      also the rate for bf16.
+    - `nvlink_gb_per_s`: the NVLink bandwidth, or 0 if the GPU does not have NVLink.
+    - `shown_as`: the GPU's names in nvidia-smi, without the prefix "NVIDIA ".
     """
 
     name: str

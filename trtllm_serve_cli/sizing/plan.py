@@ -30,7 +30,7 @@ from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 _MAX_BATCH_SIZE, _MAX_NUM_TOKENS = 2048, 8192
-# If the model does not fit on the available GPUs, try plans with up to this many GPUs.
+# Maximum number of GPUs in the plans to try if the model does not fit on the available GPUs.
 _MAX_GPUS = 128
 # Bounds on the ratio of on-disk size to computed size. Above the maximum, the weights are stored in
 # a wider type than the serving type. Below the minimum, they are quantized even though config.json
@@ -67,8 +67,10 @@ class SizePlan:
     """The result of `tllm plan`.
 
     `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
-    on which the model fits. These may be more than `num_gpus`, but then only powers of two up to
-    128 are tried. `smallest` is None if the model does not fit on any of these numbers of GPUs.
+    on which the model fits. If the model does not fit on `num_gpus` GPUs, larger powers of two are
+    tried, up to 128 GPUs. `smallest` is None if the model does not fit on any of these numbers of
+    GPUs.
+
     `smallest_in_fp8` is the same plan with FP8 weights. It is None if `smallest` is None, if the
     GPU does not support FP8, if the options specify a quantization, or if the checkpoint is
     quantized.
@@ -180,7 +182,7 @@ def _flatten(plan: ParallelPlan) -> dict[str, Any]:
 def _list_parallelisms(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Return the requested parallelism, or else the parallelisms to compare.
+    """Return the parallelism that the options request, or the parallelisms to compare.
 
     The parallelisms to compare use either `num_gpus` GPUs or a smaller power of two.
     """
@@ -205,7 +207,7 @@ def _list_parallelisms(
 def _list_by_world_size(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Return parallelisms in ascending order of GPU count.
+    """Return the parallelisms to try, in ascending order of GPU count.
 
     GPU counts above `num_gpus` are powers of two.
     """
@@ -290,8 +292,9 @@ def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
 def _measure_format(facts: ModelFacts, others: Format) -> Format:
     """Return a format for a quantization whose number of bits is unknown.
 
-    Its size is the average number of bits per parameter of the large matrices, computed from the
-    size of the checkpoint's weights. Raise `BadInput` if this size is unknown, too.
+    The format's `bits` is the average number of bits per parameter of the large matrices, computed
+    from the size of the checkpoint's weights. Raise `BadInput` if the size of the weights is
+    unknown.
     """
     if facts.weight_bytes is None:
         raise BadInput(
@@ -344,10 +347,12 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
 
 
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
-    """Return the input and output length.
+    """Return the input and output length in tokens.
 
-    If a length is not set, choose one so that the input and output fit into `max_seq_len` or, if it
-    is not set, into the model's context. Raise `BadInput` if the options do not fit.
+    If a length is not set, choose a value such that a sequence fits into `max_seq_len`. If
+    `max_seq_len` is not set, use the model's maximum length instead. Raise `BadInput` if the
+    lengths in the options exceed this maximum, or if `max_seq_len` exceeds the model's maximum
+    length.
     """
     max_positions = shape.max_position_embeddings
     if options.max_seq_len and max_positions and options.max_seq_len > max_positions:

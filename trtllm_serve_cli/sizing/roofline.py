@@ -1,13 +1,13 @@
 """Estimate upper limits for a model's speed from memory reads and multiplications.
 
-The limits use the rates that a GPU sustains, not the rates in its data sheet. A GPU reaches the
-latter only briefly or not at all, because its power limit lowers the clock. An H200 sustained 4.3
-of 4.8 TB/s in copies. With the matrices of Llama 2 7B, it sustained 670 of 989 TFLOP/s in bf16 and
-1310 of 1979 TFLOP/s in FP8. All other GPUs are assumed to sustain the same fractions of their
-rates.
+The limits use the rates that a GPU sustains, not the rates in its data sheet. A GPU reaches its
+data-sheet rates only briefly, if at all, because its power limit lowers the clock. An H200
+sustained 4.3 of 4.8 TB/s in copies. With the matrices of Llama 2 7B, it sustained 670 of 989
+TFLOP/s in bf16 and 1310 of 1979 TFLOP/s in FP8. All other GPUs are assumed to sustain the same
+fractions of their data-sheet rates.
 
-Communication between GPUs is not counted. Real speeds are lower. On the same H200, vLLM 0.26
-reached 67% of the limit for a single stream and 73% of the saturated limit.
+The limits do not account for communication between GPUs, and real speeds are lower. On the same
+H200, vLLM 0.26 reached 67% of the limit for a single stream and 73% of the saturated limit.
 """
 
 from __future__ import annotations
@@ -45,9 +45,13 @@ class Speed:
 class StepCost:
     """The parts of an engine step's minimum duration, in seconds.
 
-    A step takes `step_s`, plus `sequence_s` for each sequence that receives a token, `kv_token_s`
-    for each token that is read from the KV cache, `prompt_token_s` for each prompt token, and
-    `prompt_pair_s` for each earlier token that a prompt token attends to.
+    A step takes the sum of the following times:
+
+    - `step_s`: the fixed time of every step.
+    - `sequence_s`: for each sequence that receives a token.
+    - `kv_token_s`: for each token that is read from the KV cache.
+    - `prompt_token_s`: for each prompt token.
+    - `prompt_pair_s`: for each pair of a prompt token and an earlier token that it attends to.
     """
 
     step_s: float
@@ -112,7 +116,7 @@ def estimate_speed(
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """The duration of operations on one GPU in a pipeline stage."""
+    """The durations of operations on one GPU in a pipeline stage."""
 
     shape: ModelShape
     parallelism: Parallelism

@@ -28,7 +28,8 @@ _NAMES = {
     ),
     "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
 }
-# No real model comes close to these limits, so a config.json with larger values is rejected.
+# Upper limits for values in config.json. No real model comes close to these limits, so a
+# config.json with larger values is rejected.
 _MAX_COUNT = 1 << 40
 _MAX_LAYERS = 1 << 14
 
@@ -293,7 +294,7 @@ def _parse_latent(config: Config) -> LatentAttention | None:
 def _parse_window(family: Family, config: Config, num_layers: int) -> SlidingWindow | None:
     """Parse the sliding window, or return None if no layer uses one.
 
-    The layers that use the window are marked in `layer_types`, or are those from
+    The layers that use the window are marked in `layer_types`, are all layers from
     `max_window_layers` on, or follow a fixed pattern.
     """
     size = config.get("sliding_window")
@@ -337,7 +338,7 @@ def _find_count(config: Config, what: str) -> int | None:
 def _check_count(name: str, config: Config) -> int:
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MAX_COUNT:
-        raise _broken(f"{name} is {value!r}, which is not a valid count")
+        raise _broken(f"{name} must be a positive integer in a plausible range, but is {value!r}")
     return value
 
 

@@ -19,12 +19,14 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 class Stage:
     """The number of parameters on one GPU in a pipeline stage.
 
-    `matrices` counts the parameters of matrices that every token uses. `experts` counts the
-    parameters of all experts, although each token uses only some of them. `replicated` counts norms
-    and routers. `replicated`, `embedding` and `head` are not quantized. `head_read` counts the
-    parameters that are read to compute logits. `head` is 0 if the LM head is tied to the embedding
-    and the embedding is on the same GPU. Only the first stage has an embedding, and only the last
-    stage has an LM head.
+    - `matrices`: the parameters of matrices that every token uses.
+    - `experts`: the parameters of all experts, although each token uses only some of them.
+    - `replicated`: the parameters of norms and routers. These parameters are not quantized.
+    - `embedding`: the parameters of the embedding, which are not quantized. 0 except in the first
+      stage.
+    - `head`: the parameters of the LM head, which are not quantized. 0 except in the last stage,
+      and 0 if the LM head is tied to an embedding on the same GPU.
+    - `head_read`: the parameters that are read to compute logits.
     """
 
     num_layers: int

@@ -78,15 +78,16 @@ class FetchOptions:
 class Checkpoint:
     """A checkpoint on disk, from which an engine can be built.
 
-    `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned, so that
-    fetching it again returns the same bytes. `revision` is the commit if the source is on the hub.
-    `architecture` is the name in config.json, for example `LlamaForCausalLM`, or in the GGUF
-    header, for example `llama`. `size_bytes` is the total size of the weight files. `modified_ns`
-    is the time of the last change to local files, in nanoseconds since the epoch, or 0 for a source
-    that cannot change.
-
-    In a dry run, files of the checkpoint may be missing. `config` then contains the values of
-    config.json from the catalog of models, or is None if config.json is on disk.
+    - `path`: a folder if `format` is "hf", or a file if `format` is "gguf".
+    - `source`: the pinned source, so that fetching it again returns the same bytes.
+    - `revision`: the commit, or `None` if the source is not on the hub.
+    - `architecture`: the name in config.json, for example `LlamaForCausalLM`, or in the GGUF
+      header, for example `llama`.
+    - `size_bytes`: the total size of the weight files.
+    - `modified_ns`: the time of the last change to local files, in nanoseconds since the epoch, or
+      0 for a source that cannot change.
+    - `config`: the values of config.json from the catalog of models, or `None` if config.json is on
+      disk. Set only in a dry run, in which files of the checkpoint may be missing.
     """
 
     path: Path
@@ -105,7 +106,11 @@ class Checkpoint:
 
 
 def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
-    """Return the checkpoint in a GGUF file. Raise `SourceError` if the file cannot be used."""
+    """Return the checkpoint in a GGUF file.
+
+    Raise `SourceError` if the file cannot be read, is incomplete, contains only a part of a split
+    model, or does not contain a model.
+    """
     facts = read_gguf(path)
     if facts.num_parts > 1:
         raise SourceError(

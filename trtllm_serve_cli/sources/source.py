@@ -64,11 +64,11 @@ class Source(ABC):
         """Return the plan for fetching the source. Planning does not use the network."""
 
     def absolute(self) -> Source:
-        """Return this source with an absolute path. If it has no path, return it unchanged."""
+        """Return this source with an absolute path, or unchanged if the source has no path."""
         return self
 
     def unpinned(self) -> Source:
-        """Return this source without its revision. If it has no revision, return it unchanged."""
+        """Return this source without its revision, or unchanged if the source has no revision."""
         return self
 
     def at_revision(self: _Self, revision: str) -> _Self:
@@ -111,7 +111,7 @@ class CheckpointSource(Source):
 
         Only sources whose format is "hf" support this method.
         """
-        raise AssertionError(f"{self} does not have small files")
+        raise AssertionError(f"{self} does not support find_small_file")
 
 
 def parse_path(rest: str, prefix: str, noun: str) -> Path:
@@ -119,7 +119,7 @@ def parse_path(rest: str, prefix: str, noun: str) -> Path:
     if not rest.strip() or "\0" in rest:
         raise BadInput(
             f"'{prefix}:' does not contain the path of a {noun}.",
-            why="the path after the colon is empty or invalid",
+            why="the text after the colon is not a valid path",
             next_step=f"pass the {noun}'s path with -s {prefix}:PATH",
         )
     try:

@@ -201,7 +201,7 @@ def test_medusa_works_with_fp8() -> None:
             "TensorRT-LLM 0.10.0 does not support gemm_plugin auto.\n"
             "Why: in this version, the valid values of --gemm_plugin in trtllm-build are "
             "float16, float32, bfloat16, disable\n"
-            "Next: set gemm_plugin to one of these values",
+            "Next: set gemm_plugin to a valid value",
         ),
         (
             "0.16.0",
@@ -209,7 +209,7 @@ def test_medusa_works_with_fp8() -> None:
             "TensorRT-LLM 0.16.0 does not support --kv-cache-dtype nvfp4.\n"
             "Why: in this version, the valid values of --kv_cache_dtype in quantize.py are int8, "
             "fp8\n"
-            "Next: set --kv-cache-dtype to one of these values",
+            "Next: set --kv-cache-dtype to a valid value",
         ),
         (
             "0.10.0",

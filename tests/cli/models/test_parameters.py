@@ -225,7 +225,7 @@ def test_broken_model(tllm: Tllm, home: Home) -> None:
         3,
         "error: a/config.pbtxt:2\n"
         "    the model is named b, but its folder is named a\n"
-        "    Next: give both the same name\n",
+        "    Next: use the same name for the model and its folder\n",
         f"{path}: 1 error, 0 warnings in 6 models.\n",
     )
     code, out, err = tllm("validate", "a", "--json")
@@ -238,7 +238,7 @@ def test_broken_model(tllm: Tllm, home: Home) -> None:
                 "path": str(config),
                 "line": 2,
                 "what": "the model is named b, but its folder is named a",
-                "next_step": "give both the same name",
+                "next_step": "use the same name for the model and its folder",
             }
         ],
     )

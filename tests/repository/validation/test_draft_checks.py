@@ -49,8 +49,8 @@ def test_engine_of_another_version_is_an_error(tmp_path: Path) -> None:
     repository = _write(tmp_path)
     _rebuild(tmp_path, version="1.0.0")
     what = (
-        "its engine cannot generate draft tokens: the draft engine was built with TensorRT-LLM "
-        "1.0.0, but the target engine was built with 1.1.0"
+        "the draft model cannot generate draft tokens: the draft engine was built with "
+        "TensorRT-LLM 1.0.0, but the target engine was built with 1.1.0"
     )
     assert _findings(repository) == [("error", what)]
     with pytest.raises(RepositoryError) as raised:

@@ -94,14 +94,14 @@ def test_filled_upstream_copy_is_valid(copy: Path) -> None:
          ("error", 2, "the model is named yours, but its folder is named mine")),
         ("mine", '"tensorrt_llm_model_name" value: { string_value: "tensorrt_llm"',
          '"tensorrt_llm_model_name" value: { string_value: "llm"',
-         ("error", None, "it calls the llm model, which does not exist")),
+         ("error", None, "the model calls the llm model, which does not exist")),
         ("preprocessing", "TYPE_STRING", "TYPE_INT8",
          ("error", None, "the QUERY input is TYPE_INT8, but clients expect TYPE_STRING")),
         ("postprocessing", '"OUTPUT"', '"TEXT"',
          ("error", None, "the model lacks 1 output that clients may use: OUTPUT")),
         ("tensorrt_llm", '"max_beam_width" value: { string_value: "4"',
          '"max_beam_width" value: { string_value: "many"',
-         ("error", None, "max_beam_width is 'many'")),
+         ("error", None, "max_beam_width has the invalid value 'many'")),
         ("tensorrt_llm", '"num_threads"', '"num_thread"',
          ("warning", None, "num_thread is not a known parameter")),
         ("tensorrt_llm", '"num_threads"', '"gpu_device_ids"',
@@ -155,7 +155,7 @@ def test_next_step_quotes_the_folder(tmp_path: Path) -> None:
 
 def test_finds_a_missing_model(ours: Path) -> None:
     shutil.rmtree(ours / "preprocessing")
-    reference_error = "it calls the preprocessing model, which does not exist"
+    reference_error = "the model calls the preprocessing model, which does not exist"
     assert [each for each in findings(ours) if each[3] != reference_error] == [
         ("error", "preprocessing/config.pbtxt", None, "the file is missing")
     ]
@@ -218,7 +218,8 @@ STEP = "ensemble/config.pbtxt"
     [
         ("ensemble", 'value: "_IDS" }\n    output', 'value: "_ID" }\n    output',
          ("error", STEP, 15,
-          "nothing produces _IDS, which is the input_ids input of tensorrt_llm")),
+          "no input or step of the ensemble produces _IDS, which is the input_ids input of "
+          "tensorrt_llm")),
         ("ensemble", 'key: "QUERY"', 'key: "QUERRY"',
          ("error", STEP, 8, "preprocessing has no input named QUERRY")),
         ("ensemble", '    input_map { key: "QUERY" value: "text_input" }\n', "",
@@ -239,12 +240,13 @@ STEP = "ensemble/config.pbtxt"
           "max_beam_width is 3, but the engine was built for 2")),
         ("tensorrt_llm", 'string_value: "2"', f'string_value: "{"9" * 5000}"',
          ("warning", "tensorrt_llm/config.pbtxt", 12,
-          f"max_beam_width is '{'9' * 40}', which Triton ignores (default: 1)")),
+          f"max_beam_width has the invalid value '{'9' * 40}', so Triton uses the default, 1")),
         ("tensorrt_llm", 'string_value: "2"', 'string_value: "two"',
          ("warning", "tensorrt_llm/config.pbtxt", 12,
-          "max_beam_width is 'two', which Triton ignores (default: 1)")),
+          "max_beam_width has the invalid value 'two', so Triton uses the default, 1")),
         ("tensorrt_llm", "inflight_fused_batching", "v2",
-         ("error", "tensorrt_llm/config.pbtxt", 11, "batching_strategy is 'v2'")),
+         ("error", "tensorrt_llm/config.pbtxt", 11,
+          "batching_strategy has the invalid value 'v2'")),
     ],
 )  # fmt: skip
 def test_finds_a_broken_ensemble(
@@ -275,7 +277,7 @@ input [ {tensor("text_input", "TYPE_STRING")} ]
 output [ {tensor("text_output", "TYPE_STRING")} ]
 """)
     assert findings(tmp_path, lacks=True) == [
-        ("error", "tensorrt_llm/config.pbtxt", 2, "triton_backend is 'other'")
+        ("error", "tensorrt_llm/config.pbtxt", 2, "triton_backend has the invalid value 'other'")
     ]
 
 
@@ -283,7 +285,8 @@ def test_warns_about_a_single_instance(copy: Path) -> None:
     edit(copy, "preprocessing", "count: 5", "count: 1")
     assert findings(copy) == [
         ("warning", "preprocessing/config.pbtxt", 13,
-         "its only instance processes one request at a time, but the engine batches up to 8"),
+         "the model's only instance processes one request at a time, but the engine batches up to "
+         "8"),
     ]  # fmt: skip
 
 

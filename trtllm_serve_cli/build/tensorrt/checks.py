@@ -21,12 +21,13 @@ _COUNTS = (
     "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",
     "max_beam_width", "tokens_per_block", "max_lora_rank", "max_draft_len", "calib_size", "workers",
 )  # fmt: skip
-# docs/source/release-notes.md in NVIDIA/TensorRT-LLM lists the removal of Volta GPUs under 0.15,
-# and that of V100 under 0.16. Accept V100 until 0.16, which names this GPU. Version 0.17 added
-# support for Blackwell GPUs.
+# In NVIDIA/TensorRT-LLM, docs/source/release-notes.md lists the removal of Volta GPUs under 0.15,
+# and the removal of V100, which is a Volta GPU, under 0.16. V100 is therefore accepted before 0.16.
+# Version 0.17 added support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
-# Since 0.15, cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for SM 89.
+# First version in which cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for
+# SM 89 (Ada).
 _ROWWISE_ON_ADA = Version("0.15.0")
 _SMOOTHING = {"smoothquant", "per_token", "per_channel"}
 _GPTQ_PATHS = ("quant_ckpt_path", "modelopt_quant_ckpt_path", "ammo_quant_ckpt_path")
@@ -58,19 +59,21 @@ def check_options(
 
 
 def check_legacy_options(options: EngineOptions, shape: ModelShape) -> None:
-    """Raise `BadInput` for the first invalid option, for versions that use a model's build.py.
+    """Raise `BadInput` for the first option that is invalid for a version that uses build.py.
 
     Also raise `BadInput` if the checkpoint is already quantized.
     """
     check_parallelism(shape, options.tp, options.pp)
     if shape.quantization:
-        raise _quantized_checkpoint(shape.quantization, "build.py does not read it")
+        raise _quantized_checkpoint(
+            shape.quantization, "build.py does not read quantized checkpoints"
+        )
     _check_limits(options)
     _check_lora(options)
 
 
 def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
-    """Raise `BadInput` if the GPU is not suitable.
+    """Raise `BadInput` if the GPU is not supported.
 
     TensorRT-LLM `version` must support the GPU, and the GPU must support `dtype` and the requested
     formats. `version` must also support fp8_rowwise on this GPU if it is requested.

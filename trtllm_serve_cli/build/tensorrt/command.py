@@ -1,4 +1,4 @@
-"""Render the arguments for a TensorRT-LLM program, and check that its version supports them."""
+"""Render the arguments for a TensorRT-LLM program, and check that the program supports them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _invalid_choice(
         f"TensorRT-LLM {version} does not support {option} {' '.join(map(str, invalid))}.",
         why=f"in this version, the valid values of {flag.name} in {show_program(program)} are "
         + ", ".join(map(str, flag.choices)),
-        next_step=f"set {option} to one of these values",
+        next_step=f"set {option} to a valid value",
     )
 
 

@@ -25,9 +25,10 @@ def check_flags(
 ) -> None:
     """Raise `BadInput` for the first flag that the build cannot use.
 
-    This is a flag that tllm sets itself, a flag that no planned program has, or a flag with an
-    invalid value. `flags` maps TensorRT-LLM's flag names to values. `planned` are the programs that
-    the build runs. `programs_of` is used for the error message.
+    The build cannot use a flag that tllm sets itself, a flag that no planned program has, or a flag
+    with an invalid value. `flags` maps TensorRT-LLM's flag names to values. `planned` contains the
+    programs that the build runs. `programs_of` determines which programs and versions the error
+    message suggests.
     """
     for name, value in flags.items():
         if name in _OPTIONS or is_owned(name):

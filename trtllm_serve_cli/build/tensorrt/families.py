@@ -21,8 +21,9 @@ _FIRST_WITH_TRTLLM_BUILD = Version("0.8.0")
 class Variants:
     """The converter flag that selects a model's variant.
 
-    Each mapping in `values` contains the flag's value under "value". Its other keys are conditions:
-    fields of the model's shape, or "name", a substring of the model's published name in lower case.
+    Each mapping in `values` contains the flag's value under "value". The mapping's other keys are
+    conditions: fields of the model's shape, or "name", a substring of the model's published name in
+    lower case.
     """
 
     flag: str
@@ -42,14 +43,18 @@ class Variants:
 class Family:
     """The converter for an architecture in one version of TensorRT-LLM.
 
-    `folder` is the script's folder under `examples/`. `quantizations` are the quantizations that
-    the version supports. `later_quantizations` maps each quantization that only later versions
-    support to the first such version. `input_quantizations` are the quantizations of checkpoints
-    that the converter can read. `converts_gptq` is true if the converter reads GPTQ checkpoints for
-    `--quantization int4_gptq`. `converter_quantizations` are the quantizations, other than int8 and
-    int4, that the converter can produce. `flag_names` maps a flag to the name that this converter
-    uses instead. `extra_arguments` are always passed to the converter. `has_pipeline` is true if
-    the converter supports pipeline parallelism.
+    - `folder`: the script's folder under `examples/`.
+    - `quantizations`: the quantizations that the version supports.
+    - `later_quantizations`: for each quantization that only later versions support, the first such
+      version.
+    - `input_quantizations`: the quantizations of checkpoints that the converter can read.
+    - `converts_gptq`: true if the converter reads GPTQ checkpoints for `--quantization int4_gptq`.
+    - `converter_quantizations`: the quantizations, other than int8 and int4, that the converter can
+      produce.
+    - `flag_names`: maps a flag to the name that this converter uses instead.
+    - `extra_arguments`: arguments that are always passed to the converter.
+    - `has_pipeline`: true if the converter supports pipeline parallelism.
+    - `variants`: the flag for the model's variant, or `None` if the family has no variants.
     """
 
     name: str

@@ -18,12 +18,12 @@ from packaging.version import InvalidVersion, Version
 from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.errors import BadInput
 
-# 0.5 is the first release of TensorRT-LLM. Versions after 1.2 do not build engines
+# The first release of TensorRT-LLM is 0.5. Versions after 1.2 do not build engines
 # (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
 FIRST_WITH_ENGINES = Version("0.5.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
-# Starting with this version, the LLM API runs checkpoints with PyTorch by default, so no engine has
-# to be built.
+# First version whose LLM API runs checkpoints with PyTorch by default, so that no engine has to be
+# built.
 FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
 _TAG = re.compile(r"\d\d\.\d\d")
 

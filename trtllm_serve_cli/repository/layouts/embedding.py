@@ -61,7 +61,7 @@ def plan_embedding(
         outputs=contract.outputs,
         parameters=facts | entries,
         max_batch_size=int(values["triton_max_batch_size"]),
-        # The engine worker batches the requests. The dynamic batcher is only enabled to limit
+        # The engine worker batches the requests. The dynamic batcher is enabled only to limit
         # Triton's queue.
         is_batched=max_queue_size > 0,
         queue=QueuePolicy(max_queue_size=max_queue_size),

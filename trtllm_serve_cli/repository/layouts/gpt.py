@@ -21,9 +21,9 @@ _TEXT = "tensorrt_llm_bls"
 _MODULES = {_CORE: "gpt"}
 # Maps names of entries in the inflight layout to their names in this layout.
 _RENAMED = {"gpt_model_path": "engine_dir"}
-# Entries that have no effect in this layout: settings for `preprocessing`, which lacks the outputs
-# that the text models need, settings for responses, which always contain the prompt and are never
-# streamed, and the batching strategy, which only the tensorrt engine kind uses.
+# Entries that have no effect in this layout. `preprocessing` is unused, because it lacks the
+# outputs that the text models need. Responses always contain the prompt and are never streamed.
+# Only the tensorrt engine kind uses the batching strategy (`gpt_model_type`).
 _OMITTED = (
     "accumulate_tokens",
     "ask_preprocessing",
@@ -36,7 +36,7 @@ _OMITTED = (
 def plan_gpt(models: Iterable[ModelConfig], values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     """Convert `models` from the inflight layout to the gpt layout, and return the converted models.
 
-    Raise `BadInput` if `values` requests several engines.
+    Raise `BadInput` if `values` configures more than one engine.
     """
     _check_single_engine(values)
     return tuple(_convert(each, values) for each in models if each.name != _TEXT)
@@ -69,7 +69,7 @@ def _convert(model: ModelConfig, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _check_single_engine(values: Mapping[str, str]) -> None:
-    """Raise `BadInput` if `values` requests several engines.
+    """Raise `BadInput` if `values` configures more than one engine.
 
     The layout requires a single engine, because each text model connects directly to one engine
     worker.

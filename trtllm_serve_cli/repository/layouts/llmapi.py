@@ -19,8 +19,8 @@ from trtllm_serve_cli.runtime.triton.model_yaml import render_arguments, render_
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# In the inflight layout, these keys are entries of `parameters`. The llmapi layout does not write
-# them as arguments, because they either have no effect or are in `triton_config`.
+# Entries of `parameters` in the inflight layout that the llmapi layout does not write as arguments.
+# They either have no effect or are in `triton_config`.
 _NOT_ARGUMENTS = (
     "exclude_input_in_output",
     "cancellation_check_period_ms",

@@ -34,8 +34,8 @@ _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
 }
 
 
-# Entries that are not written to `model.json`, because they have no effect in this layout or
-# because the model cannot use them.
+# Entries that are not written to `model.json`. They have no effect in this layout, or the model
+# cannot use them.
 _NOT_ARGUMENTS = (
     "engine_kind",
     "gpt_model_type",

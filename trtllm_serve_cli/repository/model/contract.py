@@ -19,7 +19,7 @@ _LAST = (9999, 0)
 class Tensor:
     """An input or output tensor of a model.
 
-    `type` is Triton's name of the data type. `dims` and `reshape` exclude the batch dimension. If
+    `type` is Triton's name for the data type. `dims` and `reshape` exclude the batch dimension. If
     `ragged` is set, a batch may contain requests with different shapes of this tensor.
     """
 
@@ -99,9 +99,9 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
 def load_text_contract(role: str, version: str = "") -> Contract:
     """Return the tensors of a text model.
 
-    They are the tensors of NVIDIA's model plus the inputs and outputs that tllm adds. tllm adds an
-    input if `tensorrt_llm` has the input in this version of TensorRT-LLM, or if the text model
-    itself processes the input. The added outputs are token counts.
+    The result contains the tensors of NVIDIA's model, and the inputs and outputs that tllm adds.
+    tllm adds an input if `tensorrt_llm` has the input in this version of TensorRT-LLM, or if the
+    text model itself processes the input. The added outputs are token counts.
     """
     contracts, newest = load_contracts(version), load_contracts()[role]
     supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS.keys()
@@ -124,7 +124,7 @@ def _add(tensors: tuple[Tensor, ...], others: Iterable[Tensor]) -> tuple[Tensor,
 def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
     """Return whether `version` is in the range from `since` to `until`, inclusive.
 
-    Patch levels are ignored. None leaves the range open on that side.
+    Patch levels are ignored. If `since` or `until` is None, the range has no limit at that end.
     """
     minor = minor_version(version)
     return minor_version(since or _FIRST) <= minor and (
@@ -133,7 +133,7 @@ def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
 
 
 def minor_version(version: str) -> tuple[int, int]:
-    """Return the major and the minor version as numbers.
+    """Return the major and the minor version number.
 
     Return `_LAST`, which is higher than all versions, if `version` cannot be parsed.
     """
@@ -142,9 +142,9 @@ def minor_version(version: str) -> tuple[int, int]:
 
 
 def find_first_version(model: str, tensor: str) -> str | None:
-    """Return the first version of TensorRT-LLM in which the model has this input.
+    """Return the first version of TensorRT-LLM in which the model has `tensor` as an input.
 
-    Return None if no version has the input.
+    Return None if the model does not have this input in any version.
     """
     forms = [each for each in load_forms()[model]["inputs"] if each.tensor.name == tensor]
     return min((each.since or _FIRST for each in forms), key=minor_version, default=None)

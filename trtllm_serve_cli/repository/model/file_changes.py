@@ -1,8 +1,9 @@
 """Replace several files in a model repository atomically.
 
-A rename is atomic only for a single file, so the new texts are first written to the `.tllm-changes`
-file in the repository, which commits the change. If the process is killed before it has replaced
-all files, the next command that reads the repository completes the change.
+A rename is atomic only for a single file. Therefore, all new texts are first written to the
+`.tllm-changes` file in the repository. Writing this file commits the change. If the process is
+killed before it has replaced all files, the next command that reads the repository completes the
+change.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def replace_files(repository: Path, texts: Mapping[Path, str]) -> None:
 
 
 def complete_changes(repository: Path) -> None:
-    """Complete a committed change whose process was killed before it had replaced all files."""
+    """Complete a committed change that was interrupted before all files were replaced."""
     committed = repository / _COMMITTED
     if not committed.exists():
         return

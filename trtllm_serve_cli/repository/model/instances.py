@@ -32,10 +32,12 @@ _MODEL = "tensorrt_llm"
 class EngineInstances:
     """The instances of a model that runs an engine in Triton's C++ backend.
 
-    `model` is the model's name. `world_size` is the engine's number of ranks. `gpus` and
-    `participants` contain one group of numbers per instance, or are empty if the model's
-    configuration does not set them. The numbers in `gpus` are indices into the GPUs that are
-    visible to the process. The numbers in `participants` are MPI ranks in orchestrator mode.
+    - `model`: the model's name.
+    - `world_size`: the engine's number of ranks.
+    - `gpus`: one group of GPUs per instance, or empty if the model's configuration does not set
+      GPUs. The numbers are indices into the GPUs that are visible to the process.
+    - `participants`: one group of MPI ranks per instance in orchestrator mode, or empty if the
+      model's configuration does not set MPI ranks.
     """
 
     model: str
@@ -112,9 +114,9 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
     """Return `overrides` with the number of instances that `gpu_device_ids` requires.
 
     Each group of GPUs requires one instance with a separate engine. If instances of this engine
-    kind can share an engine, several groups also set `instances_share_engine` to false, and a
-    single group adds nothing. Raise `BadInput` if `overrides` requests a different number of
-    instances, or a shared engine for several groups.
+    kind can share an engine, also set `instances_share_engine` to false for several groups, and
+    return `overrides` unchanged for a single group. Raise `BadInput` if `overrides` requests a
+    different number of instances, or a shared engine for several groups.
     """
     gpus = overrides.get(_GPUS)
     if not gpus:
@@ -122,8 +124,8 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
     can_share = load_parameters()[_SHARED].applies_to(kind)
     count = count_gpu_groups(gpus)
     if can_share and count == 1:
-        # Leave the number of instances unset, because they can all share the engine of a single
-        # group.
+        # Leave the number of instances unset, because any number of instances can share the engine
+        # of a single group.
         return dict(overrides)
     implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
     for name, value in implied.items():

@@ -156,7 +156,7 @@ def unfilled(repository: OpenRepository, model: str) -> list[Unfilled]:
 def open_repository(directory: Path) -> OpenRepository:
     """Read the repository in `directory`.
 
-    If a command was killed while it replaced files, its changes are completed first. Raise
+    If a command was killed while it replaced files, complete its changes first. Raise
     `RepositoryError` if a file cannot be read, or if no folder contains a `config.pbtxt`.
     """
     texts = {}

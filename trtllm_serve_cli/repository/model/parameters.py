@@ -33,7 +33,7 @@ ValueType = Literal[
     "tree",
     "json",
 ]
-# Places with this prefix are entries of `parameters` in a `config.pbtxt`.
+# Prefix of the places that are entries of `parameters` in a `config.pbtxt`.
 _ENTRY = "parameters."
 # Parameters of type "path" that also accept a name. For `tokenizer_dir`, the name is a Hugging Face
 # repository. For `engine_python`, it is a program on PATH.
@@ -154,8 +154,8 @@ def check_parameters(values: Mapping[str, str], kind: str, version: str = "") ->
 def _check_version(parameter: Parameter, kind: str, version: str) -> None:
     """Raise `BadInput` if a Triton backend of TensorRT-LLM `version` does not read the parameter.
 
-    An unknown version is not checked. Parameters that set other fields than entries of `parameters`
-    are not checked either, because Triton reads these fields in every version.
+    An unknown version is not checked. A parameter that sets a field outside `parameters` is not
+    checked either, because Triton reads such a field in every version.
     """
     is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
     if not version or not is_read_by_backend or parameter.is_in(version):
@@ -193,7 +193,7 @@ def _absolute(name: str, value: str, folder: Path) -> str:
 
 
 def check_tokenizer_folder(values: Mapping[str, str]) -> None:
-    """Raise `BadInput` if `tokenizer_dir` is an absolute path that does not exist here."""
+    """Raise `BadInput` if `tokenizer_dir` is an absolute path that is missing on this machine."""
     folder = values.get("tokenizer_dir", "")
     if Path(folder).is_absolute() and not Path(folder).exists():
         raise BadInput(
@@ -296,9 +296,10 @@ def find_parameter(name: str, kind: str) -> Parameter:
 
 
 def _unknown_parameter(name: str, known: Mapping[str, Parameter], others: str) -> BadInput:
-    """Return the error for an unknown name.
+    """Return the error for an unknown parameter name.
 
-    `others` is the next step to suggest if no known name is similar.
+    The next step suggests similar names in `known`. If no name is similar, `others` is the next
+    step.
     """
     renamed = [each.name for each in known.values() if name in each.keys]
     near = renamed or difflib.get_close_matches(name, known, n=3)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
 _TEXT_ROLE = "tensorrt_llm_bls"
-# Users cannot choose these names for a model, because the inflight layout uses them for its Triton
+# Names that users cannot choose for a model, because the inflight layout uses them for its Triton
 # models.
 RESERVED_NAMES = frozenset(
     (

@@ -2,7 +2,7 @@
 
 An engine is in use if a repository's manifest contains the engine's path, either as the engine or
 as a parameter, for example `draft_model_dir`. If the manifest cannot be read, the paths in the
-Triton model configurations count instead. The store contains a symbolic link to each repository
+Triton model configurations are used instead. The store contains a symbolic link to each repository
 that uses one of the store's engines, because repositories may be outside this TLLM_HOME. Broken
 links to deleted repositories are ignored.
 """

@@ -37,7 +37,7 @@ from trtllm_serve_cli.repository.pbtxt import (
 from trtllm_serve_cli.repository.validation.engine_limits import find_trtllm_version
 from trtllm_serve_cli.repository.validation.validate import list_contradictions
 
-# An import reads the default values of these parameters from the engine.
+# Parameters whose default values an import reads from the engine.
 _FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len", "llm_args"))
 _BATCHING = "dynamic_batching."
 _TIMEOUT = f"{_BATCHING}default_queue_policy.default_timeout_microseconds"
@@ -48,8 +48,14 @@ _OVERRIDE = f"{_BATCHING}default_queue_policy.allow_timeout_override"
 class Setting:
     """A parameter, its value in each model, and the origin of the value.
 
-    `origin` is "set" (by `tllm set`), "import" (requested at import), "engine", "default", "unset"
-    (missing, empty or an unfilled variable) or "file" (edited by hand).
+    `origin` is one of the following:
+
+    - `set`: `tllm set` wrote the value.
+    - `import`: the user requested the value at import.
+    - `engine`: the import read the value from the engine.
+    - `default`: the import wrote the default value.
+    - `unset`: the value is missing, empty or an unfilled variable.
+    - `file`: the value was edited by hand, or tllm did not render the repository.
     """
 
     parameter: Parameter
@@ -58,7 +64,7 @@ class Setting:
 
     @property
     def value(self) -> str:
-        """The value, or a list such as `MODEL: VALUE, …` if the models have different values."""
+        """The value. If the models have different values, a list such as `MODEL: VALUE, …`."""
         if len(set(self.values.values())) <= 1:
             return next(iter(self.values.values()), "")
         return ", ".join(f"{model}: {value}" for model, value in self.values.items())
@@ -83,9 +89,9 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
     """Return the settings in the order of `parameters.yaml`.
 
     A parameter that has no effect on the engine kind or in tllm's models is included only if its
-    value differs from the default. Parameters for which the layout has no field are omitted, and so
-    are parameters that users cannot set and that have no value. Raise `BadInput` if the layout does
-    not store settings in `config.pbtxt`, and `RepositoryError` if a file cannot be parsed.
+    value differs from the default. Parameters are omitted if the layout has no field for them, or
+    if they have no value and users cannot set them. Raise `BadInput` if the layout does not store
+    settings in `config.pbtxt`, and `RepositoryError` if a file cannot be parsed.
     """
     _check_layout(repository)
     settings = []
@@ -110,10 +116,11 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
 def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> list[Change]:
     """Return the changes that set the parameters in `requested` to their new values.
 
-    A parameter is changed in all models that have a value for it. If no model has one, the value is
-    added. Raise `BadInput` if the layout does not store settings in `config.pbtxt`, if a name or
-    value is not valid for the engine kind, if values contradict each other, or if the repository
-    has no field for the parameter. Raise `RepositoryError` if a file cannot be parsed.
+    A parameter is changed in all models that have a value for the parameter. If no model has a
+    value, the value is added to the models that have a field for the parameter. Raise `BadInput` if
+    the layout does not store settings in `config.pbtxt`, or if the repository has no field for the
+    parameter. Also raise `BadInput` if a name or value is not valid for the engine kind, or if
+    values contradict each other. Raise `RepositoryError` if a file cannot be parsed.
     """
     _check_layout(repository)
     version = find_trtllm_version(repository)
@@ -236,8 +243,8 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
 def _can_be_added(repository: OpenRepository, parameter: Parameter) -> bool:
     """Return whether the parameter may be added to a `config.pbtxt` that does not contain it.
 
-    Nothing can be added in the gpt layout, because the files already have all fields that the
-    models read.
+    In the gpt layout, parameters cannot be added, because the files already have all fields that
+    the models read.
     """
     return repository.layout != "gpt" and _is_of_layout(repository.layout, parameter)
 

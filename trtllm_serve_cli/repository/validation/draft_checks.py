@@ -38,8 +38,8 @@ def check_draft_model(checked: Checked) -> Iterator[Finding]:
     reuses = repository.value(_TARGET, _REUSE) == "true"
     for why, next_step in list_mismatches(target, draft, reuses_kv_cache=reuses):
         yield checked.finding(
-            "error", DRAFT_MODEL, f"its engine cannot generate draft tokens: {why}", next_step,
-            place=_ENGINE,
+            "error", DRAFT_MODEL,
+            f"the draft model cannot generate draft tokens: {why}", next_step, place=_ENGINE,
         )  # fmt: skip
     if draft.max_seq_len < target.max_seq_len:
         yield checked.finding(

@@ -43,7 +43,7 @@ def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
             target = repository.value(model, place)
             if target and target not in repository.texts:
                 yield checked.finding(
-                    "error", model, f"it calls the {target} model, which does not exist",
+                    "error", model, f"the model calls the {target} model, which does not exist",
                     f"run `{checked.set_command} {parameter.name}={_nearest(target, checked)}`",
                     place=place,
                 )  # fmt: skip
@@ -98,8 +98,8 @@ def _check_instances(checked: Checked, model: str) -> Iterator[Finding]:
         advised = min(engine.max_batch_size, _ADVISED_INSTANCES)
         yield checked.finding(
             "warning", model,
-            f"its only instance processes one request at a time, but the engine batches up to "
-            f"{engine.max_batch_size}",
+            f"the model's only instance processes one request at a time, but the engine batches up "
+            f"to {engine.max_batch_size}",
             f"run `{checked.set_command} {parameter}={advised}`", place="instance_group.count",
         )  # fmt: skip
 
@@ -188,7 +188,8 @@ def _check_tensor(
 ) -> Iterator[Finding]:
     if name not in producers:
         yield checked.finding(
-            "error", model, f"nothing produces {name}, which is {consumer}",
+            "error", model,
+            f"no input or step of the ensemble produces {name}, which is {consumer}",
             _did_you_mean(name, producers), place=place,
         )  # fmt: skip
         return
@@ -197,7 +198,7 @@ def _check_tensor(
         yield checked.finding(
             "error", model,
             f"{consumer} is {type_name(data_type)}, but {producer} is {type_name(produced_type)}",
-            "give both the same type", place=place,
+            "set the same data_type for both tensors", place=place,
         )  # fmt: skip
 
 

@@ -171,7 +171,7 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
     if config.name and config.name != model:
         yield checked.finding(
             "error", model, f"the model is named {config.name}, but its folder is named {model}",
-            "give both the same name", place="name",
+            "use the same name for the model and its folder", place="name",
         )  # fmt: skip
     versions = sorted(
         (each for each in folder.iterdir() if each.name.isdecimal() and each.is_dir()),
@@ -216,8 +216,8 @@ def _restore(checked: Checked) -> str:
 
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contract = _find_contract(checked, model)
-    # Skip layouts with a single model, because its tensors differ from those in the inflight
-    # layout. In a copy of NVIDIA's llmapi repository, this model is named `tensorrt_llm`.
+    # Skip layouts with a single model, because the model's tensors differ from those in the
+    # inflight layout. In a copy of NVIDIA's llmapi repository, the model is named `tensorrt_llm`.
     is_other = checked.repository.layout not in UPSTREAM_LAYOUTS or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
@@ -335,7 +335,7 @@ def _check_parameter_value(
         except BadInput as error:
             yield checked.finding(
                 "warning" if is_harmless else "error", model,
-                f"{parameter.name} is {each[:40]!r}"
-                + (f", which Triton ignores (default: {parameter.unset})" if is_harmless else ""),
+                f"{parameter.name} has the invalid value {each[:40]!r}"
+                + (f", so Triton uses the default, {parameter.unset}" if is_harmless else ""),
                 error.next_step, place=place,
             )  # fmt: skip

@@ -201,7 +201,7 @@ def _skip_array(cursor: _Cursor) -> GgufArray:
 
 def _read_num_dimensions(cursor: _Cursor) -> int:
     if (number := cursor.number("I")) > _MAX_DIMENSIONS:
-        raise _Invalid(f"the header describes a tensor with {number} dimensions")
+        raise _Invalid(f"the header describes a tensor with too many dimensions: {number}")
     return number
 
 

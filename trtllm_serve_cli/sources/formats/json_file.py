@@ -10,7 +10,10 @@ from trtllm_serve_cli.errors import SourceError
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raise `SourceError` if the file cannot be used."""
+    """Return the JSON object in a file.
+
+    Raise `SourceError` if the file cannot be read or does not contain a JSON object.
+    """
     value = read_json(path)
     if not isinstance(value, dict):
         raise broken_json(path, "the file does not contain a JSON object")
@@ -18,7 +21,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON value in a file. Raise `SourceError` if the file cannot be used."""
+    """Return the JSON value in a file.
+
+    Raise `SourceError` if the file cannot be read or is not valid JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -95,9 +95,9 @@ def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     """Fetch a file into the cache, and return its path or `None` if the repository lacks the file.
 
-    If the hub cannot be reached but config.json is in the cache, return the path of the cached
-    copy, or `None` if the file is not in the cache. If the cache already contains the branch, its
-    recorded commit does not change, because the weights of a newer commit may never be downloaded.
+    If the hub cannot be reached but config.json is in the cache, look up the file only in the
+    cache. If the cache already records a commit for the branch, keep this commit, because the
+    weights of a newer commit may never be downloaded.
     """
     try:
         listing = _list_repository(source, hub)
@@ -245,8 +245,8 @@ def _choose_files(
 ) -> list[HubFile]:
     """Return the files to download: the weights in one format, and the small files.
 
-    Python files are included only if the options trust them. Raise `SourceError` if the checkpoint
-    is rejected. This function does not download large files.
+    Python files are included only if `options.trust_remote_code` is set. Raise `SourceError` if the
+    checkpoint is rejected. This function does not download large files.
     """
     check_has_config(str(pinned), files)
     for name in FILES_WITH_AUTO_MAP:
@@ -317,8 +317,8 @@ def _download(
 def _find_complete(pinned: HubAddress, file: HubFile, hub: Hub) -> Path | None:
     """Return the path of a cached file, or None if the file is missing.
 
-    Remove a file of another size, for example from an interrupted copy, because huggingface_hub
-    would use it.
+    Remove a cached file that has the wrong size, for example after an interrupted copy, because
+    huggingface_hub would otherwise use it.
     """
     path = _find_cached(pinned, file.name, hub)
     if path is None or path.stat().st_size == file.size_bytes:
@@ -387,7 +387,7 @@ def _download_snapshot(pinned: HubAddress, files: list[HubFile], hub: Hub) -> Pa
 
 
 def _record_revision(revision: str, commit: str, repository: Path) -> None:
-    """Record the commit of a branch or tag in the hub's cache, so that it can be used offline."""
+    """Record the commit of a branch or tag in the hub's cache, for offline use."""
     if revision == commit:
         return
     ref = repository / "refs" / revision

@@ -1,7 +1,7 @@
 """Download large files into the hub's cache so that an interrupted download can be resumed.
 
-Since version 1.20, huggingface_hub deletes the partial file when a download is stopped. It also
-cannot resume a download whose process was killed.
+Since version 1.20, huggingface_hub deletes the partial file when a download is stopped, and cannot
+resume a download if the process was killed.
 
 Like older releases of huggingface_hub, this module writes a file to `blobs/<etag>.incomplete`. It
 hashes bytes as they arrive, so only bytes from earlier runs have to be read back from disk. The
@@ -194,7 +194,7 @@ def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
             continue
         except NotImplementedError:
             # Continue without a lock if the file system does not support locks. The checksum
-            # detects damage caused by concurrent writers.
+            # detects corruption by concurrent writers.
             break
     try:
         yield

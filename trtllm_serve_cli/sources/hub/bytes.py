@@ -19,8 +19,8 @@ from trtllm_serve_cli.sources.hub.errors import BrokenDownload, explain_web_page
 from trtllm_serve_cli.sources.hub_address import HubAddress
 
 _CHUNK_BYTES = 1 << 20
-# Limit the retries, because hf_xet by default silently retries an unreachable server for almost
-# four minutes.
+# Limits on retries and timeouts. By default, hf_xet silently retries an unreachable server for
+# almost four minutes.
 _XET_CONFIG = {
     "client.retry_max_attempts": 1,
     "client.retry_base_delay": "500ms",

@@ -23,7 +23,7 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with read acc
 
 
 class _TemporaryError(SourceError):
-    """Raised if a retry may succeed.
+    """Raised for transient errors.
 
     `wait_s` is the retry delay in seconds, or None if the hub did not request a delay.
     """
@@ -32,7 +32,7 @@ class _TemporaryError(SourceError):
 
 
 class HubUnreachable(_TemporaryError):
-    """Raised if the hub cannot be reached or must not be used.
+    """Raised if the hub cannot be reached, or if the environment enables offline mode.
 
     Callers may then use a copy of the checkpoint in the cache.
     """
