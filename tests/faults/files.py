@@ -16,7 +16,7 @@ _TIMES = re.compile(rb'"took_s": [0-9.e-]+|(?<=, )\d{19}(?=\])')
 _IGNORED = ("locks", ".locks", "start.lock", "build.log", "import.json")
 # Temporary files of huggingface_hub, with random names that it never uses again.
 _TEMPORARY = re.compile(r".*\.[0-9a-f]{8}\.incomplete|tmp_[0-9a-f-]{36}")
-# Folder of the hub's cache in a TLLM_HOME.
+# Folder of the Hugging Face cache in a TLLM_HOME.
 CACHE = "cache"
 _BLOB = re.compile(f"{CACHE}/[^/]+/blobs/")
 
@@ -43,7 +43,7 @@ class Files:
 
     @property
     def used(self) -> Content:
-        """The files without the blobs of the hub's cache, to which the snapshots link."""
+        """The files without the blobs of the Hugging Face cache, to which the snapshots link."""
         return {path: self.content[path] for path in self.content if not _BLOB.match(path)}
 
     def without(self, paths: Collection[str]) -> Files:

@@ -45,7 +45,8 @@ def test_other_engine_kind_is_refused(home: Home, tmp_path: Path) -> None:
         with_draft_model(_declaration("vllm"), "small", home)
     assert str(raised.value) == (
         "small cannot be the draft model of large.\n"
-        "Why: the engine kind of small is tensorrt, not vllm\n"
+        "Why: both models must use the same engine kind, but small uses tensorrt and "
+        "--engine requests vllm\n"
         "Next: import small again with `tllm import -m small --engine vllm`, or pass --engine "
         "tensorrt for large"
     )

@@ -14,8 +14,8 @@ def test_full_disk_reports_free_space(tmp_path):
     assert str(caught.value) == (
         f"The disk that contains {tmp_path} does not have enough space for 7.0 GB of data.\n"
         "Why: only 3.0 MB is free\n"
-        "Next: delete files on this disk, or set HF_HOME (the hub's cache), ENGINE_DEST_PATH "
-        "(engines) or TLLM_HOME (all other data) to a folder on a larger disk"
+        "Next: delete files on this disk, or set HF_HOME (the Hugging Face cache), "
+        "ENGINE_DEST_PATH (engines) or TLLM_HOME (all other data) to a folder on a larger disk"
     )
 
 

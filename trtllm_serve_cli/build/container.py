@@ -95,7 +95,7 @@ class BuildContainer:
     def command_for(self, command: Sequence[str], work: Path) -> tuple[str, ...]:
         """Return the command that runs `command` in a container.
 
-        The container has write access to `work` and to the hub's cache folder.
+        The container has write access to `work` and to the Hugging Face cache folder.
         """
         return container_command(
             self.named_for(work),
@@ -153,7 +153,7 @@ def plan_container(
 def prepare_container(
     container: BuildContainer, notify: Callable[[str], None], on_line: Callable[[str], None]
 ) -> None:
-    """Pull the image if it is not on this machine, and create the hub's cache folder.
+    """Pull the image if it is not on this machine, and create the Hugging Face cache folder.
 
     `notify` receives a message before the pull, and `on_line` receives each line of its output.
     Raise `MissingPart` if this machine cannot run the container, or if the image cannot be pulled.

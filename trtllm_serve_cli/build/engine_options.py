@@ -154,7 +154,7 @@ class EngineOptions:
     lora_target_modules: Annotated[
         tuple[str, ...],
         Option(
-            "Modules that LoRA adapters can change, for example attn_q.", is_on_command_line=False
+            "Target modules of the LoRA adapters, for example attn_q.", is_on_command_line=False
         ),
     ] = ()
     max_lora_rank: Annotated[
@@ -184,8 +184,8 @@ class EngineOptions:
     calib_dataset: Annotated[
         str | None,
         Option(
-            "Data set for calibrating the quantization: a name on the Hugging Face Hub, or a "
-            "folder.",
+            "Calibration data set for quantization: the name of a data set on the Hugging Face "
+            "Hub, or a folder.",
             is_on_command_line=False,
         ),
     ] = None

@@ -21,8 +21,8 @@ from trtllm_serve_cli.errors import BadInput
 RESERVED_VARIABLES = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 )
-# Exceptions that rendering can raise: Jinja's errors, and Python's errors if an expression in the
-# template fails or if the code of the template is nested too deeply.
+# Exceptions that rendering can raise: Jinja's errors, and built-in exceptions from expressions that
+# fail or from templates that are nested too deeply.
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
     ArithmeticError,

@@ -152,7 +152,7 @@ def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
 def with_link_targets(path: Path) -> list[Path]:
     """Return `path`, and the folders with the targets of symbolic links in `path`.
 
-    For example, a checkpoint in the hub's cache consists of links to files in another folder.
+    For example, a checkpoint in the Hugging Face cache consists of links to another folder.
     """
     links = [each for each in path.rglob("*") if each.is_symlink()] if path.is_dir() else []
     return [path, *(link.resolve().parent for link in links)]

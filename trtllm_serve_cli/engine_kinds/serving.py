@@ -67,7 +67,8 @@ def describe_limits(engine: Engine, values: Mapping[str, str], host: CpuHost | N
     """Return the engine's limits, for example "64 sequences, 256 tokens per step".
 
     `values` are the parameters of the model repository. Return an empty string if they do not
-    contain the limits. `host` is the machine that runs engines on its CPU.
+    contain the limits. `host` describes the machine for engines that run on a CPU. This default
+    implementation ignores it.
     """
     sequences, tokens = (values.get(name) for name in ("max_num_seqs", "max_num_tokens"))
     return show_limits(int(sequences), int(tokens)) if sequences and tokens else ""

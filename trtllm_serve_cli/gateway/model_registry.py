@@ -62,7 +62,7 @@ class ModelRegistry:
         # be served at all (`_refused`).
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
-        # Maps each adapter of the configuration to its base model.
+        # Maps each configured adapter to its base model.
         self._adapter_bases = {each.name: each.model for each in config.adapters}
         # The names of the adapters that clients have loaded and not unloaded.
         self._runtime_adapters: set[str] = set()

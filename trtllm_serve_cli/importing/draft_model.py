@@ -38,7 +38,8 @@ def with_draft_model(declaration: Declaration, name: str, home: Home) -> Declara
     if requested != draft.engine_kind:
         raise BadInput(
             f"{name} cannot be the draft model of {declaration.model.name}.",
-            why=f"the engine kind of {name} is {draft.engine_kind}, not {requested}",
+            why=f"both models must use the same engine kind, but {name} uses {draft.engine_kind} "
+            f"and --engine requests {requested}",
             next_step=f"import {name} again with `tllm import -m {name} --engine {requested}`, or "
             f"pass --engine {draft.engine_kind} for {declaration.model.name}",
         )

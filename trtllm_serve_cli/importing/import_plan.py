@@ -398,7 +398,7 @@ def _choose_for_engine_source(source: EngineSource, requested: str) -> EngineCho
     if requested not in (AUTO, name):
         raise BadInput(
             f"{source} cannot be used with --engine {requested}.",
-            why="engine:DIR is the source of an existing TensorRT engine",
+            why=f"engine:DIR refers to an existing TensorRT engine, which requires --engine {name}",
             next_step="omit --engine, or pass a checkpoint with -s hf:ORG/NAME",
         )
     return EngineChoice(name, f"Engine kind {name}: engine:DIR is a TensorRT engine.")

@@ -349,9 +349,10 @@ class LaunchOptions:
     model_control_mode: Annotated[
         ModelControlMode,
         Option(
-            "How Triton loads models. `none`: load all models at startup. `explicit`: load models "
-            "at startup and allow `tllm load` and `tllm unload`. `poll`: also reload models that "
-            "change on disk.",
+            "How Triton loads models. `none`: load all models at startup. `explicit`: load all "
+            "models, or those in --load-model, at startup, and allow `tllm load` and "
+            "`tllm unload`. `poll`: load all models at startup, and reload models that change on "
+            "disk.",
             panel=_TRITON,
         ),
     ] = "none"
@@ -414,7 +415,12 @@ class LaunchOptions:
         ),
     ] = ()
     log_format: Annotated[
-        LogFormat, Option("Format of the log lines from tllm's models.", panel=_TELEMETRY)
+        LogFormat,
+        Option(
+            "Format of the log lines of the models that tllm renders, and of the access log of "
+            "the OpenAI-compatible API.",
+            panel=_TELEMETRY,
+        ),
     ] = "text"
     log_requests: Annotated[
         RequestLogging,

@@ -76,9 +76,9 @@ def _adapt_falcon(config: Config) -> Config:
 
 
 def _adapt_refined_web(config: Config) -> Config:
-    """Add the keys of Falcon's config.
+    """Convert a RefinedWeb config to Falcon's format.
 
-    Of the two RefinedWeb model types, only RefinedWeb (Falcon-40B) uses grouped queries.
+    Of the two RefinedWeb model types, only RefinedWeb (Falcon-40B) uses grouped-query attention.
     """
     is_new = config.get("model_type") == "RefinedWeb"
     return _adapt_falcon({**config, "new_decoder_architecture": is_new})

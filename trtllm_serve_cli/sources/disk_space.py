@@ -27,7 +27,7 @@ def check_space(
             f"The disk that contains {folder} does not have enough space for "
             f"{show_size(num_bytes)} of data.",
             why=f"only {show_size(there)} is free",
-            next_step="delete files on this disk, or set HF_HOME (the hub's cache), "
+            next_step="delete files on this disk, or set HF_HOME (the Hugging Face cache), "
             "ENGINE_DEST_PATH (engines) or TLLM_HOME (all other data) to a folder on a larger "
             "disk",
         )

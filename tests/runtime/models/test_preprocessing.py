@@ -139,7 +139,7 @@ def test_words_without_a_row_for_each_prompt_are_rejected(
     model: Any, tensors: dict[str, Any], name: str
 ) -> None:
     (response,) = model.execute([_request(QUERY=_strings([b"hi"], [b"ho"]), **tensors)])
-    assert f"{name} has 3 rows, but 2 prompts" in response.error().message()
+    assert f"{name} has 3 rows, but the request has 2 prompts" in response.error().message()
 
 
 def test_texts_that_cannot_fit_are_rejected_before_they_are_encoded(

@@ -287,7 +287,7 @@ def test_offline_mode_reports_a_model_that_is_not_cached(fake, hub):
 def test_offline_mode_reports_what_a_partial_copy_lacks(fake, hub):
     (fetch(hub).path / "model.safetensors").unlink()
     with pytest.raises(
-        SourceError, match="The checkpoint in the hub's cache cannot be used instead"
+        SourceError, match="The checkpoint in the Hugging Face cache cannot be used instead"
     ) as caught:
         fetch(replace(hub, is_offline=True))
     assert "the checkpoint does not contain *.safetensors files" in caught.value.why
@@ -354,7 +354,7 @@ def test_detects_full_disk_before_the_download(fake, hub):
 
 def test_unwritable_cache_names_the_folder(fake, hub):
     hub.cache.write_text("a file is in the way")
-    with pytest.raises(SourceError, match="cannot be written to the hub's cache") as caught:
+    with pytest.raises(SourceError, match="cannot be written to the Hugging Face cache") as caught:
         fetch(hub)
     assert str(hub.cache) in caught.value.why
 

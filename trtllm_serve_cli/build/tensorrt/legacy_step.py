@@ -209,9 +209,10 @@ def _check_options(options: EngineOptions, version: Version) -> None:
         )
     if options.kv_cache_dtype not in (None, "auto"):
         raise BadInput(
-            f"tllm cannot plan TensorRT-LLM {version} engines with --kv-cache-dtype "
-            f"{options.kv_cache_dtype}.",
-            why="for versions that use build.py, tllm cannot plan the calibration of the KV cache",
+            f"--kv-cache-dtype {options.kv_cache_dtype} is not supported with TensorRT-LLM "
+            f"{version}.",
+            why="a quantized KV cache requires calibration, which tllm does not support for "
+            "versions that use build.py",
             next_step="omit --kv-cache-dtype, or use TensorRT-LLM 0.9 or later",
         )
     if options.max_num_tokens and options.context_fmha is False:

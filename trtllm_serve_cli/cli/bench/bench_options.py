@@ -98,8 +98,8 @@ class SharedOptions:
         ArrivalProcess | None,
         Option(
             (
-                "Arrival process for --request-rate, which determines the intervals between "
-                "requests. Default: `poisson`."
+                "Arrival process that determines the intervals between requests if --request-rate "
+                "is set. Default: `poisson`."
             ),
             panel=_LOAD,
         ),

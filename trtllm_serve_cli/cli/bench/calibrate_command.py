@@ -33,7 +33,8 @@ def calibrate(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write the timing to. Default: print the timing, but do not write a file.",
+            help="File to write the calibrated timing to, for --simulate. The timing is also "
+            "printed. Default: no file.",
         ),
     ] = None,
     model: Annotated[

@@ -48,7 +48,8 @@ def run(
             "-m",
             "--model",
             metavar="NAME",
-            help="Name of the model. The only argument is then PROMPT.",
+            help="Name of the model, as an alternative to the NAME argument. With -m, pass only "
+            "PROMPT as an argument.",
         ),
     ] = None,
     model: OptionValues,

@@ -1,4 +1,4 @@
-"""Represent the steps of `tllm run` as the equivalent commands."""
+"""Convert the steps of `tllm run` to the equivalent `tllm` commands."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ BuildOptionsOption = Annotated[
         "--build-option",
         metavar="KEY=VALUE",
         help=(
-            "Build option to set: a field of the build section in tllm.yaml (see "
-            "docs/reference/tllm-yaml.md), or a TensorRT-LLM command-line flag, such as a flag of "
-            "trtllm-build, under its original name. Repeatable."
+            "Set a build option. KEY is a field of the build section in tllm.yaml (see "
+            "docs/reference/tllm-yaml.md) or the name of a TensorRT-LLM flag, for example a "
+            "trtllm-build flag. Repeatable."
         ),
     ),
 ]

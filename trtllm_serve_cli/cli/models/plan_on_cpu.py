@@ -55,7 +55,7 @@ def preview_cpu_engine(source: Source, home: Home, quantization: str | None) -> 
         raise BadInput(
             error.what,
             why=error.why,
-            next_step="choose a GPU to plan for, for example --gpu h200",
+            next_step="specify a GPU, for example --gpu h200",
         ) from error
 
 

@@ -113,7 +113,8 @@ def slurm(
         list[str] | None,
         typer.Option(
             metavar="SRC:DST[:FLAGS]",
-            help="Additional mount for the container, in the format of pyxis. Repeatable.",
+            help="Additional container mount, in the format of pyxis's --container-mounts option. "
+            "Repeatable.",
         ),
     ] = None,
     container_workdir: Annotated[

@@ -45,8 +45,8 @@ def add(
         typer.Option(
             metavar="N",
             min=1,
-            help="Maximum number of sequences in progress, including the sequences of waiting "
-            "requests. A request with n=4 has 4 sequences. Default: no limit.",
+            help="Maximum number of concurrent sequences, including those of queued requests. A "
+            "request with n=4 counts as 4 sequences. Default: no limit.",
         ),
     ] = None,
     model: Annotated[

@@ -292,8 +292,8 @@ def _escape(value: Any) -> str:
     return str(escape(value))
 
 
-# These filters return plain strings instead of Jinja's class for escaped text, because the output
-# of chat templates is not HTML.
+# These filters return plain strings instead of `Markup`, because the output of chat templates is
+# not HTML.
 _FILTERS: dict[str, Callable[..., Any]] = {
     "tojson": _to_json,
     "safe": str,

@@ -136,9 +136,8 @@ def _check_countable(request: Request) -> None:
     if key is not None and key.tokens_per_minute is not None:
         raise ApiError(
             403,
-            f"The API key '{key.name}' limits tokens per minute, but tokens cannot be counted "
-            "in requests to Triton's API. Send the request to /v1, or use a key without this "
-            "limit.",
+            f"The API key '{key.name}' has a tokens-per-minute limit, which the gateway cannot "
+            "enforce for Triton's API. Send the request to /v1, or use a key without this limit.",
         )
 
 

@@ -42,15 +42,15 @@ class RedactedThinkingBlock(msgspec.Struct, kw_only=True, tag="redacted_thinking
 
 
 class ImageBlock(msgspec.Struct, tag="image"):
-    """An image. The gateway rejects it."""
+    """An image block, which the gateway rejects."""
 
 
 class DocumentBlock(msgspec.Struct, tag="document"):
-    """A document. The gateway rejects it."""
+    """A document block, which the gateway rejects."""
 
 
 class SearchResultBlock(msgspec.Struct, tag="search_result"):
-    """A search result. The gateway rejects it."""
+    """A search result block, which the gateway rejects."""
 
 
 ResultPart = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock

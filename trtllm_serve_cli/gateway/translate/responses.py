@@ -158,7 +158,7 @@ def _convert_part(part: Part, path: str) -> ContentPart:
 
 
 def _convert_tools(body: ResponsesBody) -> tuple[list[Tool], Any]:
-    """Return the `tools` and the `tool_choice` of the chat completion request."""
+    """Convert `tools` and `tool_choice` to their equivalents in a chat completion request."""
     tools = [_convert_tool(each) for each in body.tools or ()]
     choice = body.tool_choice
     if not isinstance(choice, ToolChoice):

@@ -46,8 +46,8 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
         models, stop = " -m ".join(server.models), f"tllm stop -m {server.models[0]}"
         raise BadInput(
             f"The server cannot load or unload {name}.",
-            why="models can be loaded and unloaded only in model control mode explicit, but the "
-            f"server's mode is {server.plan.model_control_mode!r}",
+            why="loading and unloading require --model-control-mode explicit, but the server runs "
+            f"with --model-control-mode {server.plan.model_control_mode}",
             next_step="restart the server with "
             f"`{stop} && tllm start -m {models} --model-control-mode explicit`",
         )

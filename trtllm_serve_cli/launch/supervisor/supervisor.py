@@ -135,7 +135,7 @@ class Supervisor:
         """Keep the server running, and return whether it ended because of a stop request."""
         policy, counts = self._limits.restarts, FailureCounts()
         # Write the state first, because removing a stale container can take a minute. During this
-        # time, `tllm status` and `tllm stop` must already find the server.
+        # time, `tllm status` and `tllm stop` must be able to find the server.
         self._write_state("starting")
         try:
             self._hang_watch.prepare()

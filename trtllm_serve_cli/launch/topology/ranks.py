@@ -177,9 +177,9 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
 def _check_mig(gpus: tuple[str, ...]) -> None:
     if len(gpus) > 1 and any(gpu.startswith("MIG-") for gpu in gpus):
         raise BadInput(
-            f"A process cannot use {len(gpus)} GPUs if one of them is a MIG device.",
+            "A MIG device cannot be combined with other GPUs in --gpus.",
             why="CUDA exposes only the first MIG device to a process",
-            next_step="pass at most one MIG device for each server, for example --gpus MIG-UUID",
+            next_step="pass a single MIG device and no other GPUs, for example --gpus MIG-UUID",
         )
 
 

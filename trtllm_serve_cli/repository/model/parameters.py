@@ -207,7 +207,10 @@ def check_tokenizer_folder(values: Mapping[str, str]) -> None:
 def type_tensors(
     role: str, contract: Contract, values: Mapping[str, str], layout: str = "inflight"
 ) -> Contract:
-    """Return `contract` with the tensor types that `values` select for the model with this role."""
+    """Return a copy of `contract` with the tensor types from the parameter values in `values`.
+
+    `role` is the model's role in the layout.
+    """
     types = {
         place: values[each.name]
         for each in load_parameters().values()

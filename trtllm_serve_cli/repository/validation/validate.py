@@ -315,7 +315,7 @@ def _check_parameter_value(
         return
     is_entry = place.startswith("parameters.")
     if not parameter.applies_to(kind) and is_entry:
-        # Ignore default values and values written by the import, because an import writes some
+        # Do not warn about default values or values written at import. `tllm import` writes some
         # parameters even for engine kinds that do not use them.
         at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
         if value not in (parameter.default, at_import):

@@ -163,7 +163,8 @@ def parse_lora(
         )
     if task_ids.size != num_rows:
         raise InvalidRequest(
-            f"lora_task_id has the shape {list(task_ids.shape)}; send one id per row ({num_rows})"
+            f"lora_task_id has shape {list(task_ids.shape)}, but the request has {num_rows} rows; "
+            "send one id per row"
         )
     if (weights is None) != (config is None):
         missing = "lora_weights" if weights is None else "lora_config"

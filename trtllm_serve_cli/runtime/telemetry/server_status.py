@@ -38,10 +38,10 @@ def read_server_status(directory: Path) -> ServerStatus | None:
 
 
 def find_server_problem(directory: str | None) -> str:
-    """Return why the server in `directory` is unresponsive.
+    """Return the reason why the server in `directory` is unresponsive.
 
-    Return "" if the server is in another phase or has no valid record. `directory` is None if the
-    server is not supervised.
+    Return "" if the server's phase is not "unresponsive", or if the server has no valid record.
+    `directory` is None if the server is not supervised.
     """
     status = None if directory is None else read_server_status(Path(directory))
     return "" if status is None else status.problem

@@ -1,4 +1,4 @@
-"""Fetch a checkpoint from the hub into the hub's cache, and pin the checkpoint to a commit.
+"""Fetch a checkpoint from the hub into the Hugging Face cache, and pin the checkpoint to a commit.
 
 Before any large download, this module checks the repository's list of files and its small files. By
 default, the checkpoint must have safetensors weights and must not contain code. The disk must have
@@ -132,7 +132,7 @@ def fetch_from_hub(
     notify: Callable[[str], None],
     watch: Watch,
 ) -> Checkpoint:
-    """Fetch the checkpoint into the hub's cache.
+    """Fetch the checkpoint into the Hugging Face cache.
 
     If the hub cannot be reached, use the copy in the cache. The `source` of the returned checkpoint
     is pinned to the commit. Raise `SourceError` if the checkpoint is rejected or cannot be fetched.
@@ -387,7 +387,7 @@ def _download_snapshot(pinned: HubAddress, files: list[HubFile], hub: Hub) -> Pa
 
 
 def _record_revision(revision: str, commit: str, repository: Path) -> None:
-    """Record the commit of a branch or tag in the hub's cache, for offline use."""
+    """Record the commit of a branch or tag in the Hugging Face cache, for offline use."""
     if revision == commit:
         return
     ref = repository / "refs" / revision
@@ -416,7 +416,7 @@ def _use_cache(
         raise
     except SourceError as error:
         raise SourceError(
-            f"{unreachable.what} The checkpoint in the hub's cache cannot be used instead.",
+            f"{unreachable.what} The checkpoint in the Hugging Face cache cannot be used instead.",
             why=f"{unreachable.why}; the check of the cached checkpoint failed: {error.what} "
             f"{error.why}",
             next_step=unreachable.next_step,

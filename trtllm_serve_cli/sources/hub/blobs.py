@@ -1,4 +1,4 @@
-"""Download large files into the hub's cache so that an interrupted download can be resumed.
+"""Download large files into the Hugging Face cache so that an interrupted download can be resumed.
 
 Since version 1.20, huggingface_hub deletes the partial file when a download is stopped, and cannot
 resume a download if the process was killed.
@@ -32,7 +32,7 @@ _LOCK_POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A large file in the hub's cache.
+    """A large file in the Hugging Face cache.
 
     `path` is the path of the complete file, and `lock` is the path of its lock file.
     """

@@ -157,7 +157,7 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
         )
     if cause is not None:
         return SourceError(
-            f"{source} cannot be written to the hub's cache.",
+            f"{source} cannot be written to the Hugging Face cache.",
             why=str(cause),
             next_step="make the cache folder writable, or set HF_HOME to a writable folder",
         )

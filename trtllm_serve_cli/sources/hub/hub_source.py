@@ -49,7 +49,7 @@ class HubSource(HubAddress, CheckpointSource):
         is_cached = find_cached_config(self, hub) is not None
         files = "safetensors and tokenizer files" if needs_weights else "tokenizer files"
         action = (
-            f"use the hub's cache, or update it from {hub.url}"
+            f"use the Hugging Face cache, or update it from {hub.url}"
             if is_cached
             else f"download {files} from {hub.url}"
         )
