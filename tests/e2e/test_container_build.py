@@ -129,7 +129,7 @@ def test_interrupted_build_stops_its_container_and_resumes(
     process.send_signal(number)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
-    assert b"run the same command to resume" in errors
+    assert b"Run the same command to resume" in errors
     assert tllm.containers() == []
     (tllm.cache / "hold").unlink()
     resumed = tllm(*tllm.words())
