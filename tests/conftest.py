@@ -12,6 +12,8 @@ from hypothesis import settings
 from tests.samples.checkpoints import llama_gguf
 from trtllm_serve_cli.paths import Home, find_home
 
+RENDER = "trtllm_serve_cli.repository.model.render"
+
 # Runs are repeatable, since examples depend only on the test, and slow machines do not fail them.
 settings.register_profile("quick", max_examples=40, derandomize=True, deadline=None)
 settings.register_profile("full", settings.get_profile("quick"), max_examples=1000)
@@ -52,6 +54,18 @@ def home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TLLM_HOME", str(root))
     return root
+
+
+@pytest.fixture(autouse=True)
+def small_runtime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Render models with two files of the runtime package, unless a test is marked otherwise.
+
+    The whole package has over 140 files for each of six models. Writing and removing them took most
+    of the time of tests that render a repository.
+    """
+    if request.node.get_closest_marker("whole_runtime") is None:
+        sources = {"__init__.py": "", "engine.py": ""}
+        monkeypatch.setattr(f"{RENDER}._runtime_sources", lambda kind: sources)
 
 
 @pytest.fixture

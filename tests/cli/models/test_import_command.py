@@ -144,11 +144,11 @@ def test_number_out_of_range_is_refused_from_every_source(
     code, _, error = tllm(*known, f"--{option.replace('_', '-')}", str(value))
     assert (code, f"{value} is not in the range" in error) == (2, True)
     code, _, error = tllm(*known, "--build-option", f"{option}={value}")
-    assert (code, f"--build-option: {option} is {value}." in error) == (3, True)
+    assert (code, f"--build-option: {option} is out of range ({value})." in error) == (3, True)
     file = tmp_path / "tllm.yaml"
     file.write_text(f"model: {{name: mine, source: '{model}'}}\nbuild:\n  {option}: {value}\n")
     code, _, error = tllm("import", "--dry-run", "-f", str(file))
-    assert (code, f"line 3: build.{option} is {value}." in error) == (3, True)
+    assert (code, f"line 3: build.{option} is out of range ({value})." in error) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_launch_number_out_of_range_is_refused_from_every_source(
     file = tmp_path / "tllm.yaml"
     file.write_text(f"model: {{name: mine, source: '{model}'}}\nlaunch:\n  {option}: {value}\n")
     code, _, error = tllm("import", "--dry-run", "-f", str(file))
-    assert (code, f"line 3: launch.{option} is {value}" in error) == (3, True)
+    assert (code, f"line 3: launch.{option} is out of range ({value}" in error) == (3, True)
 
 
 def test_unknown_alias_lists_near_matches(tllm: Tllm) -> None:
@@ -373,4 +373,4 @@ def test_defaults_in_the_help_are_those_of_the_kind(tllm: Tllm, tmp_path: Path, 
     }.items():
         value = repository.value("tensorrt_llm", f"parameters.{entry}")
         option_help = help_text.partition(f"{option} INTEGER")[2].partition("[1<=x<=")[0]
-        assert re.search(rf" {value}( (to|or) \d+ [^()]*)? \([^)]*\b{kind}\b", option_help)
+        assert re.search(rf" {value}( (to|or) \d+[^()]*)? \([^)]*\b{kind}\b", option_help)

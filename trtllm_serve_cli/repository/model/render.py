@@ -51,10 +51,10 @@ def write_repository(plan: RepositoryPlan, destination: Path) -> None:
     """Write the repository to `destination`. If an error occurs, `destination` is unchanged."""
     files = render_files(plan)
     with write_aside(destination) as aside:
+        for folder in {(aside / relative).parent for relative in files}:
+            folder.mkdir(parents=True, exist_ok=True)
         for relative, text in files.items():
-            path = aside / relative
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            (aside / relative).write_text(text, encoding="utf-8")
         manifest = manifest_of(plan, int(time.time()))
         (aside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
