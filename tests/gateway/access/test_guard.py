@@ -143,7 +143,7 @@ def test_token_limit_cannot_be_evaded_with_tritons_api(file: Path) -> None:
         path = "/v2/models/demo/generate"
         response = client.post(path, json={"text_input": "x"}, headers=bearer(key))
     assert response.status_code == 403
-    assert "tokens per minute" in response.json()["error"]
+    assert "tokens-per-minute" in response.json()["error"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

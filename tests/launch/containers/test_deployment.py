@@ -51,6 +51,7 @@ def engine_of(folder: Path, **facts: Any) -> Engine:
     return dataclasses.replace(ENGINE, path=folder / "engine", **facts)
 
 
+@pytest.mark.whole_runtime
 def test_cpu_engine_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
     model = deployable(tmp_path, engine_of(tmp_path))
     assert model == Deployable(
@@ -85,6 +86,7 @@ def test_repository_of_an_earlier_version_cannot_watch_the_server(tmp_path: Path
     assert model.runtime is None
 
 
+@pytest.mark.whole_runtime
 def test_only_engines_in_triton_backends_need_tokens(tmp_path: Path) -> None:
     (tmp_path / "worker").mkdir()
     tensorrt = deployable(tmp_path, tensorrt_engine(tmp_path))

@@ -127,4 +127,4 @@ def test_any_json_is_parsed_or_rejected(values: dict[str, Any]) -> None:
     try:
         parse_sampling_parameters(json.dumps(values))
     except InvalidRequest as error:
-        assert "sampling_parameters " in str(error)
+        assert "sampling_parameters" in str(error)

@@ -76,7 +76,7 @@ def test_group_that_is_null_is_ignored() -> None:
 
 
 def test_rejects_an_entry_that_is_not_a_number() -> None:
-    with pytest.raises(ValueError, match="max_num_seqs is 'many'"):
+    with pytest.raises(ValueError, match="max_num_seqs has the invalid value 'many'"):
         arguments_of({"max_num_seqs": "many"})
 
 
