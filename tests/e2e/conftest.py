@@ -113,6 +113,11 @@ class Tllm:
         return Endpoint(grpc=status["grpc"], http=status["http"], metrics=status["metrics"])
 
 
+@pytest.fixture(autouse=True)
+def small_runtime() -> None:
+    """Render models with the whole runtime package, because these tests serve them."""
+
+
 @pytest.fixture(scope="session")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Tllm:
     """Import the demo model into a new home."""
