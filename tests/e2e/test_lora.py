@@ -208,7 +208,7 @@ def test_text_models_forward_the_adapter(server: Endpoint, model: str) -> None:
     ("inputs", "why"),
     [
         ({"lora_task_id": np.uint64(77)}, "LoRA task 77 not found in cache"),
-        ({"parameters": {"lora_name": "x"}}, "lora_name is 'x'"),
+        ({"parameters": {"lora_name": "x"}}, "the lora_name 'x'"),
         (
             {"lora_weights": np.zeros((1, 4), np.float16)},
             "lora_weights and lora_config require lora_task_id",
