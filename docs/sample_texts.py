@@ -19,7 +19,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "trtllm_serve_cli"
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-ERRORS = ("BadInput", "MissingPart", "InvalidRequest", "NoServer", "BadParameter")
+# Classes and functions that make an error, which the code returns or raises. The function
+# `read_texts` finds the other functions where their result is raised.
+ERRORS = (
+    "BadInput", "BadParameter", "InvalidRequest", "MissingPart", "NoServer", "RequestFailed",
+    "invalid", "rejected", "unavailable",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -43,14 +48,17 @@ def main() -> None:
 def read_texts(path: Path) -> Iterator[tuple[str, int, str]]:
     """Yield the kind, line and text of each docstring, error message, help text and comment."""
     code = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(code)):
+    tree = ast.parse(code)
+    raised = {id(node.exc) for node in ast.walk(tree) if isinstance(node, ast.Raise)}
+    for node in ast.walk(tree):
         if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
             yield "docstring", node.body[0].lineno, text
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
             values = [*node.args, *(each.value for each in node.keywords)]
             written = " / ".join(text for each in values if (text := read_string(each)))
-            if written.count(" ") > 2 and (name.endswith("Error") or name in ERRORS):
+            is_error = id(node) in raised or name.endswith("Error") or name in ERRORS
+            if written.count(" ") > 2 and is_error:
                 yield "error", node.lineno, written
             elif written.count(" ") > 2 and name == "Option":
                 yield "help", node.lineno, written
