@@ -25,7 +25,7 @@ from trtllm_serve_cli.option_fields import Option, option_fields
 # Build limits that also apply when the engine serves requests. Every engine kind supports these
 # options.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
-# Endings of the names of flags whose values are file or folder paths.
+# Suffixes of the flag names whose values are paths.
 PATH_ENDINGS = ("dir", "file", "path")
 
 
@@ -125,8 +125,8 @@ class EngineOptions:
         bool | None,
         Option(
             (
-                "Build several optimization profiles, which makes the engine faster but the build "
-                "slower."
+                "Build several optimization profiles. The engine is faster, but the build takes "
+                "longer."
             ),
             is_on_command_line=False,
         ),
@@ -147,9 +147,7 @@ class EngineOptions:
     ] = False
     lora_dir: Annotated[
         tuple[str, ...],
-        Option(
-            "Folders of the LoRA adapters that the engine must support.", is_on_command_line=False
-        ),
+        Option("Folders of the LoRA adapters to build the engine for.", is_on_command_line=False),
     ] = ()
     lora_target_modules: Annotated[
         tuple[str, ...],
@@ -158,7 +156,7 @@ class EngineOptions:
         ),
     ] = ()
     max_lora_rank: Annotated[
-        Count | None, Option("Maximum rank of a LoRA adapter.", is_on_command_line=False)
+        Count | None, Option("Maximum LoRA rank.", is_on_command_line=False)
     ] = None
     speculative_decoding_mode: Annotated[
         SpeculativeMode | None,
@@ -179,13 +177,12 @@ class EngineOptions:
     ] = None
     calib_size: Annotated[
         Count | None,
-        Option("Number of samples for calibrating the quantization.", is_on_command_line=False),
+        Option("Number of samples for quantization calibration.", is_on_command_line=False),
     ] = None
     calib_dataset: Annotated[
         str | None,
         Option(
-            "Calibration data set for quantization: the name of a data set on the Hugging Face "
-            "Hub, or a folder.",
+            "Calibration data set for quantization: a Hugging Face data set name or a folder.",
             is_on_command_line=False,
         ),
     ] = None
@@ -197,8 +194,8 @@ class EngineOptions:
         Mapping[str, str],
         Option(
             (
-                "Additional flags for the TensorRT-LLM programs that build engines, keyed by flag "
-                "name without the leading hyphens."
+                "Additional flags for TensorRT-LLM's build programs, keyed by flag name without "
+                "leading hyphens."
             ),
             is_on_command_line=False,
         ),
@@ -226,10 +223,10 @@ def list_chosen(options: EngineOptions) -> dict[str, object]:
 
 
 def show_option(name: str) -> str:
-    """Return the name of a build option as shown to the user.
+    """Return the name that users enter for a build option.
 
-    An option that the command line supports directly is shown as, for example, "--max-batch-size".
-    For other options, the name is the KEY in `--build-option KEY=VALUE`.
+    The name is the command-line option, for example "--max-batch-size". If the command line does
+    not have this option, the name is the KEY in `--build-option KEY=VALUE`.
     """
     (field,) = option_fields(EngineOptions, name)
     return field.shown_as

@@ -1,4 +1,4 @@
-"""Convert a PEFT adapter into the two files that NVIDIA's clients send.
+"""Convert a PEFT adapter to the weight and config files that NVIDIA's clients send.
 
 The file layout matches the output of examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM. The
 `runtime.lora` package implements this layout, because the server also reads the files.
@@ -32,8 +32,8 @@ class LoraFiles:
     """The contents of the two files of a converted adapter.
 
     `source` is the folder of the original adapter, and `destination` is the folder for the two
-    files. `modules` maps the name of each module to the number of layers in which the adapter
-    changes the module.
+    files. `modules` maps each module name to the number of layers with adapter weights for the
+    module.
     """
 
     source: Path
@@ -110,7 +110,7 @@ def _check_replaceable(folder: Path, *, force: bool) -> None:
     if not folder.is_dir():
         raise BadInput(
             f"{folder} is not a folder.",
-            why="the converted adapter consists of two files",
+            why="the converted adapter is a folder with two files",
             next_step=f"pass a new folder, for example {shlex.quote(f'{folder}-lora')}",
         )
     if {each.name for each in folder.iterdir()} - {LORA_WEIGHTS, LORA_CONFIG}:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Progress:
     """The current activity of a build step.
 
-    `fraction` is how much of the activity is complete, from 0 to 1, or `None` if unknown.
+    `fraction` is the completed fraction of the activity, from 0 to 1, or `None` if unknown.
     """
 
     what: str
@@ -29,8 +29,7 @@ _PERCENT = re.compile(
     r"^(?P<what>[^\W\d][^%]*?)[^\w%)]*\b(?P<percent>\d{1,3})(?:\.\d+)? ?%(?= *(?:$|[•|(\[]))"
 )
 _COUNTED = re.compile(r"^(?P<what>[^\W\d][\w -]*?):? +\(?(?P<done>\d+) ?/ ?(?P<total>\d+)\)?$")
-# Patterns for the lines in which TensorRT programs and quantizers report the start or the end of a
-# phase. Each pattern is paired with the activity to display.
+# Pairs of a pattern for TensorRT or quantizer output and the activity to display.
 _PHASES = tuple(
     (re.compile(sign), what)
     for sign, what in (
@@ -48,7 +47,7 @@ _PHASES = tuple(
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Return the progress that a line of output reports, or `None` if it reports no progress."""
+    """Return the progress reported in an output line, or `None` if the line has no progress."""
     text = _STAMP.sub("", line.strip())
     if found := _TQDM.search(text) or _PERCENT.search(text):
         return _progress(found["what"], int(found["percent"]), 100)
