@@ -31,10 +31,10 @@ from trtllm_serve_cli.gateway.config import (
 )
 from trtllm_serve_cli.option_fields import Option, Within
 
-# Default time limit in seconds for requests in flight to finish when a server stops.
+# Default time, in seconds, that a stopping server waits for requests in flight.
 DRAIN_S = 30
-# Default time limit, in seconds, for an engine with requests to complete a step. The engine is
-# restarted after this time.
+# Default time, in seconds, after which an engine that has requests but completes no step is
+# restarted.
 HANG_TIMEOUT_S = 120.0
 
 _SERVER = "Server"
@@ -77,7 +77,7 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Maximum time to wait until the server is ready, in seconds.",
+            "Maximum time to wait for the server to become ready, in seconds.",
             flags=("--timeout",),
             metavar="SECONDS",
             panel=_SERVER,
@@ -158,8 +158,8 @@ class LaunchOptions:
     multi_model: Annotated[
         bool,
         Option(
-            "Use orchestrator mode, in which Triton spawns the engines' processes. With MPI, a "
-            "server that runs several engines always uses this mode.",
+            "Use orchestrator mode, in which Triton spawns the engine processes. With MPI, a "
+            "server that runs several engines always uses orchestrator mode.",
             flags=("--multi-model/--no-multi-model",),
             panel=_PROCESSES,
         ),
@@ -167,7 +167,7 @@ class LaunchOptions:
     disable_spawn_processes: Annotated[
         bool,
         Option(
-            "Use orchestrator mode, but start the engines' processes with mpirun. Requires the "
+            "Use orchestrator mode, but start the engine processes with mpirun. Requires the "
             "model parameter participant_ids.",
             flags=("--disable-spawn-processes/--no-disable-spawn-processes",),
             panel=_PROCESSES,
@@ -237,9 +237,8 @@ class LaunchOptions:
     generation_config: Annotated[
         GenerationConfigSource,
         Option(
-            "Source of the default sampling parameters for the OpenAI-compatible API. With `auto`, "
-            "they are read from the model's generation_config.json. With `off`, OpenAI's defaults "
-            "are used.",
+            "Source of the default sampling parameters for the OpenAI-compatible API. `auto`: the "
+            "model's generation_config.json. `off`: OpenAI's defaults.",
             panel=_OPENAI,
         ),
     ] = "auto"
@@ -254,9 +253,9 @@ class LaunchOptions:
     lora: Annotated[
         tuple[str, ...],
         Option(
-            "LoRA adapter that the OpenAI-compatible API serves as the model NAME. FOLDER contains "
-            "the adapter. With several models, add the name of the base model: MODEL:NAME=FOLDER. "
-            "Repeatable. Default: only the adapters in lora_prefetch_dir.",
+            "LoRA adapter in FOLDER that the OpenAI-compatible API serves as the model NAME. If "
+            "the server has several models, add the base model: MODEL:NAME=FOLDER. Repeatable. "
+            "Default: only the adapters in lora_prefetch_dir.",
             metavar="NAME=FOLDER",
             panel=_OPENAI,
         ),
@@ -264,8 +263,8 @@ class LaunchOptions:
     runtime_lora_dir: Annotated[
         Path | None,
         Option(
-            "Folder with LoRA adapters that clients of the OpenAI-compatible API may load at run "
-            "time. Clients specify a subfolder of DIR. With this option, the API runs in a "
+            "Folder with LoRA adapters that clients of the OpenAI-compatible API can load at run "
+            "time. Each adapter must be in a subfolder. With this option, the API runs in a "
             "single process. Default: clients cannot load adapters.",
             metavar="DIR",
             panel=_OPENAI,
@@ -274,7 +273,7 @@ class LaunchOptions:
     cors_origin: Annotated[
         tuple[str, ...],
         Option(
-            "Origin of web pages that may use the OpenAI-compatible API, for example "
+            "Allowed CORS origin for the OpenAI-compatible API, for example "
             "https://chat.example.com. Repeatable. Default: none.",
             metavar="ORIGIN",
             panel=_OPENAI,
@@ -283,7 +282,7 @@ class LaunchOptions:
     openai_cert: Annotated[
         Path | None,
         Option(
-            "TLS certificate file of the OpenAI-compatible API. Default: no TLS.",
+            "TLS certificate file for the OpenAI-compatible API. Default: no TLS.",
             metavar="PEM",
             panel=_OPENAI,
         ),
@@ -300,8 +299,8 @@ class LaunchOptions:
         int,
         COUNT,
         Option(
-            "Maximum size of a request body for the OpenAI-compatible API, in MiB. Larger requests "
-            "are rejected with status 413.",
+            "Maximum request body size for the OpenAI-compatible API, in MiB. Larger requests are "
+            "rejected with status 413.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -310,8 +309,8 @@ class LaunchOptions:
         int,
         COUNT,
         Option(
-            "Maximum number of requests that the OpenAI-compatible API runs at the same time. "
-            "Further requests wait.",
+            "Maximum number of concurrent requests to the OpenAI-compatible API. Further requests "
+            "wait.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -320,7 +319,8 @@ class LaunchOptions:
         int,
         Within(0, LARGEST),
         Option(
-            "Maximum number of requests that wait. Further requests are rejected with status 429.",
+            "Maximum number of waiting requests to the OpenAI-compatible API. Further requests "
+            "are rejected with status 429.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -329,8 +329,8 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Time limit, in seconds, for receiving the headers of a request. The same limit "
-            "applies separately to the body. Slower requests are rejected with status 408.",
+            "Time limit, in seconds, for receiving the request headers. The same limit applies "
+            "separately to the request body. Slower requests are rejected with status 408.",
             flags=("--openai-receive-timeout",),
             metavar="SECONDS",
             panel=_OPENAI,
@@ -384,7 +384,7 @@ class LaunchOptions:
     grpc_server_cert: Annotated[
         Path | None,
         Option(
-            "TLS certificate file of the gRPC server. Default: no TLS.",
+            "TLS certificate file for the gRPC server. Default: no TLS.",
             metavar="PEM",
             panel=_TLS,
         ),
@@ -417,8 +417,8 @@ class LaunchOptions:
     log_format: Annotated[
         LogFormat,
         Option(
-            "Format of the log lines of the models that tllm renders, and of the access log of "
-            "the OpenAI-compatible API.",
+            "Log format for the models that tllm renders and for the access log of the "
+            "OpenAI-compatible API.",
             panel=_TELEMETRY,
         ),
     ] = "text"

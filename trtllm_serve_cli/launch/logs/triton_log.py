@@ -19,8 +19,8 @@ _LOADED = re.compile(r"successfully loaded '([^']+)'")
 # after this line.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
-# Lines with these words may explain a failure. They are reported only if the log does not report
-# which model failed to load.
+# Lines with these words may explain a failure. The lines are reported only if the log does not name
+# a model that failed to load.
 _CAUSE_WORDS = (
     "tritonserver: ",
     "error while loading shared libraries",
@@ -84,10 +84,7 @@ def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
 
 
 def _is_option_error(line: str) -> bool:
-    """Return whether `line` is an error message.
-
-    `line` is from output that contains Triton's usage message.
-    """
+    """Return whether a line is an error message rather than a line of Triton's usage message."""
     return bool(line) and line != _USAGE and not line[0].isspace() and not line.endswith(":")
 
 
