@@ -1,6 +1,6 @@
-"""Describe the memory and the threads of a machine that runs engines on its CPU.
+"""Describe the memory and threads of a machine that runs engines on its CPU.
 
-The memory determines how many tokens the KV cache of an OpenVINO engine can hold.
+The memory determines the KV cache size of OpenVINO engines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOKENS_PER_BLOCK = 32
 class CpuHost:
     """A machine that runs engines on its CPU.
 
-    `memory_bytes` is the memory that processes may use, which a container may limit. If
+    `memory_bytes` is the memory available to processes, including a container's memory limit. If
     `has_8bit_cache` is set, OpenVINO stores the KV cache in 8 bits by default. `num_threads` is the
     number of threads that an engine starts by default, or None if it is unknown.
     """

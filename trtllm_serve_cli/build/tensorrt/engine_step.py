@@ -139,9 +139,9 @@ def _speculation(options: EngineOptions, version: Version) -> Iterator[Requested
     mode = options.speculative_decoding_mode
     if mode is None:
         return
-    # Before 0.10, trtllm-build has no flag for the mode: the checkpoint determines whether the
-    # engine has Medusa heads. For modes that only later versions support, yield the flag anyway, so
-    # that `render_arguments` raises `BadInput`.
+    # Before TensorRT-LLM 0.10, trtllm-build has no --speculative_decoding_mode flag, and the
+    # checkpoint determines whether the engine has Medusa heads. For modes that only later versions
+    # support, yield the flag anyway, so that `render_arguments` raises `BadInput`.
     is_named = "--speculative_decoding_mode" in flags_of(TRTLLM_BUILD, version)
     if is_named or mode not in ("draft_tokens_external", "medusa"):
         yield RequestedFlag("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")

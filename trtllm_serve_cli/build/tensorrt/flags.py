@@ -71,12 +71,12 @@ def is_flag(name: str) -> bool:
 
 
 def is_owned(name: str) -> bool:
-    """Return whether tllm sets the flag itself. Users must not set such a flag directly."""
+    """Return whether tllm sets the flag itself. Users cannot set these flags directly."""
     return _plain(name) in _owners()
 
 
 def find_owner(name: str) -> str | None:
-    """Return the tllm option that sets the flag, or `None` if no option does.
+    """Return the tllm option that sets the flag, or `None` if no option sets the flag.
 
     `name` must be a flag that tllm sets.
     """

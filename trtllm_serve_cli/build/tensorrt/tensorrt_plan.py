@@ -44,9 +44,9 @@ def plan_tensorrt(
 
     The first step writes a TensorRT-LLM checkpoint to `SCRATCH`. The second step builds the engine
     from this checkpoint. Versions that use a model's build.py require other steps (see
-    `plan_legacy`). If `gpu` is set, check that this GPU can run the engine. `published_name` is the
-    `_name_or_path` in config.json or the checkpoint's source, and determines the variant of some
-    models. Raise `BadInput` if the version cannot build an engine for the model, if the model, the
+    `plan_legacy`). If `gpu` is set, check that this GPU can run the engine. `published_name`, which
+    determines the variant of some models, is the `_name_or_path` in config.json or the checkpoint's
+    source. Raise `BadInput` if the version cannot build an engine for the model, if the model, the
     version or the GPU does not support an option, or if options contradict each other.
     """
     version = toolkit.version

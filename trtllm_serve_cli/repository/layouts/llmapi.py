@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
 # Entries of `parameters` in the inflight layout that the llmapi layout does not write as arguments.
-# They either have no effect or are in `triton_config`.
+# These entries either have no effect or are in `triton_config`.
 _NOT_ARGUMENTS = (
     "exclude_input_in_output",
     "cancellation_check_period_ms",

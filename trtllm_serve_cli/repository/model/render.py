@@ -1,4 +1,4 @@
-"""Render a `RepositoryPlan` as the files of a model repository."""
+"""Render a `RepositoryPlan` as model repository files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, Reposito
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
-# The name of the runtime package's copy in each repository. For example, `python3 -m
+# Name of the runtime package's copy in each repository. For example, `python3 -m
 # tllm_runtime.worker` starts an engine worker from the copy.
 RUNTIME_PACKAGE = "tllm_runtime"
 
@@ -80,7 +80,7 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
 
 
 def _facts_of(engine: Engine) -> dict[str, Any]:
-    """Return the engine as JSON data.
+    """Return the engine as a JSON-compatible dict.
 
     The `details` field is omitted, because its type depends on the engine kind.
     """

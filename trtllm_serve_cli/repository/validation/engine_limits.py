@@ -31,8 +31,8 @@ class EngineLimits:
 
     `path` is the file from which the values were read: a TensorRT engine's `config.json` (with
     `pretrained_config` and `build_config`), the `engine.json` of another engine that tllm built, or
-    a checkpoint's `config.json`. `version` is the version of TensorRT-LLM that built the engine. It
-    is empty if the version is unknown or if the engine is not a TensorRT engine.
+    a checkpoint's `config.json`. `version` is the TensorRT-LLM version that built the engine. It is
+    empty if the version is unknown or if the engine is not a TensorRT engine.
     """
 
     path: Path
@@ -81,7 +81,7 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
 
 
 def find_trtllm_version(repository: OpenRepository) -> str:
-    """Return the version of TensorRT-LLM that built the engine, or "" if it is unknown.
+    """Return the TensorRT-LLM version that built the engine, or "" if unknown.
 
     If the engine's files do not contain the version, return the version in the `config.pbtxt` of a
     text model.
@@ -191,7 +191,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
             if not value or model not in checked.configs or Path(value).exists():
                 continue
             if parameter.name == "tokenizer_dir" and not value.startswith((".", "/", "~")):
-                continue  # The value may be the name of a repository on the Hugging Face hub.
+                continue  # The value may be a Hugging Face repository name.
             yield checked.finding(
                 "error", model, f"{parameter.name} is {value}, which does not exist",
                 f"run `{checked.set_command} {parameter.name}=PATH`", place=place,
@@ -218,7 +218,7 @@ def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
-    """Yield an error for each text model that was rendered for another version of TensorRT-LLM."""
+    """Yield an error for each text model that was rendered for another TensorRT-LLM version."""
     repository = checked.repository
     for model in repository.texts:
         rendered = repository.value(model, _VERSION)
