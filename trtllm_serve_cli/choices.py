@@ -83,30 +83,30 @@ Verbosity = Annotated[int, VERBOSITY]
 TensorParallelism = Annotated[Count, Option("Number of GPUs for tensor parallelism.")]
 PipelineParallelism = Annotated[Count, Option("Number of GPUs for pipeline parallelism.")]
 MoeTensorParallelism = Annotated[
-    Count, Option("Number of GPUs for tensor parallelism of MoE experts.")
+    Count, Option("Number of GPUs for tensor parallelism in MoE layers.")
 ]
 MoeExpertParallelism = Annotated[
-    Count, Option("Number of GPUs for expert parallelism of MoE models.")
+    Count, Option("Number of GPUs for expert parallelism in MoE layers.")
 ]
 DtypeOption = Annotated[
     Dtype,
     Option(
-        "Data type of the activations and the unquantized weights. `auto` uses "
-        "the checkpoint's data type, but TensorRT and vLLM replace float32 with a 16-bit type."
+        "Data type of activations and unquantized weights. `auto` uses the checkpoint's data "
+        "type, except that TensorRT and vLLM convert float32 to a 16-bit type."
     ),
 ]
 QuantizationOption = Annotated[
     Quantization,
     Option(
-        "Quantization of the weights. int8 and int4 quantize only the weights, int8_sq is "
-        "SmoothQuant, and fp8_rowwise has a scale for each channel and token. GGUF files keep "
-        "their quantization. Default: int8 for text generation with the openvino engine kind, "
-        "otherwise the checkpoint's quantization."
+        "Weight quantization method. int8 and int4 are weight-only, int8_sq is SmoothQuant, and "
+        "fp8_rowwise uses per-channel and per-token scales. GGUF files keep their quantization. "
+        "Default: int8 for text generation models with the openvino engine kind, otherwise the "
+        "checkpoint's quantization."
     ),
 ]
 KvCacheDtypeOption = Annotated[
-    KvCacheDtype, Option("Data type of the KV cache. By default, the engine selects the data type.")
+    KvCacheDtype, Option("KV cache data type. Default: chosen by the engine.")
 ]
 MaxSeqLenOption = Annotated[
-    SequenceLength, Option("Maximum total length of the prompt and the response, in tokens.")
+    SequenceLength, Option("Maximum sequence length (prompt and response) in tokens.")
 ]

@@ -47,23 +47,23 @@ class EngineOptions:
     max_batch_size: Annotated[
         Count | None,
         Option(
-            "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), or 256 to "
-            "1024, depending on the GPU (pytorch, vllm, tensorrt). If the GPU is unknown, tensorrt "
-            "engines use trtllm-build's default."
+            "Maximum number of requests in a batch. Default: 64 for openvino, 256 for sim, and "
+            "256 to 1024 for pytorch, vllm and tensorrt, depending on the GPU. If the GPU is "
+            "unknown, tensorrt uses the trtllm-build default."
         ),
     ] = None
     max_input_len: Annotated[
         Count | None,
-        Option("Maximum prompt length in tokens. Default: TensorRT-LLM's default."),
+        Option("Maximum prompt length in tokens. Default: the TensorRT-LLM default."),
     ] = None
     max_seq_len: MaxSeqLenOption | None = None
     max_num_tokens: Annotated[
         Count | None,
         Option(
-            "Maximum number of tokens in an engine step. Default: 256 (openvino), 8192 (sim), 2048 "
-            "to 16384 (vllm), or 8192 or 16384 (pytorch, tensorrt). The defaults for vllm, pytorch "
-            "and tensorrt depend on the GPU. If the GPU is unknown, tensorrt engines use "
-            "trtllm-build's default."
+            "Maximum number of tokens per engine step. Default: 256 for openvino and 8192 for "
+            "sim. Depending on the GPU, the default is 2048 to 16384 for vllm, and 8192 or 16384 "
+            "for pytorch and tensorrt. If the GPU is unknown, tensorrt uses the trtllm-build "
+            "default."
         ),
     ] = None
     opt_num_tokens: Annotated[
@@ -76,8 +76,8 @@ class EngineOptions:
     max_beam_width: Annotated[
         Count | None,
         Option(
-            "Maximum beam width. Default: 4 (openvino), 1 (pytorch), or trtllm-build's default "
-            "(tensorrt)."
+            "Maximum beam width. Default: 4 for openvino, 1 for pytorch, and the trtllm-build "
+            "default for tensorrt."
         ),
     ] = None
     paged_kv_cache: Annotated[
@@ -134,7 +134,7 @@ class EngineOptions:
     gather_context_logits: Annotated[
         bool,
         Option(
-            "Build an engine that can return the logits of the prompt tokens.",
+            "Build an engine that can return the prompt logits.",
             is_on_command_line=False,
         ),
     ] = False

@@ -56,7 +56,7 @@ class GenerateRequest:
     stop_words: Annotated[
         tuple[str, ...],
         Option(
-            "Word at which generation stops. Repeat the option for several words.",
+            "Stop generation at this word. Repeatable.",
             flags=("--stop",),
             metavar="WORD",
         ),
@@ -66,8 +66,8 @@ class GenerateRequest:
         Within(1),
         Option(
             (
-                "Time in milliseconds after which the client cancels the request and returns the "
-                "text received so far. Default: no limit."
+                "Time limit for the response, in milliseconds. When the limit expires, the client "
+                "cancels the request and returns the text received so far. Default: no limit."
             ),
             metavar="MS",
         ),
@@ -94,7 +94,8 @@ class GenerateRequest:
         float | None,
         Within(0, 1),
         Option(
-            "Sample from the smallest set of tokens with a total probability of at least P.",
+            "Sample from the smallest set of most likely tokens whose total probability is at "
+            "least P.",
             metavar="P",
         ),
     ] = None
@@ -111,7 +112,7 @@ class GenerateRequest:
     bad_words: Annotated[
         tuple[str, ...],
         Option(
-            "Word that is never generated. Repeat the option for several words.",
+            "Word that the model must not generate. Repeatable.",
             flags=("--bad",),
             metavar="WORD",
         ),
@@ -194,7 +195,7 @@ class GenerateRequest:
     return_perf_metrics: Annotated[
         bool,
         Option(
-            "Print the server's timings for the request, and the number of KV cache blocks used.",
+            "Print the server's timings and KV cache block counts for the request.",
             flags=("--perf",),
         ),
     ] = False

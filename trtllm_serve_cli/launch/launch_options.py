@@ -66,13 +66,13 @@ class LaunchOptions:
         int,
         PORT,
         Option(
-            "Port for HTTP. If this port is not the default, the default ports for gRPC, metrics "
-            "and the OpenAI-compatible API are shifted by the same amount.",
+            "HTTP port. Changing this port shifts the default ports for gRPC, metrics and the "
+            "OpenAI-compatible API by the same amount.",
             panel=_SERVER,
         ),
     ] = 8000
-    grpc_port: Annotated[int, PORT, Option("Port for gRPC.", panel=_SERVER)] = 8001
-    metrics_port: Annotated[int, PORT, Option("Port for metrics.", panel=_SERVER)] = 8002
+    grpc_port: Annotated[int, PORT, Option("gRPC port.", panel=_SERVER)] = 8001
+    metrics_port: Annotated[int, PORT, Option("Metrics port.", panel=_SERVER)] = 8002
     timeout_s: Annotated[
         float,
         SECONDS,
@@ -86,9 +86,8 @@ class LaunchOptions:
     warmup: Annotated[
         bool,
         Option(
-            "Before reporting the server as ready, send warm-up requests that resemble typical "
-            "first requests: a short prompt, a long prompt, several streams, a chat completion and "
-            "a JSON schema.",
+            "Send warm-up requests before reporting the server as ready: a short prompt, a long "
+            "prompt, several streams, a chat completion and a JSON schema.",
             flags=("--warmup/--no-warmup",),
             panel=_SERVER,
         ),
@@ -97,9 +96,10 @@ class LaunchOptions:
         float,
         Within(0),
         Option(
-            "Time in seconds after which the supervisor restarts an engine that has requests but "
-            "completes no step. Processes that do not respond at all are restarted after at most "
-            "30 s. With 0, hangs are only reported.",
+            "Time limit for an engine with requests to complete a step, in seconds. When the "
+            "limit expires, the supervisor restarts the engine. Processes that do not respond at "
+            "all are restarted after at most 30 s. 0 disables restarts, and hangs are only "
+            "reported.",
             flags=("--hang-timeout",),
             metavar="SECONDS",
             panel=_SERVER,
@@ -109,7 +109,7 @@ class LaunchOptions:
         int,
         VERBOSITY,
         Option(
-            ("Verbosity level of Triton's log. With 0, verbose messages are not logged."),
+            ("Verbosity level of Triton's log. 0 disables verbose messages."),
             panel=_TRITON,
         ),
     ] = 0
@@ -117,7 +117,7 @@ class LaunchOptions:
         LaunchMode,
         Option(
             "How to run Triton. `local`: directly on this machine. `container`: in a container. "
-            "`mpi`: under mpirun. `auto`: in a container if the local Triton cannot serve the "
+            "`mpi`: with mpirun. `auto`: in a container if the local Triton cannot serve the "
             "models, otherwise directly on this machine.",
             panel=_SERVER,
         ),
@@ -125,8 +125,8 @@ class LaunchOptions:
     gpus: Annotated[
         str | None,
         Option(
-            "Comma-separated list of the GPUs to use: indexes, GPU UUIDs or MIG device UUIDs, "
-            "for example 0,1. Default: all GPUs.",
+            "Comma-separated list of GPUs to use, for example 0,1. Accepts GPU indices, GPU UUIDs "
+            "and MIG device UUIDs. Default: all GPUs.",
             metavar="IDS",
             panel=_PROCESSES,
         ),
@@ -184,7 +184,7 @@ class LaunchOptions:
     hostfile: Annotated[
         Path | None,
         Option(
-            "File that lists the nodes for mpirun, one node per line. This machine must be first.",
+            "Host file for mpirun, with one node per line. The first node must be this machine.",
             metavar="FILE",
             panel=_PROCESSES,
         ),
@@ -212,8 +212,8 @@ class LaunchOptions:
         int | None,
         COUNT,
         Option(
-            "Number of processes that serve the OpenAI-compatible API. Default: one per four "
-            "processor cores, at most 4.",
+            "Number of processes that serve the OpenAI-compatible API. Default: one per four CPU "
+            "cores, up to 4.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -221,15 +221,15 @@ class LaunchOptions:
     openai_auth: Annotated[
         KeyPolicy,
         Option(
-            "Whether the OpenAI-compatible API requires an API key. With `auto`, a key is required "
-            "after `tllm keys add` has created the first key.",
+            "Whether the OpenAI-compatible API requires an API key. `auto` requires a key once "
+            "`tllm keys add` has created the first key.",
             panel=_OPENAI,
         ),
     ] = "auto"
     chat_template: Annotated[
         Path | None,
         Option(
-            "File with a chat template that replaces the models' templates.",
+            "Chat template file that overrides the models' chat templates.",
             metavar="FILE",
             panel=_OPENAI,
         ),
@@ -245,7 +245,7 @@ class LaunchOptions:
     tool_parser: Annotated[
         ToolParserName | None,
         Option(
-            "Format in which the models write tool calls. Default: inferred from the chat "
+            "Parser for the tool calls that the models generate. Default: inferred from the chat "
             "template.",
             panel=_OPENAI,
         ),
@@ -340,7 +340,8 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Time in seconds after which a client that does not read its stream is disconnected.",
+            "Timeout for clients that do not read their stream, in seconds. When the timeout "
+            "expires, the client is disconnected.",
             flags=("--openai-send-timeout",),
             metavar="SECONDS",
             panel=_OPENAI,
@@ -359,7 +360,8 @@ class LaunchOptions:
     load_model: Annotated[
         tuple[str, ...],
         Option(
-            "Model to load at startup in explicit mode. Repeatable. Default: all models.",
+            "Model to load at startup with --model-control-mode explicit. Repeatable. Default: "
+            "all models.",
             metavar="NAME",
             panel=_TRITON,
         ),
@@ -367,7 +369,7 @@ class LaunchOptions:
     cache_config: Annotated[
         str | None,
         Option(
-            "Configuration of Triton's response cache, for example local,size=1048576. Default: "
+            "Configuration for Triton's response cache, for example local,size=1048576. Default: "
             "no cache.",
             metavar="CONFIG",
             panel=_TRITON,
@@ -376,7 +378,7 @@ class LaunchOptions:
     trace_config: Annotated[
         tuple[str, ...],
         Option(
-            "Trace setting for Triton, for example level=TIMESTAMPS. Repeatable.",
+            "Triton trace setting, for example level=TIMESTAMPS. Repeatable.",
             metavar="CONFIG",
             panel=_TRITON,
         ),
@@ -400,8 +402,8 @@ class LaunchOptions:
     grpc_root_cert: Annotated[
         Path | None,
         Option(
-            "CA certificate file. gRPC clients must present a certificate that this CA signed. "
-            "Default: clients do not need a certificate.",
+            "CA certificate file for verifying gRPC clients, which must present a certificate "
+            "signed by this CA. Default: clients do not need a certificate.",
             metavar="PEM",
             panel=_TLS,
         ),
@@ -409,7 +411,8 @@ class LaunchOptions:
     triton_args: Annotated[
         tuple[str, ...],
         Option(
-            "Models to serve, as with -m, followed by additional options for tritonserver.",
+            "Names of the models to serve, as with -m. Arguments after -- are passed to "
+            "tritonserver.",
             metavar="[NAME…] [-- OPTION…]",
             is_argument=True,
         ),
@@ -433,8 +436,8 @@ class LaunchOptions:
     otlp_endpoint: Annotated[
         str | None,
         Option(
-            "URL of an OpenTelemetry collector (OTLP over HTTP). Triton, the models and the "
-            "OpenAI-compatible API send their spans to it. Default: spans are not sent.",
+            "URL of the OpenTelemetry collector (OTLP over HTTP) that receives spans from Triton, "
+            "the models and the OpenAI-compatible API. Default: spans are not sent.",
             metavar="URL",
             panel=_TELEMETRY,
         ),

@@ -37,9 +37,9 @@ HangTimeoutOption = Annotated[
         "--hang-timeout",
         min=0,
         metavar="SECONDS",
-        help="Time in seconds after which the supervisor restarts an engine that has requests "
-        "but completes no step. Processes that do not respond at all are restarted after at "
-        "most 30 s. With 0, hangs are only reported.",
+        help="Time limit for an engine with requests to complete a step, in seconds. When the "
+        "limit expires, the supervisor restarts the engine. Processes that do not respond at all "
+        "are restarted after at most 30 s. 0 disables restarts, and hangs are only reported.",
     ),
 ]
 # The options of `tllm start` for the OpenAI-compatible API that the deploy commands also accept.
