@@ -108,7 +108,7 @@ def test_prompt_is_prepended(model: Any) -> None:
     ("tensors", "message"),
     [
         ({}, "a request must contain either text_input or input_ids, but not both"),
-        ({"text_input": texts("a"), "input_ids": [[1]]}, "send exactly one of them"),
+        ({"text_input": texts("a"), "input_ids": [[1]]}, "send exactly one of the two"),
         ({"text_input": texts("a" * 12)}, "the input has 13 tokens, but .* at most 12 tokens"),
         ({"text_input": np.array([[b"\xff"]], dtype=object)}, "not valid UTF-8"),
         ({"input_ids": [[256]]}, "input_ids contains 256"),

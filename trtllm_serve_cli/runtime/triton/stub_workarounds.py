@@ -21,8 +21,8 @@ from typing import Any
 
 from .tensors import Array
 
-# The time in seconds for which responses are kept. The stub usually releases a response within tens
-# of microseconds, but needs more time on a busy machine.
+# Time, in seconds, to keep responses. The stub usually releases a response within tens of
+# microseconds, but needs more time on a busy machine.
 KEPT_S = 5.0
 
 
@@ -30,7 +30,7 @@ def read_inputs(request: Any) -> dict[str, Array]:
     """Return a request's tensors by name.
 
     Reading all tensors in one call is faster than calling `get_input_tensor_by_name` for each name,
-    because each such call requests all tensors.
+    because each of these calls requests all tensors.
     """
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
@@ -58,7 +58,7 @@ class StreamKeeper:
         self._kept: deque[tuple[float, Any]] = deque()
 
     def keep(self, responses: Any) -> None:
-        """Keep `responses`, and release kept responses that have expired.
+        """Keep `responses` and release kept responses that have expired.
 
         Call this method after reading all of `responses`.
         """

@@ -1,8 +1,8 @@
 """Hide a secret in the command line of a running process.
 
 Other users can read the command lines of all processes in `/proc/PID/cmdline`. Triton accepts the
-token for its restricted APIs only as an argument, and copies it when it parses its arguments.
-Afterwards, the token's bytes in the process's memory can be overwritten.
+token for its restricted APIs only as a command-line argument. Triton copies the token when it
+parses its arguments, so the original bytes in memory can be overwritten afterwards.
 """
 
 from __future__ import annotations

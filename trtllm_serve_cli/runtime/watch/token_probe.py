@@ -1,9 +1,9 @@
 """Request a token from an engine that does not write heartbeats.
 
 TensorRT engines run in Triton's C++ backend and write no heartbeats. The supervisor also cannot
-monitor the processes of engines in containers. The engine is alive while the step counter in its
-metrics increases. If the counter does not change, the engine is either idle or hung. The
-`TokenProbe` then requests a token, which a hung engine cannot generate.
+monitor the processes of engines in containers. An engine is alive while the step counter in its
+metrics increases. If the counter does not change, the engine is either idle or hung. To
+distinguish the two states, `TokenProbe` requests a token, which a hung engine cannot generate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STEPS = re.compile(
 
 
 def request_token(address: str, model: str, inputs: str, timeout_s: float) -> None:
-    """Request a response from a text model over HTTP, and return after the response or an error.
+    """Request a response from a text model over HTTP. Return after the response or an error.
 
     `inputs` contains the model's inputs as a JSON object.
     """
@@ -62,7 +62,7 @@ def _send(address: str, method: str, path: str, timeout_s: float, body: str | No
 
 
 class TokenRequest:
-    """A token request, which calls `send` in a separate thread.
+    """A token request that runs `send` in a separate thread.
 
     `count` returns the number of steps that the engines have completed. `clock` returns the time in
     seconds.
@@ -82,8 +82,9 @@ class TokenRequest:
 
     @property
     def is_over(self) -> bool:
-        """True if the request has ended, even with an error, because the engine may reject the
-        prompt.
+        """True if the request has ended.
+
+        An error also ends the request, because the engine may reject the prompt.
         """
         return not self._thread.is_alive()
 
@@ -131,7 +132,7 @@ class TokenProbe:
     def read_sign(self, limits: HangLimits, triton_pid: int) -> Sign | None:
         """Return the `Sign` of the token request in flight, if any.
 
-        If no request is in flight, return None, and send a request if one is due.
+        If no request is in flight, send a request if one is due, and return None.
         """
         if self._request is not None and not self._request.is_over:
             return self._request.read_sign(limits, triton_pid)
