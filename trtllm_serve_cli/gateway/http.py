@@ -40,7 +40,7 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
             headers={"connection": "close"},
         ) from error
     except ClientDisconnect as error:
-        raise ApiError(499, "The client disconnected before the body had arrived.") from error
+        raise ApiError(499, "The client disconnected before sending the whole body.") from error
     request.state.num_body_bytes = len(body)
     return body
 
@@ -71,8 +71,8 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 def _too_large(max_bytes: int) -> ApiError:
     return ApiError(
         413,
-        f"The request body is larger than {max_bytes} bytes. Send a smaller request, or ask the "
-        "operator to increase --openai-max-body-mib.",
+        f"The request body exceeds the limit of {max_bytes} bytes. Send a smaller request, or ask "
+        "the operator to increase --openai-max-body-mib.",
         code="request_too_large",
     )
 
@@ -86,7 +86,7 @@ async def read_json(request: Request, kind: type[Body]) -> Body:
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:
         raise ApiError(
-            415, f"The content type {content_type!r} is not supported. Send application/json."
+            415, f"The content type {content_type!r} is not supported. Use 'application/json'."
         )
     config = request.app.state.config
     data = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
@@ -111,7 +111,7 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
         raise invalid(f"{place}{message}.", param=param) from error
     except RecursionError as error:
         raise invalid(
-            "The JSON in the request body is nested too deeply. Send JSON with fewer levels."
+            "The JSON in the request body is nested too deeply. Reduce the nesting depth."
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise invalid(f"The request body is not valid JSON: {error}.") from error

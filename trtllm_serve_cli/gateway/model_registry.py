@@ -97,9 +97,9 @@ class ModelRegistry:
         names = self.base_names
         base = self._adapter_bases.get(name, name)
         if (why := self._refused.get(name) or self._refused.get(base)) is not None:
-            raise invalid(f"The model '{name}' does not support this API, because {why}.", "model")
+            raise invalid(f"The gateway cannot serve the model '{name}', because {why}.", "model")
         if base in names:
-            raise unavailable(f"{self._describe_loading(base)}; retry the request.")
+            raise unavailable(f"{self._describe_loading(base)}. Retry the request.")
         raise model_not_found(name, tuple(dict.fromkeys((*names, *self._models))))
 
     def require_only_name(self) -> str:
@@ -110,7 +110,7 @@ class ModelRegistry:
         names = self.base_names
         if len(names) != 1:
             available = ", ".join(names)
-            raise invalid(f"model is required. Available models: {available}.", "model")
+            raise invalid(f"`model` is required. Available models: {available}.", "model")
         return names[0]
 
     def find_generating(self, name: str) -> LoadedModel:
@@ -122,8 +122,8 @@ class ModelRegistry:
         model = self.find(name)
         if model.info.embedding is not None:
             raise invalid(
-                f"The model '{name}' computes embeddings and does not generate text. Send the "
-                "request to /v1/embeddings, or select a model that generates text.",
+                f"The model '{name}' computes embeddings and does not generate text. Use "
+                "/v1/embeddings, or select a model that generates text.",
                 "model",
                 "unsupported",
             )
@@ -264,7 +264,7 @@ class ModelRegistry:
                     return await open_worker(find, tokenizer)
         core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)
         if "input_ids" not in core_info.inputs:
-            raise _CannotServe(f"the model {core} does not accept token ids")
+            raise _CannotServe(f"the Triton model {core} does not have the input input_ids")
         # Import gRPC only if it is needed, because it uses 16 MB of memory.
         from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 
@@ -339,8 +339,8 @@ async def open_worker(
         if time.monotonic() > deadline_s:
             await worker.close()
             raise unavailable(
-                "its engine worker does not accept connections; the gateway and Triton must run as "
-                "the same user"
+                "its engine worker does not accept connections; run the gateway and Triton as the "
+                "same user"
             )
         await asyncio.sleep(_OPEN_POLL_S)
     return worker
@@ -348,7 +348,7 @@ async def open_worker(
 
 def _load_tokenizer(info: ModelInfo) -> Tokenizer:
     if info.tokenizer_dir is None:
-        raise _CannotServe(f"the configuration of {info.name} does not contain tokenizer_dir")
+        raise _CannotServe(f"the configuration of the model {info.name} does not set tokenizer_dir")
     try:
         return load_tokenizer(Path(info.tokenizer_dir))
     except ImportError as error:

@@ -69,9 +69,9 @@ class LoadedModel:
         limit = find_max_length(self.max_seq_len)
         if len(text) > limit:
             raise invalid(
-                f"This model's maximum context length is {self.max_seq_len} tokens, which can "
-                f"contain at most {limit} characters. However, the prompt has {len(text)} "
-                "characters. Shorten the prompt.",
+                f"This model's maximum context length is {self.max_seq_len} tokens, which allows "
+                f"at most {limit} characters. However, the prompt has {len(text)} characters. "
+                "Shorten the prompt.",
                 param,
                 "context_length_exceeded",
             )

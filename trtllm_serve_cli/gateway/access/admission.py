@@ -54,7 +54,7 @@ async def admit(request: Request, model: str, num_sequences: int = 1) -> None:
     if ticket.is_waiting:
         await run_while_connected(request.receive, ticket.wait)
     if ticket.is_waiting:
-        raise ApiError(499, "The client disconnected before the request could run.")
+        raise ApiError(499, "The client disconnected while the request was queued.")
 
 
 async def process(request: Request, work: Callable[[], Result]) -> Result:

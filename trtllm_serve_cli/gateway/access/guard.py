@@ -108,9 +108,9 @@ def find_token(headers: list[tuple[bytes, bytes]]) -> str:
 def _unauthorized(token: str) -> ApiError:
     """Return the error for a missing or invalid key. The message does not contain the key."""
     message = (
-        "The API key is invalid, expired or revoked. Request a new key from the operator."
+        "The API key is invalid, expired or revoked. Ask the operator for a new key."
         if token
-        else "The request has no API key. Send the key in an Authorization: Bearer KEY header."
+        else "No API key was provided. Send the header `Authorization: Bearer API_KEY`."
     )
     headers = {"www-authenticate": 'Bearer realm="tllm"'}
     return ApiError(401, message, code="invalid_api_key", headers=headers)
@@ -119,8 +119,8 @@ def _unauthorized(token: str) -> ApiError:
 def _bug(call: Call) -> ApiError:
     return ApiError(
         500,
-        "An internal error occurred in the gateway. To find the cause, search the gateway's "
-        f"log for the request id {call.request_id}.",
+        "An internal error occurred in the gateway. To find the cause, search the gateway log for "
+        f"the request id {call.request_id}.",
     )
 
 

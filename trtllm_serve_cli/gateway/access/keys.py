@@ -84,7 +84,7 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
         raise BadInput(
             f"The API keys in {file} cannot be read.",
             why=error.strerror or str(error),
-            next_step=f"check the disk, and the permissions with `ls -l {file}`",
+            next_step=f"check the disk and the file permissions (`ls -l {file}`)",
         ) from error
     except (ValueError, TypeError, LookupError) as error:
         raise BadInput(
@@ -124,10 +124,10 @@ def add_key(file: Path, name: str, *, now_s: float, **limits: Any) -> str:
     """
     if not _NAME.fullmatch(name):
         raise BadInput(
-            f"{name!r} is not a valid name for an API key.",
-            why="a name starts with a letter or digit, contains only letters, digits, '.', '_', "
-            "'@' and '-', and has at most 64 characters",
-            next_step="choose another name, for example the name of the key's user",
+            f"{name!r} is not a valid API key name.",
+            why="a key name has at most 64 letters, digits, '.', '_', '@' and '-', and starts with "
+            "a letter or digit",
+            next_step="choose a valid name, for example the user's name",
         )
     key = make_key()
 
@@ -153,9 +153,9 @@ def revoke_key(file: Path, name: str) -> None:
         if all(each.name != name for each in keys):
             names = ", ".join(each.name for each in keys) or "none"
             raise BadInput(
-                f"There is no API key named {name!r}.",
+                f"The API key {name!r} does not exist.",
                 why=f"existing keys: {names}",
-                next_step="pass the name of an existing key; `tllm keys list` lists all keys",
+                next_step="pass the name of an existing key (see `tllm keys list`)",
             )
         return [each for each in keys if each.name != name]
 

@@ -230,11 +230,11 @@ def _check_concurrency(key: ApiKey, usage: KeyUsage, num_sequences: int) -> None
     if num_sequences > limit:
         raise _never_allowed(
             "concurrency",
-            f"The request generates {num_sequences} sequences, but the API key '{key.name}' may "
-            f"generate at most {limit} at the same time. Send fewer prompts, or reduce n.",
+            f"The request generates {num_sequences} sequences, but the API key '{key.name}' is "
+            f"limited to {limit} concurrent sequences. Send fewer prompts, or reduce `n`.",
         )
-    sequences = "1 sequence" if limit == 1 else f"{limit} sequences"
-    raise _limited(key, "concurrency", f"{sequences} at the same time", _BUSY_RETRY_S, usage)
+    sequences = "1 concurrent sequence" if limit == 1 else f"{limit} concurrent sequences"
+    raise _limited(key, "concurrency", sequences, _BUSY_RETRY_S, usage)
 
 
 def _check_rate(
@@ -249,8 +249,8 @@ def _check_tokens(key: ApiKey, usage: KeyUsage, num_tokens: int) -> None:
     if limit is not None and num_tokens > limit:
         raise _never_allowed(
             "tokens",
-            f"The prompt has {num_tokens} tokens, but the API key '{key.name}' may use at most "
-            f"{limit} tokens per minute. Send a shorter prompt.",
+            f"The prompt has {num_tokens} tokens, but the API key '{key.name}' is limited to "
+            f"{limit} tokens per minute. Shorten the prompt.",
         )
     _check_rate(key, usage, "tokens", usage.tokens, max(num_tokens, 1))
 
@@ -281,7 +281,7 @@ def _never_allowed(reason: str, message: str) -> ApiError:
 def _queue_full(num_running: int, num_waiting: int) -> ApiError:
     return ApiError(
         429,
-        f"The gateway is busy: {num_running} requests are running and {num_waiting} are waiting. "
+        f"The queue is full: {num_running} requests are running and {num_waiting} are queued. "
         "Retry the request later.",
         code="queue_full",
         retry_after_s=RETRY_AFTER_S,

@@ -82,7 +82,7 @@ async def _pass(request: Request) -> Response:
     addresses = _list_addresses(servers)
     directory = config.server_directory
     if _READY.fullmatch(request.url.path) and (problem := find_server_problem(directory)):
-        raise unavailable(f"The server does not respond: {problem}; retry the request.")
+        raise unavailable(f"The server does not respond: {problem}. Retry the request.")
     body = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
     if request.method == "POST":
         _check_countable(request)
@@ -137,7 +137,7 @@ def _check_countable(request: Request) -> None:
         raise ApiError(
             403,
             f"The API key '{key.name}' has a tokens-per-minute limit, which the gateway cannot "
-            "enforce for Triton's API. Send the request to /v1, or use a key without this limit.",
+            "enforce for Triton's API. Use the OpenAI API (/v1), or a key without this limit.",
         )
 
 
@@ -153,11 +153,11 @@ def find_servers(
     match = pattern.fullmatch(path) if pattern is not None else None
     if match is None:
         if allowed := [name for name, each in _ALLOWED.items() if each.fullmatch(path)]:
-            raise ApiError(405, f"This path does not support {method}. Use {allowed[0]}.")
+            raise ApiError(405, f"The method {method} is not allowed for {path}. Use {allowed[0]}.")
         raise ApiError(
             404,
-            "The gateway does not forward requests for this path to Triton. Only inference, "
-            "metadata and health requests are allowed.",
+            f"The gateway does not forward {path} to Triton. Only inference, metadata and health "
+            "requests are allowed.",
         )
     name = match.groupdict().get("model")
     if name is None:
@@ -166,7 +166,8 @@ def find_servers(
     if not servers:
         raise ApiError(
             404,
-            f"The model '{name}' is not served. Send the name of a served model.",
+            f"The gateway does not serve the Triton model '{name}'. Send the name of a served "
+            "model.",
             code="model_not_found",
         )
     return servers
@@ -181,8 +182,8 @@ def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
     if not addresses:
         raise ApiError(
             404,
-            "This gateway does not serve Triton's API (/v2), because it knows only the server's "
-            "gRPC address. Ask the operator to pass the server's HTTP address to `tllm gateway`, "
+            "Triton's API (/v2) is not available, because the gateway knows only the server's gRPC "
+            "address. Ask the operator to pass the server's HTTP address to `tllm gateway`, "
             f"for example `-u http://{servers[0].endpoint.grpc.rpartition(':')[0]}:8000`.",
         )
     return addresses
@@ -208,8 +209,8 @@ def check_body(body: bytes, binary_header: str | None) -> None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):
             raise ApiError(
                 400,
-                f"The {_BINARY_HEADER} header is invalid. Set it to the length of the JSON part "
-                "of the request body in bytes.",
+                f"The {_BINARY_HEADER} header is invalid. Set it to the size in bytes of the JSON "
+                "part of the request body.",
             )
         body = body[: int(binary_header)]
     try:
@@ -233,7 +234,7 @@ def _check_value(value: Any) -> None:
             raise ApiError(
                 400,
                 "The request body contains a string with more than "
-                f"{_MAX_STRING_CHARS} characters. Send a shorter string.",
+                f"{_MAX_STRING_CHARS} characters. Shorten the string.",
             )
         containers = [each for each in level if type(each) is not str]
         if not containers:
@@ -250,8 +251,8 @@ def _check_value(value: Any) -> None:
 def _too_deep() -> ApiError:
     return ApiError(
         400,
-        f"The request body has more than {_MAX_DEPTH} levels of nested arrays "
-        "and objects. Send JSON with fewer levels.",
+        f"The JSON in the request body has more than {_MAX_DEPTH} nesting levels. Reduce the "
+        "nesting depth.",
     )
 
 

@@ -60,7 +60,7 @@ async def load_adapter(request: Request) -> Response:
     base = _find_base(registry, body.model)
     if (why := find_adapter_obstacle(base)) is not None:
         raise invalid(
-            f"The model '{base.name}' cannot load adapters at run time, because {why}.",
+            f"The model '{base.name}' cannot load LoRA adapters at run time, because {why}.",
             "model",
             "unsupported_parameter",
         )
@@ -90,9 +90,8 @@ async def unload_adapter(request: Request) -> Response:
     if not registry.remove_runtime_adapter(body.lora_name):
         raise ApiError(
             404,
-            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because no client has "
-            "loaded it with /v1/load_lora_adapter. Send the name of an adapter that was loaded "
-            "this way.",
+            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because it was not loaded "
+            "with /v1/load_lora_adapter. Send the name of an adapter that a client has loaded.",
             param="lora_name",
             code="model_not_found",
         )
@@ -113,8 +112,8 @@ def find_adapter_folder(root: Path, path: str) -> Path:
         folder = (root / path).resolve()
     if folder is None or folder == root or not folder.is_relative_to(root) or not folder.is_dir():
         raise invalid(
-            "lora_path is not a subfolder of the folder that --runtime-lora-dir specifies. Send "
-            "the adapter's path relative to that folder.",
+            "`lora_path` is not a subfolder of the folder set with --runtime-lora-dir. Send the "
+            "adapter's path relative to this folder.",
             "lora_path",
         )
     return folder
@@ -130,15 +129,15 @@ def _check_allowed(request: Request) -> Path:
     if folder is None:
         raise ApiError(
             403,
-            "This server does not allow clients to load adapters. Ask the operator to start the "
-            "server with --runtime-lora-dir DIR.",
+            "Loading LoRA adapters at run time is disabled. Ask the operator to start the server "
+            "with --runtime-lora-dir DIR.",
         )
     key = find_call(request.scope).key
     if key is not None and key.models:
         raise ApiError(
             403,
-            "The API key may use only certain models, so it cannot load or unload adapters. "
-            "Use a key that may use all models.",
+            "The API key is restricted to specific models, so it cannot load or unload LoRA "
+            "adapters. Use a key without model restrictions.",
         )
     return Path(folder)
 
@@ -148,12 +147,12 @@ def _check_name(registry: ModelRegistry, body: LoadAdapterBody) -> None:
     if registry.has_runtime_adapter(name):
         if not body.load_inplace:
             raise invalid(
-                f"The LoRA adapter '{name}' is already loaded. Set load_inplace to true to "
+                f"The LoRA adapter '{name}' is already loaded. Set `load_inplace` to true to "
                 "replace it.",
                 "lora_name",
             )
     elif registry.has_name(name):
-        raise invalid(f"The model '{name}' already exists. Send another name.", "lora_name")
+        raise invalid(f"A model named '{name}' already exists. Choose another name.", "lora_name")
 
 
 def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
@@ -161,15 +160,15 @@ def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
         names = registry.base_names
         if len(names) > 1:
             raise invalid(
-                f"The server has several models: {', '.join(names)}. Set model to the name of the "
-                "adapter's base model.",
+                f"`model` is required, because the server has several models: {', '.join(names)}. "
+                "Set `model` to the adapter's base model.",
                 "model",
             )
         name = names[0]
     base = registry.find(name)
     if base.root is not None:
         raise invalid(
-            f"The model '{name}' is an adapter. Send the name of its base model.", "model"
+            f"The model '{name}' is a LoRA adapter. Set `model` to its base model.", "model"
         )
     return base
 

@@ -70,7 +70,8 @@ def _check_and_plan(model: LoadedModel, body: ChatBody) -> ChatPlan:
     check_messages(body.messages)
     if body.parallel_tool_calls is not None and not body.tools:
         raise invalid(
-            "parallel_tool_calls requires tools. Send tools, or omit parallel_tool_calls.",
+            "`parallel_tool_calls` is only allowed when `tools` is set. Set `tools`, or omit "
+            "`parallel_tool_calls`.",
             "parallel_tool_calls",
         )
     return plan_chat(model, body)
@@ -81,7 +82,10 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
     template = require_template(model)
     body = apply_defaults(model, body)
     if body.top_logprobs is not None and not body.logprobs:
-        raise invalid("top_logprobs requires logprobs. Set logprobs to true.", "top_logprobs")
+        raise invalid(
+            "`top_logprobs` is only allowed when `logprobs` is true. Set `logprobs` to true.",
+            "top_logprobs",
+        )
     tools = plan_tools(template, body)
     if tools.guide is not None:
         require_feature(model, "tool_choice that forces a call")

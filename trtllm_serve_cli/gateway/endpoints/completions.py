@@ -76,8 +76,8 @@ def check_sequences(body: CompletionBody) -> None:
     """Raise `ApiError` (400) if the request generates more than `MAX_SEQUENCES` sequences."""
     if body.num_sequences > MAX_SEQUENCES:
         raise invalid(
-            f"The request generates {body.num_sequences} sequences (the number of prompts times n "
-            f"or best_of). Request at most {MAX_SEQUENCES} sequences.",
+            f"The request generates {body.num_sequences} sequences, but the maximum is "
+            f"{MAX_SEQUENCES}. Send fewer prompts, or reduce `n` or `best_of`.",
             "prompt",
         )
 
@@ -87,25 +87,29 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
     best_of = body.num_generated
     if best_of < body.num_choices:
         raise invalid(
-            f"best_of is {best_of}, but must not be less than n. Increase best_of, or omit it.",
+            f"`best_of` must be at least `n` ({body.num_choices}), but is {best_of}. Increase or "
+            "omit `best_of`.",
             "best_of",
         )
     if best_of > body.num_choices and body.stream:
         raise invalid(
-            "A request with best_of greater than n cannot be streamed. Omit stream or best_of.",
+            "Requests with `best_of` greater than `n` cannot be streamed. Omit `stream` or "
+            "`best_of`.",
             "best_of",
         )
     scores_prompts = bool(body.echo) and body.logprobs is not None
     if scores_prompts and body.stream and body.num_choices > 1:
         raise invalid(
-            "A request with echo, logprobs and n greater than 1 cannot be streamed. Omit stream or "
-            "n.",
+            "Requests with `echo`, `logprobs` and `n` greater than 1 cannot be streamed. Omit "
+            "`stream` or `n`.",
             "stream",
         )
     discards_output = body.max_tokens == 0
     if discards_output and not body.echo:
         raise invalid(
-            "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
+            "`max_tokens` must be at least 1, unless `echo` is true. Increase `max_tokens`, or set "
+            "`echo` to true.",
+            "max_tokens",
         )
     # The model's defaults do not change prompt log probabilities. Requests that score prompts do
     # not use the defaults at all, even if they also generate text. If `max_tokens` is 0, the engine
@@ -115,10 +119,12 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         sampled = _without_sampling(body)
     prompts = body.prompts
     if not prompts:
-        raise invalid("prompt is empty. Send text or token ids.", "prompt")
+        raise invalid("`prompt` is an empty list. Send text or token ids.", "prompt")
     if isinstance(body.prompt, list) and len({type(each) for each in body.prompt}) > 1:
         raise invalid(
-            "prompt mixes values of different types. Send only text or only token ids.", "prompt"
+            "The items of `prompt` have different types. Send only strings, only token ids, or "
+            "only lists of token ids.",
+            "prompt",
         )
     ids = [_encode_prompt(model, prompt, body) for prompt in prompts]
     generations = [
@@ -183,12 +189,12 @@ def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: Completion
     vocab_size = model.info.vocab_size
     if not prompt:
         raise invalid(
-            "prompt contains an empty list of token ids. Send at least one token id.", "prompt"
+            "`prompt` contains an empty list. Send at least one token id per prompt.", "prompt"
         )
     if vocab_size is not None and max(prompt) >= vocab_size:
         raise invalid(
-            f"prompt contains the token id {max(prompt)}, but the vocabulary has {vocab_size} "
-            f"tokens. Send ids from 0 to {vocab_size - 1}.",
+            f"The token id {max(prompt)} in `prompt` is out of vocabulary. Send token ids from 0 "
+            f"to {vocab_size - 1}.",
             "prompt",
         )
     return prompt

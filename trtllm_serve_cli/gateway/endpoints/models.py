@@ -98,7 +98,7 @@ def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str
     """
     if query.after_id is not None and query.before_id is not None:
         raise invalid(
-            "after_id and before_id cannot be combined. Send only one of them.", "after_id"
+            "`after_id` and `before_id` cannot both be set. Omit one of them.", "after_id"
         )
     listed = list(models) if not query.lifecycle or "active" in query.lifecycle else []
     if query.before_id is not None:
@@ -121,7 +121,8 @@ def _find(models: Sequence[LoadedModel], name: str, param: str) -> int:
         if model.name == name:
             return index
     raise invalid(
-        f"{param} must be the id of a listed model, but is {name!r}. Send one of the listed ids.",
+        f"`{param}` is {name!r}, which is not the id of a listed model. Send the id of a listed "
+        "model.",
         param,
     )
 

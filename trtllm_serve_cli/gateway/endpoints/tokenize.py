@@ -55,14 +55,14 @@ async def tokenize(request: Request) -> Response:
 def _tokenize(model: LoadedModel, body: TokenizeBody) -> dict[str, Any]:
     if (body.prompt is None) == (body.messages is None):
         raise invalid(
-            "The request must contain either prompt or messages. Send exactly one of them.",
-            "prompt",
+            "Exactly one of `prompt` and `messages` is required. Send one of them.", "prompt"
         )
     prompt = body.prompt
     if prompt is None:
         if model.template is None:
             raise invalid(
-                f"The model '{model.name}' has no chat template. Send prompt instead of messages.",
+                f"The model '{model.name}' has no chat template. Send `prompt` instead of "
+                "`messages`.",
                 "messages",
             )
         messages = body.messages or ()
@@ -97,16 +97,16 @@ async def detokenize(request: Request) -> Response:
 def _detokenize(model: LoadedModel, body: DetokenizeBody) -> str:
     if len(body.tokens) > model.max_seq_len:
         raise invalid(
-            f"tokens has {len(body.tokens)} token ids, but this model's maximum context length is "
-            f"{model.max_seq_len} tokens. Send fewer token ids.",
+            f"This model's maximum context length is {model.max_seq_len} tokens. However, `tokens` "
+            f"has {len(body.tokens)} token ids. Send fewer token ids.",
             "tokens",
             "context_length_exceeded",
         )
     vocab_size = model.tokenizer.vocab_size
     if body.tokens and max(body.tokens) >= vocab_size:
         raise invalid(
-            f"tokens contains the token id {max(body.tokens)}, but the vocabulary has "
-            f"{vocab_size} tokens. Send ids from 0 to {vocab_size - 1}.",
+            f"The token id {max(body.tokens)} in `tokens` is out of vocabulary. Send token ids "
+            f"from 0 to {vocab_size - 1}.",
             "tokens",
         )
     return model.tokenizer.decode(body.tokens, skip_special_tokens=False)

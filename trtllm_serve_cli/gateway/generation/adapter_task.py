@@ -121,12 +121,13 @@ class AdapterTask:
             why = f" ({error.why})" if error.why else ""
             raise UnusableAdapter(f"{error.what.rstrip('.')}{why}") from error
         except OSError as error:
-            raise UnusableAdapter(f"the adapter cannot be read ({error.strerror})") from error
+            raise UnusableAdapter(f"the adapter files cannot be read ({error.strerror})") from error
         if not self._is_prefetched:
             task_id = _hash(weights, config)
             if self._task_id not in (None, task_id):
                 raise UnusableAdapter(
-                    "the files of the adapter have changed since it was loaded; load it again"
+                    "the adapter files have changed since the adapter was loaded; load the adapter "
+                    "again"
                 )
             self._task_id = task_id
         return {

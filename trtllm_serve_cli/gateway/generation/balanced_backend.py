@@ -39,7 +39,7 @@ class BalancedBackend:
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         candidates = [index for index, each in enumerate(self._backends) if each.is_open]
         if not candidates:
-            raise unavailable("No server of this model is ready; retry the request.")
+            raise unavailable("No server for this model is ready. Retry the request.")
         index = min(candidates, key=lambda each: self._num_in_flight[each])
         request_id = next(self._ids)
 

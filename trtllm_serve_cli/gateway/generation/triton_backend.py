@@ -85,7 +85,7 @@ class TritonBackend:
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         if not self._is_ready:
-            raise unavailable(f"The model {self._core.name} is not ready; retry the request.")
+            raise unavailable(f"The model '{self._core.name}' is not ready. Retry the request.")
         trace_parent = fields.get("trace_parent")
         if self._core.embedding is not None:
             message = plan_embedding(self._core.name, fields)
@@ -155,7 +155,8 @@ class TritonBackend:
             return None
         if not self.accepts_adapters:
             raise invalid(
-                f"{self._core.name} has no inputs for LoRA adapters ({', '.join(LORA_TENSORS)}).",
+                f"The Triton model '{self._core.name}' does not have the inputs for LoRA adapters "
+                f"({', '.join(LORA_TENSORS)}). Send the request to the base model.",
                 "model",
                 "unsupported_parameter",
             )

@@ -39,9 +39,9 @@ _SCALARS: Mapping[str, tuple[str, str]] = {
 }
 # Maps fields that have no Triton input to their descriptions in error messages.
 _WITHOUT_INPUT = {
-    "min_p": "Requests with min_p",
-    "num_top_log_probs": "Log probabilities of alternatives (top_logprobs, or logprobs above 0)",
-    "return_prompt_log_probs": "Log probabilities of the prompt (echo with logprobs)",
+    "min_p": "Requests with `min_p`",
+    "num_top_log_probs": "Top log probabilities (`top_logprobs`, or `logprobs` greater than 0)",
+    "return_prompt_log_probs": "Prompt log probabilities (`echo` with `logprobs`)",
 }
 _WORD_LISTS = {"stop_words": "stop_words_list", "bad_words": "bad_words_list"}
 _FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
@@ -80,8 +80,8 @@ def plan_message(
     for field, what in _WITHOUT_INPUT.items():
         if fields.get(field):
             raise invalid(
-                f"{what} require an engine worker on the gateway's machine. Omit them, or ask the "
-                "operator to run the gateway on the server's machine.",
+                f"{what} require an engine worker on the gateway's machine. Omit the parameter, or "
+                "ask the operator to run the gateway on the server's machine.",
                 code="unsupported_parameter",
             )
     try:

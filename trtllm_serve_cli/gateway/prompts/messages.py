@@ -22,22 +22,22 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
         if (problem := _find_problem(message)) is not None:
             field, text = problem
             path = f"messages[{index}].{field}"
-            raise invalid(f"{path} {text}", path)
+            raise invalid(f"`{path}` {text}", path)
 
 
 def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
     """Return a field of the message and what is wrong with it, or None if the message is valid."""
     if message.content == []:
-        return "content", "is empty. Send text, or at least one part."
+        return "content", "is empty. Send text or at least one content part."
     if message.role == "tool" and not message.tool_call_id:
-        return "tool_call_id", "is missing. Send the id of the tool call."
+        return "tool_call_id", "is missing. Set it to the id of the tool call."
     if message.content is not None or message.role == "function":
         return None
     if message.role != "assistant":
         return "content", "is missing. Send text."
     if message.tool_calls or message.refusal or message.reasoning_content:
         return None
-    return "content", "is missing. Send text or tool_calls."
+    return "content", "is missing. Send text or `tool_calls`."
 
 
 def convert_message(message: ChatMessage) -> dict[str, Any]:
@@ -65,12 +65,13 @@ def _read_part(part: ContentPart) -> str:
         text = part.text if part.type == "text" else part.refusal
         if text is None:
             raise invalid(
-                f"Content of type '{part.type}' has no {part.type}. Set {part.type}.",
+                f"`{part.type}` is missing in a content part of type '{part.type}'. Set "
+                f"`{part.type}` to a string.",
                 "messages",
             )
         return text
     raise invalid(
-        f"Content of type '{part.type}' is not supported. Send parts of type 'text'.",
+        f"Content parts of type '{part.type}' are not supported. Use the type 'text'.",
         "messages",
         "unsupported_parameter",
     )

@@ -73,7 +73,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
     chosen = known if template.supports_tools else HERMES
     if chosen is None:
         raise invalid(
-            "The gateway cannot parse the tool calls of this model. Set tool_choice to 'none' or "
+            "The tool call format of this model is unknown. Set `tool_choice` to 'none' or "
             "'required', or ask the operator to start the gateway with --tool-parser.",
             "tool_choice",
             "unsupported_parameter",
@@ -109,19 +109,21 @@ def _check_tools(body: ChatBody, functions: list[FunctionDefinition]) -> None:
     if not functions:
         if choice not in (None, "none"):
             raise invalid(
-                "tool_choice requires tools. Send tools, or omit tool_choice.", "tool_choice"
+                "`tool_choice` is only allowed when `tools` is set. Set `tools`, or omit "
+                "`tool_choice`.",
+                "tool_choice",
             )
         return
     names = Counter(each.name for each in functions)
     if repeated := [name for name, count in names.items() if count > 1]:
         raise invalid(
-            f"tools contains several functions named '{repeated[0]}'. Use unique names.",
+            f"`tools` contains several functions named '{repeated[0]}'. Use unique names.",
             "tools",
         )
     for name in _list_chosen(choice):
         if name not in names:
             raise invalid(
-                f"tool_choice selects the function '{name}', which is not in tools. "
+                f"`tool_choice` selects the function '{name}', which is not in `tools`. "
                 f"Available functions: {', '.join(names)}.",
                 "tool_choice",
             )

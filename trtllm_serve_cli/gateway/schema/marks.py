@@ -133,7 +133,7 @@ def check_rejected(body: msgspec.Struct) -> None:
         value = getattr(body, name)
         if value is not None and value not in (rejection.default, "", [], {}):
             raise invalid(
-                f"{name} is not supported, because {rejection.why}. {rejection.next_step}",
+                f"`{name}` is not supported, because {rejection.why}. {rejection.next_step}",
                 name,
                 "unsupported_parameter",
             )

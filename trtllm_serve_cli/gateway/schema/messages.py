@@ -88,7 +88,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
     name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,128}\\Z")]
     type: Annotated[
-        str | None, rejected("the gateway does not run tools", "Send tools of type 'custom'.")
+        str | None, rejected("the gateway does not run tools", "Use tools of type 'custom'.")
     ] = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
@@ -163,6 +163,6 @@ class MessagesBody(CountTokensBody, kw_only=True):
     # Fields that are not supported.
     container: Annotated[
         str | dict[str, Any] | None,
-        rejected("the gateway does not run tools", "Send tools of type 'custom'."),
+        rejected("the gateway does not run tools", "Use tools of type 'custom'."),
     ] = None
     inference_geo: Annotated[str | None, rejected("the gateway cannot select a region")] = None

@@ -146,9 +146,9 @@ class ObjectBody:
         if self._scanner.expects == "colon":
             self._key = json.loads(text)
             if self._key not in (*_NAME_KEYS, *_ARGUMENT_KEYS, *_OTHER_KEYS):
-                raise InvalidCall(f"a call must not have the key {self._key!r}")
+                raise InvalidCall(f"the tool call has the unknown key {self._key!r}")
             if self._key in _ARGUMENT_KEYS and self._arguments is not None:
-                raise InvalidCall("the call contains the arguments more than once")
+                raise InvalidCall("the tool call has duplicate arguments")
         elif self._key in _NAME_KEYS:
             self._read_name(json.loads(text))
         elif self._key in _ARGUMENT_KEYS:
@@ -156,14 +156,14 @@ class ObjectBody:
 
     def _read_name(self, name: Any) -> None:
         if not isinstance(name, str) or not name or self.name:
-            raise InvalidCall("the call must have exactly one name, which must be a string")
+            raise InvalidCall("the tool call must have exactly one non-empty name")
         if self._names is not None and name not in self._names:
-            raise InvalidCall(f"{name!r} is not a tool")
+            raise InvalidCall(f"{name!r} is not the name of a tool")
         self.name = name
 
     def _finish(self) -> None:
         if not self.name:
-            raise InvalidCall("the call does not have a name")
+            raise InvalidCall("the tool call does not have a name")
         if self._arguments is None:
             self._arguments = _read_arguments({})
 
@@ -221,7 +221,7 @@ class XmlBody:
         tags = (self._PARAMETER, self._END) if self.name else (self._FUNCTION,)
         is_tag = any(each.startswith(self._text) or self._text.startswith(each) for each in tags)
         if not is_tag or len(self._text) > _MAX_TAG:
-            raise InvalidCall(f"{self._text!r} is not a tag of a call")
+            raise InvalidCall(f"{self._text!r} is not a valid tag in a tool call")
         if char == ">":
             self._close_tag(self._text[:-1])
 
@@ -236,7 +236,7 @@ class XmlBody:
             self.is_done = self.has_arguments = True
             self._new += "}"
         elif not name:
-            raise InvalidCall("a tag of the call does not have a name")
+            raise InvalidCall("a tag in the tool call does not have a name")
         elif self.name:
             self._key = name
         else:

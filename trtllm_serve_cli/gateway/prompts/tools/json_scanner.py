@@ -48,7 +48,7 @@ class JsonScanner:
                 self.literal += char
                 return char
             if not _LITERAL.fullmatch(self.literal):
-                raise InvalidCall(f"{self.literal!r} is not a JSON value")
+                raise InvalidCall(f"{self.literal!r} is not a valid JSON value")
             self.literal = ""
             self._end_value()
         if char not in _SPACE:
@@ -72,7 +72,7 @@ class JsonScanner:
         elif char == ":" and self.expects == "colon":
             self.expects = "value"
         else:
-            raise InvalidCall(f"{char!r} is not valid JSON here")
+            raise InvalidCall(f"unexpected character {char!r} in JSON")
 
     def _can_end(self) -> bool:
         return self.expects in ("comma", "key_or_end", "value_or_end")
@@ -104,7 +104,7 @@ class JsonScanner:
             return escape
         if escape[1] == "u":
             if len(escape) > 2 and char not in "0123456789abcdefABCDEF":
-                raise InvalidCall(f"{escape!r} is not a JSON escape")
+                raise InvalidCall(f"{escape!r} is not a valid JSON escape sequence")
             if len(escape) < 6:
                 return ""
             self._escape = ""
