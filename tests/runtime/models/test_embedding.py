@@ -117,7 +117,7 @@ def test_prompt_is_prepended(model: Any) -> None:
         ({"text_input": texts("a", "b"), "dimensions": [[2], [3]]}, "differs between rows"),
         (
             {"text_input": texts("a"), "prompt_name": texts("x")},
-            "does not have a prompt with that name",
+            "has no prompt with this name",
         ),
         (
             {"text_input": texts("a", "b"), "prompt_name": texts("query", "")},
