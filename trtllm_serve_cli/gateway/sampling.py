@@ -120,7 +120,7 @@ def plan_generation(
     _check_capabilities(model, body, fields)
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if any(not stop for stop in stops):
-        raise invalid("Stop sequences cannot be empty. Remove the empty string.", "stop")
+        raise invalid("A stop sequence cannot be empty. Remove the empty string.", "stop")
     return GenerationPlan(
         fields,
         stops=tuple(stops),
