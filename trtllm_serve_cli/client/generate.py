@@ -1,8 +1,12 @@
 """Define requests to text models and their responses, for gRPC, HTTP and the OpenAI API.
 
 Most fields of `GenerateRequest` are named after tensors in NVIDIA's text models. Four fields are
-not tensors: `lora_name` is sent as a request parameter, `request_id` is sent as the request's id,
-`stop_after_ms` is not sent, and `history` is sent only to chat completions of the OpenAI API.
+not tensors:
+
+- `lora_name` is sent as a request parameter.
+- `request_id` is sent as the request id.
+- `stop_after_ms` is not sent.
+- `history` is sent only to the chat completions API of OpenAI-compatible servers.
 """
 
 from __future__ import annotations
@@ -38,11 +42,10 @@ class GenerateRequest:
     """A prompt and its sampling parameters.
 
     Fields that are None or empty use the model's defaults. Fields with an `Option` are options of
-    `tllm infer`. The values are checked when the request is sent. If a value does not fit its
-    tensor, `BadInput` is raised for the first such field. After `stop_after_ms`, the client cancels
-    the request and returns the text received so far. The server's log and traces contain the
-    `request_id`. `history` contains the messages before `text_input`, for servers that apply the
-    chat template.
+    `tllm infer`. The values are checked when the request is sent. `BadInput` is raised for the
+    first value that does not fit its tensor. After `stop_after_ms`, the client cancels the request
+    and returns the text received so far. The server's log and traces contain the `request_id`.
+    `history` contains the messages before `text_input`, for servers that apply the chat template.
     """
 
     text_input: str
@@ -227,8 +230,8 @@ class Piece:
     - `was_stopped` is true in the last piece if `stop_after_ms` ended the response. This piece has
       no text.
     - `token_ids` contains the token ids of the text, or is empty if they are unknown.
-    - `input_ids` contains the token ids of the prompt. It is empty if they are unknown, and in all
-      pieces except the first.
+    - `input_ids` contains the prompt's token ids in the first piece, if they are known. It is empty
+      in all other pieces.
     - `batch_index` is the index of the prompt if the request has several prompts.
     """
 

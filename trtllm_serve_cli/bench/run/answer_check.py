@@ -1,4 +1,4 @@
-"""Check, before a benchmark, that text models return the same text for the same prompt.
+"""Check before a benchmark that text models return the same text for the same prompt.
 
 In triton-inference-server/tensorrtllm_backend (tags v0.8.0 to v0.19.0), the
 tools/inflight_batcher_llm/end_to_end_test.py benchmark starts with a similar test. That test

@@ -58,7 +58,7 @@ def shut_down(sock: socket.socket) -> None:
 def describe_failure(error: Exception) -> str:
     """Return a description of `error` for the user.
 
-    For an operating-system error, this is the system's message. For any other error, it is the
+    For an operating-system error, return the system's message. For any other error, return the
     exception's text, or its type name if the text is empty.
     """
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -38,8 +38,8 @@ _FIELDS: Mapping[str, str] = MappingProxyType(
         "num_return_sequences": "n",
     }
 )
-# Fields of `GenerateRequest` that are not copied to the body, because other fields of the body have
-# the same effect, or because the API always behaves as if they were set.
+# Fields of `GenerateRequest` that are not copied to the body. Other fields of the body have the
+# same effect, or the API always behaves as if the fields were set.
 _EXPRESSED_OTHERWISE = frozenset(
     {
         "text_input",
