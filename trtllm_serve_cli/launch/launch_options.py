@@ -96,10 +96,9 @@ class LaunchOptions:
         float,
         Within(0),
         Option(
-            "Time limit for an engine with requests to complete a step, in seconds. When the "
-            "limit expires, the supervisor restarts the engine. Processes that do not respond at "
-            "all are restarted after at most 30 s. 0 disables restarts, and hangs are only "
-            "reported.",
+            "Maximum time between engine steps while requests are in flight, in seconds. If an "
+            "engine exceeds the limit, the supervisor restarts the engine. Processes that do not "
+            "respond at all are restarted after at most 30 s. With 0, hangs are only reported.",
             flags=("--hang-timeout",),
             metavar="SECONDS",
             panel=_SERVER,
