@@ -100,7 +100,7 @@ def _has_working_folder() -> bool:
 
 
 def _run() -> str | int | None:
-    """Run the command and return the exit code. Raise `BrokenPipeError` if a pipe has been closed."""
+    """Run the command and return the exit code. Raise `BrokenPipeError` if a pipe was closed."""
     try:
         app(prog_name="tllm")
     except SystemExit as left:

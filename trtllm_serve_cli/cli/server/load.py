@@ -18,7 +18,7 @@ NameOption = Annotated[
         "-m",
         "--model",
         metavar="NAME",
-        help="Model to load or unload: an imported model (all its Triton models), or a single "
+        help="Model to load or unload: an imported model with all its Triton models, or a single "
         "Triton model.",
     ),
 ]
