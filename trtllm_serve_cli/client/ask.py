@@ -186,7 +186,7 @@ def _mark_stopped(pieces: Generator[Piece, None, None]) -> Generator[Piece, None
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """The embedding of a text, and the number of tokens in the text."""
+    """A text embedding and the number of tokens in the text."""
 
     values: tuple[float, ...]
     num_input_tokens: int
@@ -199,7 +199,7 @@ def embed(
     interface: TritonInterface = "grpc",
     timeout_s: float | None = None,
 ) -> Embedding:
-    """Request the embedding of a text.
+    """Request a text embedding.
 
     Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """

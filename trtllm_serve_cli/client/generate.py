@@ -283,7 +283,7 @@ class Completion:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The mean number of output tokens per second over the whole latency.
+        """The mean number of output tokens per second over the request latency.
 
         The rate is None if the number of output tokens is unknown or 0, or if the latency is 0.
         """
@@ -303,8 +303,8 @@ class _Sequence:
 def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) -> Completion:
     """Combine the pieces of a response into a completion.
 
-    `started_s` is the time at which the request was sent, and `ended_s` is the time at which the
-    response ended, both on the monotonic clock.
+    `started_s` is when the request was sent, and `ended_s` is when the response ended, both on the
+    monotonic clock.
     """
     sequences: dict[int, _Sequence] = {}
     first_s: float | None = None

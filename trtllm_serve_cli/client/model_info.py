@@ -67,7 +67,7 @@ class ModelInfo:
     embedding: EmbeddingSettings | None = None
 
     def name_of(self, role: str) -> str:
-        """Return the server's name for `role`, another model in this model's repository.
+        """Return the server's name for the model `role` in this model's repository.
 
         If a server has several repositories, each model's name starts with a prefix for its
         repository. The prefix is taken from `core_model`, or from this model's name if it ends with
@@ -163,14 +163,14 @@ def _parse_name(text: str) -> str:
 
 
 def find_latest(versions: Iterable[str]) -> str:
-    """Return the latest of a model's versions, or "" if there are no versions."""
+    """Return a model's latest version, or "" if there are no versions."""
     return max(versions, key=lambda version: (len(version), version), default="")
 
 
 def import_transport(interface: TritonInterface) -> ModuleType:
     """Import and return the transport module for `interface`.
 
-    The other module is not imported, because importing gRPC takes 0.25 s.
+    The module for the other interface is not imported, because importing gRPC takes 0.25 s.
     """
     name = "over_grpc" if interface == "grpc" else "over_http"
     return import_module(f"trtllm_serve_cli.client.transport.{name}")

@@ -43,7 +43,7 @@ class RowBatch:
 
 
 def merge_requests(requests: Iterable[GenerateRequest | TllmError]) -> list[GenerateRequest]:
-    """Return the requests, after checking that only their prompts differ.
+    """Check that the requests differ only in their prompts and return them.
 
     Raise the first error in `requests`, or `BadInput` if another field differs.
     """

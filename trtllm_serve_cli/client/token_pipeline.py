@@ -41,8 +41,8 @@ from trtllm_serve_cli.runtime.text.preprocessor import (
 from trtllm_serve_cli.runtime.triton.core_inputs import CORE_NAMES, EXCLUDE_INPUT
 
 _ROLES = ("preprocessing", CORE_MODEL, "postprocessing")
-# Maps inputs of `postprocessing` to the outputs of `tensorrt_llm` that are passed to them.
-# Upstream's model requires these inputs in TensorRT-LLM 0.6 to 0.8 and accepts them up to 0.13.
+# Maps `postprocessing` inputs to the `tensorrt_llm` outputs that are passed to them. Upstream's
+# model requires these inputs in TensorRT-LLM 0.6 to 0.8 and accepts them up to 0.13.
 _PASSED_ON = {"CUM_LOG_PROBS": "cum_log_probs", "OUTPUT_LOG_PROBS": "output_log_probs"}
 # Input of `postprocessing` that the gpt layout and TensorRT-LLM 0.5 lack.
 _LENGTHS = "SEQUENCE_LENGTH"
@@ -159,8 +159,8 @@ class TokenPipeline:
     def _read_sequences(self, outputs: Tensors, prompt: Ids) -> list[Ids]:
         """Return the generated token ids of each sequence in a `tensorrt_llm` response.
 
-        A sequence starts with the prompt if the model's configuration does not exclude the prompt
-        and the model has no input that excludes it.
+        A sequence starts with the prompt if neither the model's configuration nor an input of the
+        model can exclude the prompt.
         """
         output_ids = self._output(outputs, "output_ids")
         lengths = self._output(outputs, "sequence_length").values()
@@ -182,7 +182,7 @@ class TokenPipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The server calls for one request, which share its time limit and cancellation."""
+    """The server calls for one request. They share the request's time limit and cancellation."""
 
     endpoint: Endpoint
     request_id: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Interruption:
-    """The state of an interruptible block.
+    """The state of a block that SIGINT can interrupt.
 
     `has_occurred` is true if SIGINT has arrived. `actions` contains the functions that the signal
     handler calls.

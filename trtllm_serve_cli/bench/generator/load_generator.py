@@ -96,7 +96,7 @@ class LoadGenerator:
         concurrency: int | None = None,
         start: float | None = None,
     ) -> None:
-        """Send each request when it is due, and return when all requests have finished.
+        """Send each request when it is due and return when all requests have finished.
 
         The times in `due_s` are in seconds from `start`. `concurrency` limits the requests in
         flight. The limit may delay a request but does not change its due time.

@@ -251,7 +251,7 @@ def _dot(place: Point, colour: str, radius: float, inside: str = "") -> str:
 def _write_names(frame: _Frame) -> Iterable[str]:
     """Draw the point names of the first series that has names.
 
-    Omit names that would overlap a previous one.
+    Omit names that would overlap a previous name.
     """
     named = next((series for series in frame.chart.series if series.names), None)
     if named is None:

@@ -116,7 +116,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting, or a property of the environment, that differs between two results.
+    """A setting or environment property that differs between two results.
 
     `what` is the name of the setting or property. `before` and `after` are the values in the first
     and second result. If `is_question` is true, this difference makes the results incomparable.

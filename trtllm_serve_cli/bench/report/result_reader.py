@@ -45,7 +45,7 @@ class StoredResult:
 
     @property
     def counted(self) -> tuple[RequestRecord, ...]:
-        """All records except those of ramp requests, which the metrics exclude."""
+        """All records except for ramp requests, which the metrics exclude."""
         return tuple(record for record in self.records if not record.is_ramp)
 
     @property

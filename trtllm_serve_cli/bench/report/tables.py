@@ -116,7 +116,7 @@ RUN_COLUMNS = (
 
 
 def describe_amount(settings: BenchmarkSettings) -> str:
-    """Describe the number of runs, and the number of requests or the duration of each run."""
+    """Describe the number of runs and the size of each run, in requests or seconds."""
     is_conversation = isinstance(settings.workload, MultiTurn)
     what = "conversations" if is_conversation else "requests"
     times = f", {settings.repeat} times" if settings.repeat > 1 else ""

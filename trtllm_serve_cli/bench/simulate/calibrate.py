@@ -215,7 +215,7 @@ def _observe(run: MeasuredRun) -> _Observed:
     if not answers:
         raise BadInput(
             f"No completed request in {run.name} generated a token.",
-            why="calibration requires the times at which tokens arrived",
+            why="calibration requires token arrival times",
             next_step="run `tllm bench token-norm-dist --stream --output DIR` to measure again",
         )
     _check_streamed(run, answers)

@@ -165,7 +165,7 @@ class _VirtualClock:
                 self._send(event, now_s, now_s)
 
     def _send_open(self, due_s: Sequence[float], now_s: float) -> None:
-        """Send due requests up to the concurrency limit, and schedule the next wake-up."""
+        """Send due requests up to the concurrency limit and schedule the next wake-up."""
         cap = self.schedule.concurrency
         while self.num_started < len(due_s) and (cap is None or self.num_in_flight < cap):
             due = due_s[self.num_started]

@@ -140,7 +140,7 @@ def read_entries(source: str) -> list[Entry]:
 def tokenize(
     name: str, entries: Iterable[Entry], tokenizer: Tokenizer | None, lengths: Lengths
 ) -> Dataset:
-    """Convert the entries of a data set to requests with token ids.
+    """Convert data set entries to requests with token ids.
 
     Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry does not specify
     an output length. Also raise `BadInput` if every prompt is empty or too long.
@@ -163,7 +163,7 @@ def tokenize(
 
 
 def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
-    """Convert the entries of a data set to requests with text, for a model with text input.
+    """Convert data set entries to text requests, for a model with text input.
 
     Prompt lengths are estimated at 1.3 tokens per word. Raise `BadInput` if an entry lacks a prompt
     or an output length, or if every prompt is empty or too long.

@@ -19,8 +19,8 @@ def read_events(
 ) -> Iterator[tuple[float, str]]:
     """Yield the arrival time and the data of each event in a response.
 
-    The arrival time of an event is the time at which its last bytes arrived. `sock` is the socket
-    of the response. Raise `TimeoutError` at the deadline.
+    The arrival time of an event is the time at which its last bytes arrived. `sock` is the
+    response's socket. Raise `TimeoutError` at the deadline.
     """
     parser = EventParser()
     while True:

@@ -135,8 +135,8 @@ def _drain_call(call: Any) -> None:
     """Wait until a failed call has ended, or cancel the call after `_DRAIN_TIMEOUT_S`.
 
     A failed call normally ends immediately. If a call is cancelled between its last response and
-    its end, Triton 2.51 never releases the call. Triton then cannot unload the model, and exits
-    only after the full exit timeout.
+    its end, Triton 2.51 never releases the call. Triton then cannot unload the model and exits only
+    after the full exit timeout.
     """
     limit = threading.Timer(_DRAIN_TIMEOUT_S, call.cancel)
     limit.start()

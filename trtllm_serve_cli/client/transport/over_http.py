@@ -48,7 +48,7 @@ def stream_http(
 ) -> Generator[Piece, None, None]:
     """Yield the pieces as they arrive.
 
-    Closing the generator closes the connection. If the response is streamed, this cancels the
+    Closing the generator closes the connection and, if the response is streamed, cancels the
     request on the server.
     """
     model = info.name

@@ -18,7 +18,7 @@ _DEFAULT_PATH = "/v1"
 
 @dataclass(frozen=True, slots=True)
 class BaseUrl:
-    """The URL to which the API's paths are appended, such as http://127.0.0.1:8000/v1."""
+    """The base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1."""
 
     scheme: str
     host: str

@@ -180,7 +180,7 @@ def _translating(
     timeout_s: float | None,
     after_timeout: str = error_mapping.SHORTEN_REQUEST,
 ) -> Iterator[None]:
-    """Convert exceptions from the HTTP library in the `with` block to a `TllmError`.
+    """Convert HTTP library exceptions in the `with` block to `TllmError`.
 
     `after_timeout` is the next step if the request times out.
     """

@@ -19,8 +19,8 @@ _MOST_NAMES = 10
 class ListedModel:
     """A model listed by a server.
 
-    `max_model_len` is the context length in tokens, or None if the server does not report it. For
-    example, vLLM reports it.
+    `max_model_len` is the context length in tokens, or None if the server does not report it. vLLM,
+    for example, reports the length.
     """
 
     name: str
