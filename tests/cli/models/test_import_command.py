@@ -373,4 +373,4 @@ def test_defaults_in_the_help_are_those_of_the_kind(tllm: Tllm, tmp_path: Path, 
     }.items():
         value = repository.value("tensorrt_llm", f"parameters.{entry}")
         option_help = help_text.partition(f"{option} INTEGER")[2].partition("[1<=x<=")[0]
-        assert re.search(rf" {value}( (to|or) \d+[^()]*)? \([^)]*\b{kind}\b", option_help)
+        assert re.search(rf" {value}( (to|or) \d+)? for (\w+, |\w+ and )*{kind}\b", option_help)

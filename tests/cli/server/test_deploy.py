@@ -57,7 +57,7 @@ def test_submitted_job_is_followed(tllm: Tllm, home: Home) -> None:
     assert tllm("deploy", "slurm", "--submit") == (
         0,
         "",
-        f"Submitted Slurm job 42. The files of the job are in {directory}\nNext: tllm status\n",
+        f"Submitted Slurm job 42. The job's files are in {directory}\nNext: tllm status\n",
     )
     assert tllm("status") == (
         0,

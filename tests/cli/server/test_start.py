@@ -294,7 +294,7 @@ def test_several_models_in_one_server(tllm: Tllm, home: Home, ports: list[str]) 
     assert {"m", "m_tensorrt_llm", "n", "n_ensemble"} <= {path.name for path in served.iterdir()}
     assert tllm("status")[1].startswith("m, n: ready, up ")
     code, _, err = tllm("infer", "hello")
-    assert (code, "The server has several models, but none of them was specified." in err) == (
+    assert (code, "The server has several models, but no model was specified." in err) == (
         3,
         True,
     )
