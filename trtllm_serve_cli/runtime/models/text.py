@@ -3,7 +3,7 @@
 A text model encodes text to token ids (`text_encoder.py`), sends them to `tensorrt_llm`, and
 decodes the generated tokens. It keeps a decoder per sequence, because streaming would otherwise
 lose spaces and characters. Tokens come directly from the engine worker of `tensorrt_llm` if the
-worker accepts connections, and otherwise through business-logic scripting (BLS). For requests with
+worker accepts connections, and otherwise through Business Logic Scripting (BLS). For requests with
 `num_draft_tokens`, a text model also calls a draft model (`draft_decoding.py`). `ensemble` is not a
 Triton ensemble but a text model, because Triton's ensemble scheduler keeps no decoders and does not
 cancel a running step.
@@ -213,8 +213,8 @@ class TritonPythonModel:
     ) -> None:
         """Generate tokens directly on the engine worker of `tensorrt_llm`.
 
-        A direct connection is faster than business-logic scripting, which receives a separate
-        Triton response for each token.
+        A direct connection is faster than BLS, which receives a separate Triton response for each
+        token.
         """
         get = inputs.get
         reject_tensors(get, sorted(inputs.keys() - self._supported_inputs), self._engine_kind)

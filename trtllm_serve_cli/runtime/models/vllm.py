@@ -2,8 +2,7 @@
 
 Triton's vLLM backend serves models of the vllm engine kind. This model serves the other Python
 engine kinds with the same inputs and outputs. The engine's arguments are in `model.json`, next to
-`model.py`. Source: src/utils/request.py in
-triton-inference-server/vllm_backend@8de0c14.
+`model.py`. Source: src/utils/request.py in triton-inference-server/vllm_backend@8de0c14.
 """
 
 from __future__ import annotations

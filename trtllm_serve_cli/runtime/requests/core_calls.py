@@ -1,4 +1,4 @@
-"""Call `tensorrt_llm` and the draft model through business-logic scripting (BLS)."""
+"""Call `tensorrt_llm` and the draft model through Business Logic Scripting (BLS)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CoreCaller:
         return map(request.complete, self._receive(model, tensors, request_id, parameters))
 
     def stop(self, model: str, request_id: str) -> None:
-        """Stop a request that was sent to `model`, because the client has cancelled it."""
+        """Stop a request to `model` that the client has cancelled."""
         # If possible, notify the instance directly through its socket. Triton could queue a regular
         # stop request behind other requests to the same instance.
         if forward_stop(stop_socket_name(model), request_id):

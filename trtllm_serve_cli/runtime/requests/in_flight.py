@@ -51,7 +51,7 @@ class InFlight:
         """Submit `rows` to the engine worker, with the requested LoRA adapters.
 
         `new_response_builder(row)` returns the builder for a row's responses. The outcome is stored
-        in `record`, which is None for a business-logic request from a text model. Raise
+        in `record`, which is None for a BLS request from a text model. Raise
         `InvalidRequest` if a row or its adapter is invalid. If a row cannot be submitted, cancel
         all rows and raise `WorkerFailed`.
         """
@@ -152,9 +152,9 @@ class _Request:
                 raise
             self._in_flight.add(self)
             if self._is_internal:
-                # Send an empty response immediately. Until its first response, a business-logic
-                # request occupies one of the 32 threads that also send the responses to other
-                # requests (observed with Triton 2.51).
+                # Send an empty response immediately. Until its first response, a BLS request
+                # occupies one of the 32 threads that also send the responses to other requests
+                # (observed with Triton 2.51).
                 if self._in_flight.is_decoupled:
                     self._sender.send(pb_utils.InferenceResponse([]))
             else:

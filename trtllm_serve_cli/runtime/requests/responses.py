@@ -22,7 +22,7 @@ class ResponseBuilder(Protocol):
         """Add an update. Return the response to send now, or None."""
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End the row before the engine ends it, and return the unsent responses."""
+        """End the row early and return its unsent responses."""
 
 
 class RowResponseBuilder:

@@ -19,7 +19,7 @@ class Series(NamedTuple):
     """A time series on Triton's metrics page.
 
     `name` is the metric name. `value` is the upper bound (`le`) of a histogram bucket or the value
-    of a counter's own label. It is empty for other metrics.
+    of a counter's own label. For other metrics, `value` is empty.
     """
 
     name: str

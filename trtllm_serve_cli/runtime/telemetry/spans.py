@@ -1,7 +1,7 @@
 """Send spans to the same collector as Triton, for traces that Triton or the gateway has started.
 
 For a decoupled model, Triton's spans end when the model receives the request, so the models send
-spans for the rest of the request. Requests from other models (business logic scripting) are not
+spans for the rest of the request. Requests from other models (Business Logic Scripting) are not
 traced, because Triton 2.51 frees their traces too early and crashes (observed). Like Triton's
 spans, these spans are sent as OTLP JSON over HTTP.
 """

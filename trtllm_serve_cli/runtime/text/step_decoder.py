@@ -1,8 +1,8 @@
 """Decode the new tokens of all sequences in an engine step with one tokenizer call.
 
 OpenVINO's tokenizer decodes twenty sequences as fast as one sequence. With one call per token, a
-text model would spend a third of its time on decoding. `StepDecoder` therefore predicts
-which token windows the streams will decode, and decodes them together before the step's updates are
+text model would spend a third of its time on decoding. `StepDecoder` therefore predicts which token
+windows the streams will decode. It decodes these windows together before the step's updates are
 delivered. If a prediction is wrong, the stream decodes its window in a separate call.
 
 If the vocabulary is byte-level, a token is decoded only when it is generated for the first time, or

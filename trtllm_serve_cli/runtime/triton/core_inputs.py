@@ -1,4 +1,4 @@
-"""Define which inputs text models forward to each TensorRT-LLM version of `tensorrt_llm`.
+"""Define the inputs that text models forward to `tensorrt_llm`, by TensorRT-LLM version.
 
 The version numbers come from inflight_batcher_llm/src/utils.h and model_instance_state.cc in
 triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0. The first version with token

@@ -7,8 +7,8 @@ observed with Triton 2.51:
 
 - `ResponseSender.send` frees tensors that the client did not request. `pick_requested` removes
   these tensors before the call.
-- A thread of the stub frees the responses to a business-logic request if Python has already
-  released them. `StreamKeeper` therefore keeps the responses until this thread has released them.
+- A thread of the stub frees the responses to a BLS request if Python has already released them.
+  `StreamKeeper` therefore keeps the responses until the thread has released them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def pick_requested(names: Container[str], tensors: Iterable[Any]) -> list[Any]:
 
 
 class StreamKeeper:
-    """A buffer that keeps responses to business-logic requests until the stub has released them.
+    """A buffer that keeps responses to BLS requests until the stub has released them.
 
     Only `keep` releases expired responses, so an idle model keeps the responses to its last
     requests.

@@ -62,7 +62,7 @@ _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
 # The tensor of logit biases, with one bias for each token in the vocabulary.
 BIAS = "embedding_bias"
 # The ids of requests from text models start with this prefix. The `tensorrt_llm` model does not
-# check such requests for cancellation. Instead, the text model checks its client's request, and
+# check these requests for cancellation. Instead, the text model checks its client's request and
 # stops the request to `tensorrt_llm` by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
 _FAILED, _REJECTED = -1, -2
@@ -228,10 +228,10 @@ def pack_log_probs(
 def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
     """Return the tensors of a response that reports a failed or rejected request to a text model.
 
-    A Triton error cannot report the failure. After the first response to a business-logic request,
-    Triton 2.51 drops the error, or the caller waits forever (observed). A Triton error also cannot
-    distinguish failures from rejections. The message is therefore encoded as token ids, one per
-    byte. The sequence index is -1 for a failed request and -2 for a rejected request.
+    A Triton error cannot report the failure. After the first response to a BLS request, Triton 2.51
+    drops the error, or the caller waits forever (observed). A Triton error also cannot distinguish
+    failures from rejections. The message is therefore encoded as token ids, one per byte. The
+    sequence index is -1 for a failed request and -2 for a rejected request.
     """
     packed = pack_sequences([list(why.encode())], 0)
     index = _REJECTED if was_rejected else _FAILED

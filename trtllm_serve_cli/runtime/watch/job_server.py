@@ -137,8 +137,8 @@ class ServerWatch:
 class SecretGuard:
     """Hides `token` in command lines and protects shared memory regions.
 
-    `pid` is the process id of Triton or of the program that starts it. The names of the regions
-    start with `prefix`.
+    `pid` is the process id of Triton or of the program that starts it. `prefix` is the name prefix
+    of the regions.
     """
 
     def __init__(self, pid: int, token: str, prefix: str) -> None:

@@ -21,7 +21,7 @@ from .liveness import HangLimits, Sign
 _METRICS_TIMEOUT_S = 2.0
 # Minimum interval, in seconds, between reads of the step counter while a request is in flight.
 _READ_PERIOD_S = 5.0
-# The groups are the model and the number of steps. The order of the labels may vary.
+# The groups capture the model and the number of steps. The order of the labels may vary.
 _STEPS = re.compile(
     rf'^{STEPS.name}\{{(?=[^}}]*="iteration_counter")(?=[^}}]*\bmodel="([^"]*)")[^}}]*\}} (\S+)$',
     re.MULTILINE,
@@ -38,7 +38,7 @@ def request_token(address: str, model: str, inputs: str, timeout_s: float) -> No
 
 
 def count_steps(address: str, parts: Container[str] | None = None) -> int:
-    """Return the number of steps that the engines of the Triton models `parts` have completed.
+    """Return the number of completed engine steps of the Triton models `parts`.
 
     If `parts` is None, count the steps of all engines. Return 0 if the number is unknown. `address`
     is the address of the server's metrics.
@@ -64,8 +64,7 @@ def _send(address: str, method: str, path: str, timeout_s: float, body: str | No
 class TokenRequest:
     """A token request that runs `send` in a separate thread.
 
-    `count` returns the number of steps that the engines have completed. `clock` returns the time in
-    seconds.
+    `count` returns the number of completed engine steps. `clock` returns the time in seconds.
     """
 
     def __init__(

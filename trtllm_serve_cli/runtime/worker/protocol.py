@@ -118,8 +118,8 @@ def read_frame(sock: socket.socket, numbers: FrameNumbers | None = None) -> dict
 def read_frames(sock: socket.socket, numbers: FrameNumbers | None = None) -> list[dict[str, Any]]:
     """Wait for a frame and return the messages of all frames that have arrived.
 
-    Return at most `_MAX_FRAMES` messages. Return an empty list if the peer has closed the socket and
-    all frames have been read. Raise `ProtocolError` in the same cases as `read_frame`.
+    Return at most `_MAX_FRAMES` messages. Return an empty list if the peer has closed the socket
+    and all frames have been read. Raise `ProtocolError` in the same cases as `read_frame`.
     """
     poll = select.poll()
     poll.register(sock, select.POLLIN)

@@ -33,7 +33,7 @@ class WorkerFailed(Exception):
 class WorkerLink:
     """A model's connection to an engine worker.
 
-    `limits` contains the engine's limits, and is set when a worker connects. The reader thread
+    `limits` contains the engine's limits and is set when a worker connects. The reader thread
     calls `on_step` and `on_stats` and logs their exceptions. `on_step` receives all updates of a
     step before they are passed to the request handlers.
 
@@ -180,7 +180,7 @@ def _parse_steps(
     """Return the updates of all steps, merged per sequence, and the latest statistics.
 
     The statistics are None if no step contains any. Raise `ProtocolError` if a message is not a
-    step. The updates of such a message are lost, so the connection cannot continue.
+    step. The updates of an invalid message are lost, so the connection cannot continue.
     """
     try:
         entries = [entry for message in messages for entry in message["updates"]]
@@ -224,7 +224,7 @@ class SharedWorkerClient(WorkerLink):
         self._reconnect_s = reconnect_s
         self.excludes_input = False
         # Whether a worker has ever been connected. Before the first connection, text models such as
-        # `ensemble` send requests through Triton (business logic scripting). Afterwards, requests
+        # `ensemble` send requests through Triton (Business Logic Scripting). Afterwards, requests
         # fail while the worker restarts.
         self.was_open = False
         # The socket of a worker that is still loading its engine.
