@@ -1,7 +1,7 @@
 """Define the sections of a `tllm.yaml` for the model, its engine and its repository.
 
-The fields are also options of `tllm import`. All fields except those of the repository section are
-also options of `tllm build`.
+The fields are also options of `tllm import`. Except for the repository section, the fields are also
+options of `tllm build`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trtllm_serve_cli.repository.model.parameters import check_parameter
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
-    """The model's name, the source of its checkpoint, and whether the checkpoint may run code."""
+    """The model name, the checkpoint source, and whether the checkpoint may run code."""
 
     name: Annotated[
         str,
@@ -60,13 +60,13 @@ class ModelSection:
 
 @dataclass(frozen=True, slots=True)
 class EngineSection:
-    """The engine kind, the engine's folder, and the settings for building or simulating it."""
+    """The engine kind, the engine folder, and the build and simulation settings."""
 
     kind: Annotated[
         str,
         OneOf((AUTO, *kind_names())),
         Option(
-            "Engine kind. `auto` selects a kind that is suitable for this machine.",
+            "Engine kind. `auto` selects a suitable kind for this machine.",
             flags=("--engine",),
         ),
     ] = AUTO
@@ -74,7 +74,7 @@ class EngineSection:
         str | None,
         Option(
             "TensorRT-LLM version that builds or serves the engine. Required with --mode "
-            "container, unless the tag of --image contains the version. Default: the installed "
+            "container, unless the --image tag contains the version. Default: the installed "
             "version.",
             metavar="VERSION",
         ),
@@ -151,9 +151,9 @@ class RepositorySection:
     layout: Annotated[
         Layout,
         Option(
-            "Layout of the model repository (see docs/concepts/contract.md). `inflight`, `gpt` and "
+            "Model repository layout (see docs/concepts/contract.md). `inflight`, `gpt` and "
             "`llmapi` are NVIDIA's layouts, and `vllm` is the layout of Triton's vLLM backend. "
-            "Embedding models require `embedding`, which is their default."
+            "Embedding models require the `embedding` layout and use it by default."
         ),
     ] = "inflight"
     dir: Annotated[

@@ -24,7 +24,7 @@ _REUSE = "enable_kv_cache_reuse"
 
 
 def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
-    """Return the engine that generates draft tokens for `engine`, or None if no draft engine is set.
+    """Return the draft engine for `engine`, or None if no draft engine is set.
 
     `values` are the repository's parameters. Raise `BadInput` if the engine in the folder
     `draft_engine_dir` cannot generate draft tokens for `engine`.
