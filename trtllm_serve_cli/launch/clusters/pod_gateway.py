@@ -3,7 +3,7 @@
 NVIDIA's images do not contain tllm, so the gateway runs in a second container with a different
 image. The containers of a pod share a network namespace, so the gateway can connect to the engine
 worker's socket. The containers also share a process namespace. Triton's container writes Triton's
-process id to a shared folder, where the gateway reads it.
+process ID to a shared folder, where the gateway reads it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE
 # Use fixed ports, because each pod has its own network namespace.
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
-# The folder from which the gateway reads Triton's process id.
+# The folder from which the gateway reads Triton's process ID.
 GATEWAY_FOLDER = "/run/tllm"
 # Path prefix of the server's files in /dev/shm. /dev/shm is a pod volume, so the files outlive the
 # container.

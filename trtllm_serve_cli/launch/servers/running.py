@@ -231,7 +231,7 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
         f"No server is running for {model}.",
         why=""
         if model in list_names(home)
-        else "neither an imported model nor a model on a running server has this name",
+        else "no imported model and no model on a running server has this name",
         next_step=suggest_start(home, model),
     )
 

@@ -110,7 +110,7 @@ class GatewayProcess:
         return True
 
     def begin_stop(self) -> None:
-        """Request a graceful stop. The gateway then finishes only the requests in flight."""
+        """Make the gateway reject new requests, finish the requests in flight, and exit."""
         if self._process is not None:
             self._process.terminate()
 
