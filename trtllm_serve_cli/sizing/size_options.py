@@ -61,8 +61,8 @@ class SizeOptions:
         float,
         Within(0.01, 1.0),
         Option(
-            "Fraction of the GPU memory left after weights and activations to use for the KV "
-            "cache.",
+            "Fraction of the remaining GPU memory to use for the KV cache, after weights and "
+            "activations.",
             metavar="F",
         ),
     ] = 0.9

@@ -65,9 +65,9 @@ class SharedOptions:
         int | None,
         Within(1),
         Option(
-            "Number of requests to measure, or conversations for `tllm bench multi-turn`. "
-            "Default: the number of entries in the data set, trace or histograms, or 100 for "
-            "other workloads.",
+            "Number of requests (conversations for `tllm bench multi-turn`) to measure. Default: "
+            "the number of entries in the data set, trace or histograms, or 100 for other "
+            "workloads.",
             panel=_AMOUNT,
         ),
     ] = None
@@ -99,8 +99,8 @@ class SharedOptions:
         ArrivalProcess | None,
         Option(
             (
-                "Arrival process, which determines the intervals between requests. Requires "
-                "--request-rate. Default: poisson."
+                "Arrival process, which determines the intervals between requests at a given "
+                "request rate. Default: poisson."
             ),
             panel=_LOAD,
         ),

@@ -123,7 +123,7 @@ def k8s(
         typer.Option(
             metavar="IMAGE",
             help="Image for a sidecar container that serves the OpenAI-compatible API. The image "
-            "must contain tllm. Default: the pods do not serve this API.",
+            "must contain tllm. Default: no sidecar container.",
         ),
     ] = None,
     openai_keys_secret: Annotated[

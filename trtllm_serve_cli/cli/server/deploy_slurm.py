@@ -162,10 +162,10 @@ def slurm(
     TLLM_HOME must be on a file system that all nodes of the job can access. --submit writes the
     script to a new folder for the job, and --json prints the path of that folder.
 
-    The server binds all addresses of its node, so that clients on other machines can connect. These
-    clients cannot use Triton's restricted APIs, for example the API that loads models. The job also
-    serves the OpenAI-compatible API if tllm is installed on its first node, at the same path as on
-    this machine. Otherwise, run `tllm gateway` on another machine.
+    The server listens on all addresses of its node, so that clients on other machines can connect.
+    These clients cannot use Triton's restricted APIs, for example the API that loads models. The
+    job also serves the OpenAI-compatible API if tllm is installed on its first node, at the same
+    path as on this machine. Otherwise, run `tllm gateway` on another machine.
 
     Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
