@@ -25,7 +25,7 @@ _MISSING_FIELD = re.compile("Object missing required field `(.*)`")
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
-    """Return the request's body, and store its size in `request.state.num_body_bytes`.
+    """Return the request body, and store its size in `request.state.num_body_bytes`.
 
     Raise `ApiError` with status 413 if the body exceeds `max_bytes`, 408 if it does not arrive
     within `timeout_s`, or 499 if the client disconnects.
@@ -78,10 +78,10 @@ def _too_large(max_bytes: int) -> ApiError:
 
 
 async def read_json(request: Request, kind: type[Body]) -> Body:
-    """Read the request's JSON body, and return it as an instance of `kind`.
+    """Read a JSON request body, and return it as an instance of `kind`.
 
-    A request without a content type is accepted. Raise `ApiError` with status 415 if the content
-    type is not JSON. Also raise it in the same cases as `read_body` and `decode_json`.
+    A missing Content-Type header is accepted. Raise `ApiError` (415) if the content type is not
+    JSON. Also raise the errors of `read_body` and `decode_json`.
     """
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:
@@ -97,7 +97,7 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
     """Decode JSON, and return it as an instance of `kind`.
 
     Raise `ApiError` (400) if `data` is not valid JSON or is nested too deeply, or if a field is
-    invalid or not supported. If a field caused the error, the error contains the field's name.
+    invalid or not supported. The error names the invalid field.
     """
     try:
         body = msgspec.json.decode(data, type=kind)
@@ -222,7 +222,7 @@ async def run_while_connected(
 ) -> Result | None:
     """Run `work` while the client is connected, and return its result.
 
-    If the client disconnects, cancel `work` and return None. The request's body must already have
+    If the client disconnects, cancel `work` and return None. The request body must already have
     been read.
     """
     task = asyncio.ensure_future(work())

@@ -58,8 +58,8 @@ class ModelRegistry:
         self._on_loaded = on_loaded
         self._on_refused = on_refused
         self._models: dict[str, LoadedModel] = {}
-        # Map model names to the reason why the model is not available yet (`_problems`) or cannot
-        # be served at all (`_refused`).
+        # `_problems` maps the names of models that are still loading to their most recent problems.
+        # `_refused` maps the names of models that the gateway cannot serve to the reasons.
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         # Maps each configured adapter to its base model.
@@ -87,7 +87,7 @@ class ModelRegistry:
         await asyncio.gather(*(each.backend.close() for each in self._models.values()))
 
     def find(self, name: str) -> LoadedModel:
-        """Return the model that clients call `name`.
+        """Return the model or adapter that is served as `name`.
 
         Raise `ApiError` with status 404 if the name is unknown, 503 if the model is not available
         yet, or 400 if the gateway cannot serve the model.
@@ -114,7 +114,7 @@ class ModelRegistry:
         return names[0]
 
     def find_generating(self, name: str) -> LoadedModel:
-        """Return the model that clients call `name`, if it generates text.
+        """Return the model that is served as `name`, if it generates text.
 
         Raise `ApiError` in the same cases as `find`, and with status 400 if the model computes
         embeddings.
@@ -226,8 +226,8 @@ class ModelRegistry:
         return sum(each.name == name for each in self._config.models) > 1
 
     async def _connect(self, served: ServedModel, stages: StageTimer) -> LoadedModel:
-        # Use HTTP for the server that `tllm start` supervises. The gateway usually sends requests
-        # directly to this server's engine worker, and then does not need to import gRPC.
+        # Use HTTP for the supervised server, to avoid importing gRPC: the gateway usually sends
+        # requests directly to the server's engine worker.
         interface: TritonInterface = "grpc" if self._config.server_directory is None else "http"
         info = await asyncio.to_thread(_fetch_info, served, interface)
         if self._config.tokenizer_dir is not None:
@@ -265,7 +265,7 @@ class ModelRegistry:
         core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)
         if "input_ids" not in core_info.inputs:
             raise _CannotServe(f"the Triton model {core} does not have the input input_ids")
-        # Import gRPC only if it is needed, because it uses 16 MB of memory.
+        # Import gRPC only if it is needed: the import takes 16 MB of memory.
         from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 
         return TritonBackend(served.endpoint, core_info, tokenizer)
@@ -331,7 +331,7 @@ async def open_worker(
     """Return a backend that is connected to an engine worker.
 
     `find` returns the name of the worker's socket, or None. Raise `ApiError` (503) if the worker
-    does not accept the connection and report that its engine is ready within `timeout_s`.
+    does not accept the connection within `timeout_s`, or does not report a ready engine.
     """
     worker = WorkerBackend(find, tokenizer)
     deadline_s = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""Convert OpenAI sampling parameters to the fields of a `GenerationRequest`."""
+"""Convert OpenAI sampling parameters to `GenerationRequest` fields."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
 
 
 def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float], ...]:
-    """Return the token ids with a nonzero bias, and their biases.
+    """Return each token id with a nonzero bias, and the bias.
 
     Raise `ApiError` (400) if a key of `logit_bias` is not a token id of the model.
     """

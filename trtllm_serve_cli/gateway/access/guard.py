@@ -16,17 +16,17 @@ from trtllm_serve_cli.gateway.access.keys import KeyRing
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 
-# These paths do not require a key. Load balancers check the gateway's health without a key, and
-# browsers open the chat page without one.
+# Paths that do not require an API key, for load balancers' health checks and for browsers that open
+# the chat page.
 PUBLIC_PATHS = frozenset({"/", "/health", "/ping"})
 
 
 class Guard:
     """ASGI middleware that checks API keys and tracks each request in a `Call`.
 
-    `on_start` is called when a request arrives, for example to start a span. `on_end` is called
-    after the response, for example to update metrics. The guard rejects requests whose headers
-    exceed `max_header_bytes`. `keys` determines whether requests must have a key.
+    The guard rejects requests whose headers exceed `max_header_bytes`, and requests without a valid
+    key if `keys` requires one. `on_start` is called when a request arrives, for example to start a
+    span. `on_end` is called after the response, for example to update metrics.
     """
 
     def __init__(

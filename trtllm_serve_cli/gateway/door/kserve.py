@@ -3,8 +3,7 @@
 Triton's HTTP front end is designed for trusted clients: Triton 2.51 crashes on large bodies with
 `chunked` transfer encoding and on deeply nested JSON. To prevent this, the gateway reads and checks
 the whole body, and sends it with a content length. It forwards only inference, metadata and health
-requests for the server and its served models, so clients cannot reach the APIs that load models or
-map shared memory.
+requests, so clients cannot use the APIs that load models or map shared memory.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def _check_countable(request: Request) -> None:
 def find_servers(
     method: str, path: str, models: tuple[ServedModel, ...]
 ) -> tuple[ServedModel, ...]:
-    """Return the served models whose servers can receive the request (at least one).
+    """Return the served models, at least one, whose servers can receive the request.
 
     Raise `ApiError` with status 404 if the path is not allowed or its model is not served, or 405
     if the path does not allow the method.
@@ -174,9 +173,9 @@ def find_servers(
 
 
 def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
-    """Return the HTTP addresses of the servers.
+    """Return the servers' HTTP addresses.
 
-    Raise `ApiError` (404) if the gateway does not know any server's HTTP address.
+    Raise `ApiError` (404) if the gateway does not know any HTTP address.
     """
     addresses = tuple(dict.fromkeys(each.endpoint.http for each in servers if each.endpoint.http))
     if not addresses:
@@ -190,19 +189,19 @@ def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
 
 
 def list_triton_models(text_model: str) -> set[str]:
-    """Return the names of the Triton models to which clients may send requests for `text_model`.
+    """Return the Triton models that clients of `text_model` may use.
 
-    These are the text model itself, the core model that it calls, and NVIDIA's text models.
+    These are `text_model` itself, the core model that it calls, and NVIDIA's text models.
     """
     info = ModelInfo(text_model)
     return {text_model, *map(info.name_of, (CORE_MODEL, *UPSTREAM_TEXT_MODELS))}
 
 
 def check_body(body: bytes, binary_header: str | None) -> None:
-    """Check the JSON part of a request body, and the length of this part.
+    """Check the JSON part of a request body.
 
-    `binary_header` is the length of the JSON part in bytes if binary tensors follow it, or None if
-    the whole body is JSON. Raise `ApiError` (400) if `binary_header` is not a valid length, or if
+    `binary_header` is the size of the JSON part in bytes if binary tensors follow it, or None if
+    the whole body is JSON. Raise `ApiError` (400) if `binary_header` is not a valid size, or if
     the JSON part is invalid, is nested too deeply, or contains a string that is too long.
     """
     if binary_header is not None:
@@ -226,7 +225,7 @@ def check_body(body: bytes, binary_header: str | None) -> None:
 def _check_value(value: Any) -> None:
     """Raise `ApiError` (400) if a decoded body is nested too deeply or contains a long string.
 
-    The check proceeds level by level, because a recursive check takes several times as long.
+    The check is iterative, because a recursive check takes several times as long.
     """
     level = [value]
     for _ in range(_MAX_DEPTH + 1):

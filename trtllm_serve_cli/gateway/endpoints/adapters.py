@@ -1,9 +1,10 @@
 """Handle `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`, as in vLLM's server.
 
-Source of the fields and the responses: vllm/entrypoints/openai/models/serving.py in
+Source of the fields and responses: vllm/entrypoints/openai/models/serving.py in
 vllm-project/vllm (commit 00153c8b7948). The additional `model` field selects the base model if the
-gateway serves several. The engine worker, or the gateway itself, reads the adapter from a folder on
-the gateway's machine. For security, this folder must be below the operator's `runtime_lora_dir`.
+gateway serves several models. The engine worker, or the gateway itself, reads the adapter from a
+folder on the gateway's machine. For security, the folder must be below the operator's
+`runtime_lora_dir`.
 """
 
 from __future__ import annotations
@@ -32,16 +33,14 @@ AdapterName = Annotated[str, msgspec.Meta(pattern=ADAPTER_NAME)]
 
 
 class LoadAdapterBody(msgspec.Struct, kw_only=True):
-    """The body of `POST /v1/load_lora_adapter`.
-
-    If `load_inplace` is set, the adapter replaces a loaded adapter with the same name. `lora_path`
-    is absolute or relative to `runtime_lora_dir`. `model` is the base model, which is required if
-    the gateway serves several models.
-    """
+    """The body of `POST /v1/load_lora_adapter`."""
 
     lora_name: AdapterName
+    # Absolute, or relative to `runtime_lora_dir`.
     lora_path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+    # Whether the adapter replaces a loaded adapter with the same name.
     load_inplace: bool = False
+    # The base model. Required if the gateway serves several models.
     model: str | None = None
 
 
@@ -76,14 +75,14 @@ async def load_adapter(request: Request) -> Response:
         created=int(time.time()),
     )
     await _try(adapter)
-    # Check again: another request may have loaded an adapter with the same name in the meantime.
+    # Check the name again: a concurrent request may have loaded an adapter with the same name.
     _check_name(registry, body)
     registry.add_runtime_adapter(adapter)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
 async def unload_adapter(request: Request) -> Response:
-    """Stop serving an adapter that was loaded at run time. Let requests in flight finish."""
+    """Stop serving an adapter that a client has loaded. Requests in flight continue."""
     _check_allowed(request)
     body = await read_json(request, UnloadAdapterBody)
     registry: ModelRegistry = request.app.state.models
@@ -106,7 +105,7 @@ def find_adapter_folder(root: Path, path: str) -> Path:
     cannot probe which files exist.
     """
     folder = None
-    # ValueError: the path contains a null character. RuntimeError: a symlink loop.
+    # `resolve` raises ValueError for null characters, and RuntimeError for symlink loops.
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         root = root.resolve()
         folder = (root / path).resolve()
@@ -122,8 +121,8 @@ def find_adapter_folder(root: Path, path: str) -> Path:
 def _check_allowed(request: Request) -> Path:
     """Return the folder from which clients may load adapters.
 
-    Raise `ApiError` (403) if clients may not load adapters, or if the key may use only certain
-    models.
+    Raise `ApiError` (403) if clients may not load adapters, or if the API key is restricted to
+    certain models.
     """
     folder = request.app.state.config.runtime_lora_dir
     if folder is None:
@@ -174,7 +173,7 @@ def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
 
 
 async def _try(adapter: LoadedModel) -> None:
-    """Generate one token with an adapter, to check that it can be loaded.
+    """Generate one token with an adapter to check that the engine can load the adapter.
 
     Raise `ApiError` if the engine rejects the adapter or cannot complete the request.
     """

@@ -45,7 +45,7 @@ class ChatPlan:
     """A planned chat completion: the engine request and the response settings.
 
     If `repeats_usage` is set, each chunk contains the token counts of its choice so far.
-    `new_parser` returns a parser that finds tool calls and reasoning in the text of one sequence.
+    `new_parser` returns a parser for the tool calls and the reasoning of one sequence.
     """
 
     generation: GenerationPlan
@@ -153,7 +153,7 @@ def _template_variables(body: ChatBody) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Choice:
-    """The part of the message generated so far for one sequence."""
+    """The message generated so far for one sequence."""
 
     parser: OutputParser
     content: str = ""
@@ -284,7 +284,7 @@ class ChatWriter(Writer):
         return (head or self._head) + _encode(choice) + self._end(index)
 
     def _end(self, index: int) -> bytes:
-        """Return the end of a chunk, which contains the usage of its choice if requested."""
+        """Return the end of a chunk, including the usage of its choice if requested."""
         if not self._plan.repeats_usage:
             return self._tail
         num_input_tokens = len(self._plan.generation.input_ids)

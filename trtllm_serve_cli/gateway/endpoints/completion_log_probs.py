@@ -19,10 +19,10 @@ def describe_log_probs(
     alternatives: Alternatives,
     start: int,
 ) -> dict[str, Any]:
-    """Return the log probabilities of tokens, and the text offset of each token.
+    """Return the log probability and the text offset of each token.
 
-    `alternatives` contains the most likely tokens at the position of each token, and their log
-    probabilities, or is empty. `start` is the number of characters before the first token.
+    `alternatives` lists the most likely tokens at each position with their log probabilities, or is
+    empty. `start` is the number of characters before the first token.
     """
     texts = _decode_each(tokenizer, token_ids)
     return {
@@ -62,7 +62,7 @@ def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _join(first: dict[str, Any], second: dict[str, Any], key: str) -> list[Any]:
-    # A one-token prompt has no alternatives, even if the generated tokens have some.
+    # The alternatives of one part may be None: a one-token prompt has no alternatives.
     values = (each[key] or [None] * len(each["tokens"]) for each in (first, second))
     return list(chain.from_iterable(values))
 

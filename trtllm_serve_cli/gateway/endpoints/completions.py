@@ -41,23 +41,25 @@ _encode = msgspec.json.encode
 class CompletionPlan:
     """A planned completion of one or more prompts.
 
-    The engine generates `num_generated` sequences for each prompt, and the response contains the
-    best `num_choices` of them. If `echoes` is set, each choice starts with its prompt. Otherwise,
-    `prompts` is empty. If `scores_prompts` is set, the response contains the log probabilities of
-    the prompts. If `discards_output` is set, the response contains only the prompts. If
-    `repeats_usage` is set, each chunk contains the token counts of its choice so far.
+    The engine generates `num_generated` sequences per prompt. The response contains the best
+    `num_choices` sequences.
     """
 
     generations: list[GenerationPlan]
+    # The text of each prompt, or [] if `echoes` is not set.
     prompts: list[str]
     num_choices: int
     num_generated: int
     returns_log_probs: bool
+    # Whether each choice starts with its prompt.
     echoes: bool
     includes_usage: bool
+    # Whether each chunk contains the token counts of its choice so far.
     repeats_usage: bool = False
     returns_token_ids: bool = False
+    # Whether the response contains prompt log probabilities.
     scores_prompts: bool = False
+    # Whether the response contains only the prompts.
     discards_output: bool = False
 
 
@@ -183,8 +185,8 @@ def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: Completion
     if isinstance(prompt, str):
         adds = True if body.add_special_tokens is None else body.add_special_tokens
         ids = model.encode(prompt, "prompt", add_special_tokens=adds) if prompt else []
-        # As in OpenAI's API, an empty prompt starts a new document. The end token, which separates
-        # documents, replaces the prompt.
+        # As in OpenAI's API, an empty prompt starts a new document: replace it with the end token,
+        # which separates documents.
         return ids or [model.tokenizer.end_id]
     vocab_size = model.info.vocab_size
     if not prompt:
@@ -238,14 +240,13 @@ class CompletionWriter(Writer):
         }
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
-        # The number of tokens in the chunks of each choice so far.
+        # The number of tokens sent so far for each choice.
         self._num_tokens = [0] * num_sequences
-        # The number of characters of each choice's tokens so far, excluding the prompt. It
-        # determines the `text_offset` of the next token.
+        # The number of characters generated so far for each choice, to compute `text_offset`.
         self._offsets = [0] * num_sequences
         # The choices whose prompt token ids have not been sent yet.
         self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
-        # Maps prompt indexes to the engine's information about the prompts, which includes the log
+        # Maps each prompt index to the engine's information about the prompt, for example its log
         # probabilities.
         self._prompts: dict[int, PromptFacts] = {}
 
@@ -261,7 +262,7 @@ class CompletionWriter(Writer):
         )
 
     def events(self, delta: TextDelta) -> bytes:
-        """Return the chunks for `delta`: the prompt if `delta` scores it, followed by new text."""
+        """Return the chunks for new text, preceded by the prompt if `delta` scores it."""
         prompt = self._prompt_event(delta)
         kept = self._keep(delta)
         self._num_tokens[delta.index] += len(kept.token_ids)
@@ -380,7 +381,7 @@ class CompletionWriter(Writer):
         return self._start + _encode(choice) + self._end_of(index)
 
     def _end_of(self, index: int) -> bytes:
-        """Return the end of a chunk, which contains the usage of its choice if requested."""
+        """Return the end of a chunk, including the usage of its choice if requested."""
         if not self._plan.repeats_usage:
             return self._end
         plan = self._plan.generations[index // self._plan.num_generated]

@@ -26,7 +26,7 @@ _LIFECYCLE = "lifecycle[]"
 
 
 class ModelsQuery(msgspec.Struct, kw_only=True):
-    """Query parameters of Anthropic's list of models. OpenAI's API does not define any."""
+    """Query parameters of Anthropic's `GET /v1/models`. OpenAI's endpoint has none."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 20
     after_id: str | None = None
@@ -48,7 +48,7 @@ async def list_models(request: Request) -> Response:
 
 
 async def retrieve_model(request: Request) -> Response:
-    """Describe one model. Its name may contain slashes."""
+    """Describe one model. The model name may contain slashes."""
     check_model(request, request.path_params["id"])
     model = request.app.state.models.find(request.path_params["id"])
     describe = describe_anthropic_model if is_anthropic(request.scope) else describe_model

@@ -1,8 +1,7 @@
-"""Handle `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as vLLM's server (0.26)
-does.
+"""Handle `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as in vLLM 0.26.
 
-lm-eval uses these endpoints instead of a local tokenizer. It does not send a model name, so the
-name is optional.
+lm-eval uses these endpoints instead of a local tokenizer. The model name is optional, because
+lm-eval does not send it.
 """
 
 from __future__ import annotations

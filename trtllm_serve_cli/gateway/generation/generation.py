@@ -39,13 +39,13 @@ class Generation:
     """The running requests of an API call.
 
     All plans have the same number of sequences. Sequences are numbered consecutively across all
-    requests, starting with those of the first request. `on_tokens` is called with the number of
-    tokens in each batch of text, or in each text that is written directly. `trace_parent` is the
-    W3C `traceparent` of the call's span, or empty if the call is not traced. The constructor
-    submits the requests, and raises `ApiError` in the same cases as `Backend.submit`.
+    requests. `on_tokens` is called with the number of tokens in each batch of text, or in each text
+    that is written directly. `trace_parent` is the W3C `traceparent` of the call's span, or "" if
+    the call is not traced. The constructor submits the requests, and raises the errors of
+    `Backend.submit`.
 
-    Tokens are decoded as soon as they arrive, even if the client is slow, because the backend
-    decodes the new tokens of all requests together and keeps the result only until the next step.
+    Tokens are decoded when they arrive, even if the client is slow: the backend decodes the new
+    tokens of all requests together and keeps the result only until the next step.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Generation:
     def _on_update(self, update: SequenceUpdate) -> None:
         if self._error is not None:
             return
-        # The backend also delivers updates to other calls, so only this call must fail.
+        # Store errors instead of raising them: the backend also delivers updates to other calls.
         try:
             if update.error is not None:
                 raise engine_error(update.error, is_rejected=update.rejected)

@@ -1,8 +1,8 @@
 """Send token ids to the `tensorrt_llm` model or the embedding model of a Triton server over gRPC.
 
-The gateway uses this backend if it cannot connect to an engine worker directly. TensorRT-LLM
-engines that run in Triton's C++ backend have no worker. A gateway that `tllm start` did not start
-cannot find the sockets of the workers.
+The gateway uses this backend if it cannot connect to an engine worker: either the engine runs in
+Triton's C++ backend and has no worker, or the gateway was not started by `tllm start` and cannot
+find the worker's socket.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
 
 _READY_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 5.0
-# Maximum pause between attempts to reconnect. gRPC's default is two minutes, during which a
-# restarted server would receive no requests.
+# Maximum reconnect backoff. With gRPC's default of two minutes, a restarted server could receive no
+# requests for that time.
 _MAX_RECONNECT_PAUSE_MS = 1000
 
 
@@ -69,7 +69,7 @@ class TritonBackend:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._ids = itertools.count(1)
         self._calls: dict[int, asyncio.Task[None]] = {}
-        # Maps the names and task ids of adapters to their states on this server.
+        # Maps adapter names and task ids to the adapter states on this server.
         self._adapters: dict[str | int, AdapterTask] = {}
         self._is_ready = True
         self._ready_period_s = ready_period_s
@@ -146,7 +146,7 @@ class TritonBackend:
             await asyncio.sleep(self._ready_period_s)
 
     def _find_adapter(self, fields: Mapping[str, Any]) -> AdapterTask | None:
-        """Return the adapter whose weights the gateway sends for a request, or None.
+        """Return the adapter of a request, or None if the gateway does not have to send weights.
 
         Raise `ApiError` (400) if the model has no inputs for the weights.
         """
@@ -219,9 +219,9 @@ class TritonBackend:
         return error
 
     def _explain(self, error: Any) -> str:
-        """Return why a call failed. Omit the server's address, which clients must not see.
+        """Return why a call failed, without the server's address, which clients must not see.
 
-        If the connection was lost, do not accept requests until the server responds again.
+        If the connection was lost, reject new requests until the server responds again.
         """
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE and not is_from_triton(details):

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerBackend:
-    """A connection to an engine worker. If the connection is lost, the backend reopens it.
+    """A connection to an engine worker. The backend reconnects if the connection is lost.
 
     `find_socket` returns the name of the worker's abstract socket, or None if no worker accepts
     connections.
@@ -61,7 +61,7 @@ class WorkerBackend:
             for skips in (True, False)
         }
         self._handlers: dict[int, OnUpdate] = {}
-        # Maps request ids to the number of unfinished sequences.
+        # Maps request ids to numbers of unfinished sequences.
         self._open_sequences: dict[int, int] = {}
         self._ids = itertools.count(1)
         self._connection: _WorkerConnection | None = None

@@ -1,4 +1,4 @@
-"""Convert API messages to the form that chat templates expect."""
+"""Convert API messages to the format of chat templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.gateway.schema.chat import ChatMessage, ContentPart
 def check_messages(messages: Sequence[ChatMessage]) -> None:
     """Raise `ApiError` (400) if a message is not valid.
 
-    A message must contain the fields that OpenAI's API requires for its role. Its content must not
+    A message must have the fields that OpenAI's API requires for its role, and its content must not
     be an empty list.
     """
     for index, message in enumerate(messages):
@@ -26,7 +26,7 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
 
 
 def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
-    """Return a field of the message and what is wrong with it, or None if the message is valid."""
+    """Return an invalid field of the message and an error text, or None if all are valid."""
     if message.content == []:
         return "content", "is empty. Send text or at least one content part."
     if message.role == "tool" and not message.tool_call_id:
@@ -41,12 +41,12 @@ def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
 
 
 def convert_message(message: ChatMessage) -> dict[str, Any]:
-    """Return a message in the form that chat templates expect.
+    """Return a message in the format that chat templates expect.
 
     Content parts are joined with line breaks, as in vLLM's server. Missing content becomes an empty
     string, and the role `developer` becomes `system`. Tool call arguments are parsed into an
     object, or left as a string if they are not a valid JSON object. Raise `ApiError` (400) if a
-    content part is not supported or lacks its text.
+    content part is not supported or has no text.
     """
     converted: dict[str, Any] = msgspec.to_builtins(message)
     if isinstance(message.content, list):

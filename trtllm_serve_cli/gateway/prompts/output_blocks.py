@@ -43,8 +43,8 @@ class BlockEvent:
 class BlockReader:
     """Converts the text of one sequence to blocks. At most one block is open at a time.
 
-    `finish_reason` is set when the last delta has been pushed. `stop_sequence` is then also set if
-    a stop string ended the sequence.
+    After the last delta, `finish_reason` is set. `stop_sequence` is also set if a stop string ended
+    the sequence.
     """
 
     def __init__(self, parser: OutputParser) -> None:
@@ -81,8 +81,7 @@ class BlockReader:
         if output.reasoning:
             self._add_text("reasoning", output.reasoning)
         calls = output.tool_calls
-        # Add the rest of the open call first, because the model generated it before
-        # `output.content`.
+        # Add the rest of the open tool call first: the model generated it before `output.content`.
         num_continued = sum(1 for each in calls if each.index <= self._call_index)
         for call in calls[:num_continued]:
             self._add_call(call)

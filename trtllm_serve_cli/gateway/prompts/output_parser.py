@@ -23,7 +23,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
-    """New content, new reasoning and new parts of tool calls. Each of them can be empty."""
+    """New content, new reasoning and new parts of tool calls. Each field can be empty."""
 
     content: str = ""
     reasoning: str = ""

@@ -34,11 +34,10 @@ from trtllm_serve_cli.gateway.schema.chat import (
 
 @dataclass(frozen=True, slots=True)
 class ToolPlan:
-    """The tools to render in the prompt, and how to parse the response.
+    """The tools to render in the prompt, and the parser for the response.
 
-    `new_parser` creates a parser for tool calls, or is None if the response cannot contain any.
-    `guide` is the type and the text of the guide (such as a JSON schema) that forces tool calls, or
-    None.
+    `new_parser` creates a parser for tool calls, or is None if the response cannot contain tool
+    calls. `guide` is the type and text of the guide that forces tool calls, or None.
     """
 
     tools: tuple[dict[str, Any], ...] = ()

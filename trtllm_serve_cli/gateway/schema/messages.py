@@ -98,8 +98,10 @@ class Tool(msgspec.Struct, kw_only=True):
 class ToolChoice(msgspec.Struct, kw_only=True):
     """The tool choice.
 
-    With the type `auto`, the model may call any tool. With `any`, it must call one. With `none`, it
-    must not call any. With `tool`, it must call the tool that `name` specifies.
+    - `auto`: the model may call any tool.
+    - `any`: the model must call a tool.
+    - `none`: the model cannot call tools.
+    - `tool`: the model must call the tool `name`.
     """
 
     type: Literal["auto", "any", "tool", "none"]

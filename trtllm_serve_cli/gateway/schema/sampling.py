@@ -1,4 +1,4 @@
-"""Define the fields that chat completions and completions have in common.
+"""Define the request fields that are common to chat completions and completions.
 
 The names and ranges are from OpenAI's API reference
 (https://platform.openai.com/docs/api-reference) and, for extensions, from vLLM's OpenAI-compatible
@@ -74,9 +74,8 @@ class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SamplingBody(msgspec.Struct, kw_only=True):
-    """The fields that chat completions and completions have in common.
+    """The fields that are common to chat completions and completions.
 
-    These are the model, the sampling parameters, and fields that have no effect or are rejected.
     `PROMPT` is the name of the field that contains the prompt.
     """
 

@@ -22,8 +22,8 @@ from trtllm_serve_cli.choices import LogFormat
 from trtllm_serve_cli.gateway.access.call import Call
 from trtllm_serve_cli.runtime.stages import GATEWAY_READY, stage_fields
 
-# Paths that health checks and Prometheus request every few seconds. These requests are logged only
-# if they fail.
+# Paths that health checks and Prometheus request every few seconds. Only failed requests to these
+# paths are logged.
 _PROBES = frozenset({"/health", "/metrics", "/ping"})
 
 

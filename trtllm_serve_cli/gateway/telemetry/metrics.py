@@ -47,7 +47,7 @@ OPERATIONS: Mapping[str, str] = {
 }
 # The value of `gen_ai.operation.name` for requests that the gateway forwards to Triton.
 _TRITON_OPERATION = "kserve"
-# Requests for these paths use only a model's tokenizer, so they are not counted as operations.
+# Paths whose requests use only the tokenizer and are not counted as operations.
 _TOKENIZER_PATHS = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
 _DURATION_BUCKETS = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
@@ -82,7 +82,7 @@ class Metrics:
     """The metrics of a gateway process.
 
     `server_directory` is the state folder of the server that `tllm start` supervises together with
-    the gateway, or None if the gateway runs without such a server.
+    the gateway, or None for a standalone gateway.
     """
 
     def __init__(self, limits: Limits, server_directory: Path | None = None) -> None:

@@ -122,11 +122,11 @@ def _add_item(messages: list[ChatMessage], item: InputItem, path: str) -> None:
 
 
 def _open_assistant(messages: list[ChatMessage], *, has_content: bool = False) -> ChatMessage:
-    """Return the message to which the assistant's next item belongs.
+    """Return the assistant message to which to add the next item.
 
-    This is the last message if it is from the assistant. Otherwise, add a new message. In a
-    message, content follows reasoning and precedes tool calls. Therefore, also add a new message if
-    the item has content and the last message already has content or tool calls.
+    Return the last message if it is from the assistant. Otherwise, add a new message. In a message,
+    content follows reasoning and precedes tool calls. Therefore, also add a new message if the item
+    has content and the last message already has content or tool calls.
     """
     last = messages[-1] if messages else None
     if (

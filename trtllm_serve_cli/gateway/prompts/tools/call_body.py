@@ -43,7 +43,7 @@ class CallBody(Protocol):
 
 
 class ArgumentsBody:
-    """A call whose name is already known. The text is a JSON object with the arguments."""
+    """A call whose name is already known. The parsed text is the JSON object of its arguments."""
 
     def __init__(self, name: str, id: str | None = None) -> None:
         self.name = name
@@ -79,10 +79,10 @@ class ArgumentsBody:
 
 
 class ObjectBody:
-    """A call in the form of a JSON object that contains the name and the arguments.
+    """A call as a JSON object with a name and arguments.
 
-    The arguments are a JSON object or a string that contains one. If `names` is not None, only
-    calls to the functions in `names` are valid.
+    The arguments are a JSON object, or a string that contains a JSON object. If `names` is not
+    None, only calls to the functions in `names` are valid.
     """
 
     def __init__(self, names: Collection[str] | None = None) -> None:
@@ -91,8 +91,8 @@ class ObjectBody:
         self._names = names
         self._scanner = JsonScanner()
         self._key = ""
-        # The characters of the current top-level key or value that have been read so far, or None
-        # between keys and values.
+        # The characters read so far of the current top-level key or value, or None between keys and
+        # values.
         self._text: list[str] | None = None
         self._arguments: ArgumentsBody | None = None
 

@@ -15,16 +15,13 @@ class InvalidCall(ValueError):
 
 
 class JsonScanner:
-    """A validator for one JSON value.
-
-    `closers` contains the closing brackets of the open objects and arrays, outermost first.
-    `expects` is the kind of token that must follow: `value`, `value_or_end`, `key`, `key_or_end`,
-    `colon`, `comma` (or the end of the object or array), or `done`. It does not change inside
-    strings and literals.
-    """
+    """A validator for one JSON value."""
 
     def __init__(self) -> None:
+        # The closing brackets of the open objects and arrays, outermost first.
         self.closers: list[str] = []
+        # The expected next token: `value`, `value_or_end`, `key`, `key_or_end`, `colon`, `comma`
+        # (or a closing bracket), or `done`. Not updated inside strings and literals.
         self.expects = "value"
         self.is_in_string = False
         self.literal = ""

@@ -57,7 +57,7 @@ class ToolParser:
         self._state: Callable[[], bool] = self._read_content
         self._buffer = ""
         self._is_last = False
-        # The text since the start of the call. It becomes content if it turns out not to be a call.
+        # The text since the start of the call. It becomes content if it is not a valid call.
         self._raw = ""
         self._body: CallBody | None = None
         self._after_body: Callable[[], bool] = self._read_content
