@@ -1,4 +1,4 @@
-"""Create the sampling arguments that several engine packages have in common."""
+"""Create the sampling arguments that several engine packages share."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def random_sampling(request: GenerationRequest) -> dict[str, Any]:
 
 
 def copy_set_fields(request: GenerationRequest, *names: str) -> dict[str, Any]:
-    """Return the fields in `names` that the request sets, with their values."""
+    """Return the names and values of the fields in `names` that the request sets."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def single_tokens(words: Words) -> list[int]:
-    """Return the tokens of the words that consist of a single token."""
+    """Return the tokens of the single-token words."""
     return [word[0] for word in words if len(word) == 1]

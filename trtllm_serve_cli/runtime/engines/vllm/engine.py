@@ -53,7 +53,7 @@ _STEP_WAIT_S = 0.002
 class _Running:
     request: GenerationRequest
     params: list[SamplingParams]
-    # Maps request ids in the engine core, which has one request per sequence, to readers.
+    # Maps request ids in the engine core to readers. The engine core has one request per sequence.
     readers: dict[str, SequenceReader] = field(default_factory=dict)
 
 
@@ -95,15 +95,15 @@ class VllmEngine:
             max_beam_width=1,
             vocab_size=int(config["vocab_size"]),
         )
-        # Exclude all existing objects from garbage collection, because they are permanent and
-        # scanning them in each collection would delay tokens.
+        # Exclude all existing objects from garbage collection, because scanning these permanent
+        # objects in each collection would delay tokens.
         gc.collect()
         gc.freeze()
 
     def submit(self, request: GenerationRequest) -> None:
         check_servable(request)
         if self._adapters is None:
-            check_no_adapter(request, "the largest rank that adapters may have (max_lora_rank)")
+            check_no_adapter(request, "--build-option max_lora_rank=RANK")
         if request.guide_type is not None and request.end_id is None:
             # After the guide's last token, vLLM allows only the end token. The sequence ends there
             # only if the request has an end token.
@@ -183,9 +183,9 @@ class VllmEngine:
         try:
             if guide := guide_arguments(request.guide_type, request.guide):
                 arguments["structured_outputs"] = StructuredOutputsParams(**guide)
-            # Request the log probabilities of the prompt only once, because all sequences have the
-            # same prompt. Pass this argument to `SamplingParams`, which then also excludes the
-            # prompt from KV cache reuse.
+            # Request the prompt log probabilities only once, because all sequences have the same
+            # prompt. Pass the argument to the `SamplingParams` constructor, because the constructor
+            # also excludes the prompt from KV cache reuse.
             first = {"prompt_logprobs": request.num_top_log_probs if asks_prompt else None}
             all_params = [
                 SamplingParams(**arguments, seed=seed, **(first if index == 0 else {}))
@@ -209,7 +209,7 @@ class VllmEngine:
     def _start_waiting(self) -> None:
         """Start the requests whose adapters have been read.
 
-        Requests whose adapters cannot be read or loaded fail.
+        Fail the requests whose adapters cannot be read or loaded.
         """
         for request_id in [each for each, found in self._waiting.items() if found.done()]:
             try:
@@ -289,7 +289,7 @@ class VllmEngine:
     def _end(self, output: Any, request_id: int, *, failed: bool) -> None:
         """Remove a sequence that has ended.
 
-        If the sequence failed or was the last one of its request, remove the request, too.
+        If the sequence failed or was the last one of its request, also remove the request.
         """
         running = self._running[request_id]
         del self._readers[output.request_id], running.readers[output.request_id]
