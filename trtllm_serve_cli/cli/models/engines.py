@@ -62,9 +62,7 @@ def show_user(home: Home, repository: Path) -> str:
 
 
 def show_age(seconds: float) -> str:
-    """Return a duration in its largest unit, such as "2 hours", or "just now" for less than a
-    minute.
-    """
+    """Return a duration in its largest unit, such as "2 hours", or "just now" if under a minute."""
     for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if (count := int(seconds / size)) >= 1:
             return f"{count} {unit}{'s' if count > 1 else ''}"
