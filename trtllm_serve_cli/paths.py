@@ -266,7 +266,8 @@ def _creating(folder: Path) -> Iterator[None]:
 def _exchange(first: Path, second: Path) -> bool:
     """Exchange two folders atomically.
 
-    Return False if the C library or the file system, for example NFS, does not support it.
+    Return False if the C library or the file system, for example NFS, does not support
+    exchanging folders.
     """
     import ctypes
 

@@ -597,7 +597,7 @@ def test_vllm_worker_runs_in_the_requested_python(
         (
             "repository",
             RepositorySection(dir=Path("/srv/with space")),
-            " without spaces and without characters that are special in a shell",
+            " without spaces or shell metacharacters",
             "set --repo to a folder with a different path",
         ),
         (

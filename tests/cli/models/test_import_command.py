@@ -46,8 +46,8 @@ def model(tmp_path: Path) -> str:
             ("import", "-m", "a/b"),
             [
                 "Error: 'a/b' is not a valid model name.",
-                "  Why: a name starts with a letter or digit, contains only letters, digits, '.', "
-                "'_' and '-', and has at most 128 characters",
+                "  Why: a model name can contain at most 128 letters, digits, dots, underscores "
+                "and hyphens, and it must start with a letter or digit",
                 " Next: pass a name and the model's source, for example `-m b -s hf:a/b`",
             ],
         ),
@@ -55,9 +55,9 @@ def model(tmp_path: Path) -> str:
             ("import", "my model"),
             [
                 "Error: 'my model' is not a valid model name.",
-                "  Why: a name starts with a letter or digit, contains only letters, digits, '.', "
-                "'_' and '-', and has at most 128 characters",
-                " Next: pass a valid name with -m NAME, and the model's source with -s SOURCE",
+                "  Why: a model name can contain at most 128 letters, digits, dots, underscores "
+                "and hyphens, and it must start with a letter or digit",
+                " Next: pass a valid name with -m NAME, and the model source with -s SOURCE",
             ],
         ),
         (

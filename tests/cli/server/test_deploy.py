@@ -90,7 +90,7 @@ def test_job_is_unknown_while_slurm_is_unreachable(tllm: Tllm, home: Home, tmp_p
     away = "error: Unable to contact slurm controller"
     set_output(tmp_path, squeue=away, scancel=away)
     assert tllm("status")[1].splitlines()[:3] == [
-        "m: unknown", "  Slurm job 42: Slurm did not report the state of the job.", f"  {away}",
+        "m: unknown", "  Slurm job 42: Slurm did not report the job state.", f"  {away}",
     ]  # fmt: skip
     code, _, err = tllm("infer", "Hello")
     assert (code, "The state of the server for m is unknown." in err) == (3, True)

@@ -263,7 +263,7 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
         return SlurmJob(job_id, state.strip(), "" if reason == "None" else reason.strip())
     if answer.code and "Invalid job id" not in answer.err:
         raise LaunchFailed(
-            f"Slurm did not report the state of job {job_id}.",
+            "Slurm did not report the job state.",
             why=_output_of(answer),
             next_step="run `sinfo` to check whether Slurm's controller responds",
         )

@@ -316,7 +316,7 @@ def plan_launch(
     """
     if ":" in options.host:
         raise BadInput(
-            f"The server cannot bind the IPv6 address {options.host}.",
+            f"The server cannot listen on the IPv6 address {options.host}.",
             why="Triton's HTTP and gRPC servers expect different notations for IPv6 addresses",
             next_step="pass an IPv4 address, for example --host 127.0.0.1",
         )
