@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .embedding_settings import EmbeddingSettings, unknown_pooling
 
 Vector = NDArray[np.float32]
-# Little-endian, as in the responses of OpenAI's API.
+# Little-endian, as in OpenAI API responses.
 _FLOAT32 = np.dtype("<f4")
 
 

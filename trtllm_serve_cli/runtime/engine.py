@@ -280,7 +280,7 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits of an engine. `check_request` (request_check.py) enforces them for each request.
+    """The engine limits that `check_request` (request_check.py) enforces for each request.
 
     If `computes_embeddings` is set, the engine computes embeddings instead of generating tokens.
     """

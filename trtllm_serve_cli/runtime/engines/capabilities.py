@@ -203,8 +203,8 @@ EMBEDDINGS = Feature(
     ("/v1/embeddings",),
 )
 
-# Maps the features that only upstream's model in the llmapi layout supports to the reason why no
-# engine kind supports them.
+# Maps each feature that no engine kind supports to the reason. Only upstream's model in the llmapi
+# layout supports these features.
 UPSTREAM_ONLY: Mapping[Feature, str] = {
     ADAPTER_PATHS: "adapters are read from lora_prefetch_dir and selected by lora_name",
     LOGITS_PROCESSORS: "only upstream's model in the llmapi layout runs Python code for each token",

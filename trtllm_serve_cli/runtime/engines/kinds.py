@@ -105,8 +105,8 @@ def explain_rejection(tensor: str, engine_kind: str) -> str:
 def reject_tensors(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
     """Raise `InvalidRequest` if a request sets any of the unsupported tensors in `names`.
 
-    `get` returns a tensor of the request, or None. Tensors that contain no values, or only zero,
-    false or empty values, are accepted, because some clients always send them.
+    `get` returns a tensor of the request, or None. Accept tensors that contain no values, or only
+    zero, false or empty values, because some clients always send these tensors.
     """
     for name in names:
         tensor = get(name)

@@ -14,8 +14,8 @@ class PrefixBlocks:
     """An LRU cache with up to `capacity` full blocks from earlier prompts.
 
     As in the engines themselves, a block is identified by its own tokens and all preceding tokens.
-    The cache does not track the blocks that an engine evicts to make room for running requests, so
-    the estimate may be too high if the engine's KV cache is full.
+    The cache does not track the blocks that an engine evicts to make room for running requests. The
+    estimate may therefore be too high if the engine's KV cache is full.
     """
 
     def __init__(self, tokens_per_block: int, capacity: int) -> None:

@@ -225,8 +225,8 @@ class LoraEngine:
             return
         if len(self._loaded) >= self._options.max_loras:
             idle = (key for key, engine in self._loaded.items() if not engine.has_work())
-            # If no adapter is idle, `_admit` stops submitting requests with the least recently used
-            # adapter, so that this adapter becomes idle.
+            # If no adapter is idle, drain the least recently used adapter: `_admit` stops
+            # submitting requests with this adapter.
             oldest = next(iter(self._loaded))
             evicted = next(idle, None)
             if evicted is None:

@@ -99,7 +99,7 @@ class AdapterFolders:
         return self._sent[key]
 
     def release(self, request: GenerationRequest) -> None:
-        """Record that `request` has ended, so that its adapter can be evicted."""
+        """Record that `request` no longer uses its adapter."""
         key = key_of(request)
         if key is not None and (users := self._users.get(key)):
             users.discard(request.id)
@@ -184,7 +184,7 @@ class AdapterReader:
         return self._thread.submit(self._folders.find, request)
 
     def release(self, request: GenerationRequest) -> None:
-        """Record that `request` has ended, so that its adapter can be evicted."""
+        """Record that `request` no longer uses its adapter."""
         if key_of(request) is not None:
             # The thread runs calls in order, so this call runs after `find` for the same request.
             self._thread.submit(self._folders.release, request)

@@ -113,8 +113,8 @@ def explain_not_found(task_id: str) -> str:
 def explain_missing_file(request: GenerationRequest) -> str:
     """Return the error message for a request whose adapter files do not exist.
 
-    The weights for a task id are missing if the client has cancelled the request that contained
-    them. The folder of a named adapter is missing if it was deleted on the server.
+    The weights for a task id are missing if the client has cancelled the request that contained the
+    weights. The folder of a named adapter is missing if it was deleted on the server.
     """
     if request.lora_task_id is not None:
         return explain_not_found(str(request.lora_task_id))

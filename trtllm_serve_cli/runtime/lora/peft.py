@@ -32,7 +32,7 @@ _UNSUPPORTED = {
     "layer_replication": "repeated layers",
 }
 # If init_lora_weights starts with one of these values, PEFT modifies the base weights before
-# training, so the adapter does not work with the original base weights.
+# training. The adapter does not work with the original base weights.
 _CHANGED_BASE = ("pissa", "olora", "corda")
 
 

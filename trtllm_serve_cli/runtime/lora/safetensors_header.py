@@ -107,9 +107,8 @@ def _read_count(value: Any) -> int:
 def _check_places(tensors: Mapping[str, TensorEntry], end: int, size: int) -> None:
     """Check that the tensors fill the file from the end of the header to the end of the file.
 
-    The header ends at byte `end`, and the file has `size` bytes. Raise `BadHeader` if tensors
-    overlap, if there is a gap before a tensor, or if the last tensor does not end at the end of the
-    file.
+    The header ends at byte `end`, and the file has `size` bytes. Raise `BadHeader` if the tensors
+    overlap, leave gaps, or do not end at the end of the file.
     """
     for name, tensor in sorted(tensors.items(), key=lambda each: (each[1].start, each[1].end)):
         if tensor.start != end:

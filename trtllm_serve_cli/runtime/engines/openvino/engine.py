@@ -129,7 +129,7 @@ class OpenVinoEngine:
     def cancel(self, request_id: int) -> None:
         self._scorer.cancel(request_id)
         if (unchecked := self._unchecked.pop(request_id, None)) is not None:
-            # If the check has not started, cancel it so that it does not delay other checks.
+            # If the check has not started, cancel it to avoid delaying other checks.
             unchecked.checked.cancel()
         self._queue.drop(request_id)
         if (running := self._running.pop(request_id, None)) is not None:
@@ -342,8 +342,8 @@ class OpenVinoEngine:
     def _record_pause(self, running: RunningRequest, *, has_tokens: bool) -> None:
         """Record whether a request is preempted.
 
-        The scheduler gives priority to sequences that have started, so a started sequence that gets
-        no new token has lost its KV cache to other sequences. Requests with several sequences are
+        The scheduler gives priority to started sequences. A started sequence without a new token
+        has therefore lost its KV cache to other sequences. Requests with several sequences are
         skipped, because they do not return any tokens until they end.
         """
         request = running.request

@@ -69,8 +69,7 @@ class GrammarCheck:
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
-        # Cache the latest results by guide type and guide, so that repeated guides are not checked
-        # again.
+        # Cache the latest results by guide type and guide to avoid checking repeated guides again.
         self._results: OrderedDict[tuple[str, str], CheckedGuide] = OrderedDict()
 
     def check(self, guide_type: str, guide: str) -> CheckedGuide:

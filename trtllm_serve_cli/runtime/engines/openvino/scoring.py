@@ -59,7 +59,7 @@ class Scorer:
         self.pending[request.id] = self._thread.submit(self._score, request)
 
     def cancel(self, request_id: int) -> None:
-        """Cancel a request, so that `take` does not return its update."""
+        """Cancel a request and discard its update."""
         if (future := self.pending.pop(request_id, None)) is not None:
             future.cancel()
 

@@ -135,8 +135,8 @@ def _describe_prompt(result: Any, request: GenerationRequest) -> PromptFacts | N
     if not request.return_prompt_log_probs:
         return None if num_cached is None else PromptFacts(num_cached)
     tokens = request.input_ids[1:]
-    # Depending on the version, the list may start with None for the first prompt token, and may end
-    # with an entry for the first response token.
+    # Depending on the version, the list may start with None for the first prompt token. It may also
+    # end with an entry for the first response token.
     entries = list(result.outputs[0].prompt_logprobs or ())
     entries = entries[1:] if entries and entries[0] is None else entries
     if len(entries) not in (len(tokens), len(tokens) + 1):

@@ -125,7 +125,7 @@ class VllmEngine:
             self._updates = [each for each in self._updates if each.request_id != request_id]
 
     def has_work(self) -> bool:
-        # If the engine core has died, return True so that `step` is called and raises the error.
+        # If the engine core has died, return true, because only `step` raises the error.
         return bool(self._running or self._updates or self._core.resources.engine_dead)
 
     def step(self) -> list[SequenceUpdate]:
@@ -201,8 +201,8 @@ class VllmEngine:
             raise InvalidRequest(f"vLLM rejected the request: {last_line(error)}") from error
         for params in all_params:
             if request.bad_words:
-                # Set the token ids directly: vLLM would derive them from text, but the request
-                # contains only token ids.
+                # Set the token ids directly, because vLLM would derive the ids from text and the
+                # request contains only token ids.
                 params._bad_words_token_ids = [list(word) for word in request.bad_words]
         return all_params
 
@@ -215,8 +215,8 @@ class VllmEngine:
             try:
                 adapter = self._waiting.pop(request_id).result()
                 lora = adapter and LoRARequest(adapter.name, adapter.number, str(adapter.folder))
-                # Load the adapter now, so that an error fails only this request. If the engine core
-                # loaded the adapter in a step, an error would stop the engine.
+                # Load the adapter now, because an error then fails only this request. If the engine
+                # core loaded the adapter in a step, an error would stop the engine.
                 if lora is not None:
                     self._core.add_lora(lora)
             except Exception as error:
