@@ -1,4 +1,4 @@
-"""Find the LoRA adapters to serve: configured adapters and those that engines load at startup."""
+"""Find the LoRA adapters to serve: configured adapters and adapters that engines prefetch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def find_adapter_obstacle(model: LoadedModel) -> str | None:
 def configure_adapter(model: LoadedModel, adapter: ServedAdapter) -> LoadedModel:
     """Return a copy of the model that uses an adapter from the gateway's configuration.
 
-    The adapter's name in the engine contains a hash of the folder path. Therefore, all gateway
-    processes use the same name, and it differs from the names in `lora_prefetch_dir`.
+    The adapter's name in the engine contains a hash of the folder path. The name is the same in all
+    gateway processes and differs from the names in `lora_prefetch_dir`.
     """
     suffix = hashlib.sha256(adapter.folder.encode()).hexdigest()[:8]
     return model.with_adapter(

@@ -1,4 +1,4 @@
-"""Define the gateway's configuration, and convert it to and from JSON."""
+"""Define the gateway's configuration and convert it to and from JSON."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class ApiError(Exception):
 
     - `param`: the request field that caused the error.
     - `code`: a machine-readable error code.
-    - `retry_after_s`: the value of the Retry-After header, or None to omit the header.
+    - `retry_after_s`: the Retry-After header in seconds, or None to omit the header.
     - `headers`: additional response headers.
     - `reason`: the limit that rejected the request, for metrics and the access log, or "".
     """

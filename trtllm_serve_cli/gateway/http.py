@@ -25,7 +25,7 @@ _MISSING_FIELD = re.compile("Object missing required field `(.*)`")
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
-    """Return the request body, and store its size in `request.state.num_body_bytes`.
+    """Return the request body and store its size in `request.state.num_body_bytes`.
 
     Raise `ApiError` with status 413 if the body exceeds `max_bytes`, 408 if it does not arrive
     within `timeout_s`, or 499 if the client disconnects.
@@ -78,7 +78,7 @@ def _too_large(max_bytes: int) -> ApiError:
 
 
 async def read_json(request: Request, kind: type[Body]) -> Body:
-    """Read a JSON request body, and return it as an instance of `kind`.
+    """Read a JSON request body and return it as an instance of `kind`.
 
     A missing Content-Type header is accepted. Raise `ApiError` (415) if the content type is not
     JSON. Also raise the errors of `read_body` and `decode_json`.
@@ -94,7 +94,7 @@ async def read_json(request: Request, kind: type[Body]) -> Body:
 
 
 def decode_json(data: bytes, kind: type[Body]) -> Body:
-    """Decode JSON, and return it as an instance of `kind`.
+    """Decode JSON and return it as an instance of `kind`.
 
     Raise `ApiError` (400) if `data` is not valid JSON or is nested too deeply, or if a field is
     invalid or not supported. The error names the invalid field.
@@ -220,7 +220,7 @@ class _SendWatchdog:
 async def run_while_connected(
     receive: Receive, work: Callable[[], Awaitable[Result]]
 ) -> Result | None:
-    """Run `work` while the client is connected, and return its result.
+    """Run `work` and return its result, unless the client disconnects.
 
     If the client disconnects, cancel `work` and return None. The request body must already have
     been read.

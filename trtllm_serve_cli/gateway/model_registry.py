@@ -1,4 +1,4 @@
-"""Load the gateway's models, and look them up by name."""
+"""Load the gateway's models and look them up by name."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ModelRegistry:
         self._tasks = [asyncio.create_task(self._load(each)) for each in self._config.models]
 
     async def close(self) -> None:
-        """Stop loading models, and close the connections of all models."""
+        """Stop loading models and close the connections of all models."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -138,7 +138,7 @@ class ModelRegistry:
         return name in self._models or name in (*self.base_names, *self._adapter_bases)
 
     def has_runtime_adapter(self, name: str) -> bool:
-        """Return whether a client has loaded, and not unloaded, an adapter with this name."""
+        """Return whether a client has loaded an adapter with this name."""
         return name in self._runtime_adapters
 
     def add_runtime_adapter(self, adapter: LoadedModel) -> None:
@@ -147,7 +147,7 @@ class ModelRegistry:
         self._runtime_adapters.add(adapter.name)
 
     def remove_runtime_adapter(self, name: str) -> bool:
-        """Remove an adapter that a client has loaded, and return whether it existed."""
+        """Remove an adapter that a client has loaded. Return whether the adapter existed."""
         if name not in self._runtime_adapters:
             return False
         self._runtime_adapters.remove(name)
@@ -249,7 +249,7 @@ class ModelRegistry:
         """Return a backend for the model.
 
         Connect to the engine worker if the server that `tllm start` supervises has started one.
-        Otherwise, connect to Triton, and raise `_CannotServe` if the core model does not accept
+        Otherwise, connect to Triton and raise `_CannotServe` if the core model does not accept
         token ids.
         """
         core = info.name if info.embedding else info.name_of(CORE_MODEL)

@@ -84,9 +84,9 @@ def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
 
 
 def serve_processes(config: GatewayConfig) -> int:
-    """Run `config.num_processes` processes until SIGTERM or SIGINT, and return an exit code.
+    """Run `config.num_processes` processes until SIGTERM or SIGINT. Return the exit code.
 
-    Restart processes that die. If a process fails to start, stop all processes, and return the exit
+    Restart processes that die. If a process fails to start, stop all processes and return the exit
     code of the failed process, or 1 if this code is not positive. Raise `OSError` if the port
     cannot be bound.
     """
@@ -147,7 +147,7 @@ class Member:
         self._ended_s: float | None = None
 
     def restart_if_dead(self) -> int | None:
-        """Restart the process `_RESTART_DELAY_S` seconds after it has died, and return None.
+        """Restart the process if it died more than `_RESTART_DELAY_S` seconds ago. Return None.
 
         If the process failed to start, do not restart it. Return its exit code, or 1 if the code is
         not positive.

@@ -32,7 +32,7 @@ class ResponseBody:
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def abort(self) -> None:
-        """Close the connection immediately, and discard the data that has not been sent."""
+        """Close the connection immediately and discard the data that has not been sent."""
         self._cycle.transport.abort()
 
 

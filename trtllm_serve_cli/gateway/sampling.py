@@ -86,7 +86,7 @@ def plan_generation(
     guide: tuple[str, str] | None = None,
     skips_special_tokens: bool | None = None,
 ) -> GenerationPlan:
-    """Return the engine request for a prompt, and the settings for converting its tokens to text.
+    """Return the engine request for a prompt and the settings for converting its tokens to text.
 
     If `max_tokens` is None, the response may fill the rest of the model's context. `guide` and
     `skips_special_tokens` override the values in `body`. Raise `ApiError` (400) if the prompt and
@@ -254,7 +254,7 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
 
 
 def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float], ...]:
-    """Return each token id with a nonzero bias, and the bias.
+    """Return the token ids that have a nonzero bias, each with its bias.
 
     Raise `ApiError` (400) if a key of `logit_bias` is not a token id of the model.
     """

@@ -58,7 +58,7 @@ async def admit(request: Request, model: str, num_sequences: int = 1) -> None:
 
 
 async def process(request: Request, work: Callable[[], Result]) -> Result:
-    """Call `work`, and return its result.
+    """Call `work` and return its result.
 
     If the request body has more than `LONG_TEXT` bytes, call `work` in a thread. The request must
     already be admitted, so that the limits apply to the work. A client disconnect does not stop
@@ -70,7 +70,7 @@ async def process(request: Request, work: Callable[[], Result]) -> Result:
 
 
 def charge_prompt(request: Request, num_tokens: int) -> None:
-    """Record the number of prompt tokens, and charge them to the key's tokens-per-minute limit.
+    """Record the number of prompt tokens and charge them to the key's tokens-per-minute limit.
 
     Raise `ApiError` (429) if the prompt exceeds this limit.
     """

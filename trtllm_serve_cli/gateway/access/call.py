@@ -27,7 +27,7 @@ _SAMPLED = 1
 
 @dataclass(slots=True)
 class Call:
-    """An HTTP request to the gateway, and the state of its response.
+    """An HTTP request to the gateway and the state of its response.
 
     Times are from `time.perf_counter`.
     """
@@ -74,7 +74,7 @@ class Call:
     def error_type(self) -> str:
         """The value of OpenTelemetry's `error.type` attribute, or "" if the request succeeded.
 
-        The value is the status of the error, or "disconnected" if the response is incomplete.
+        The value is the error status, or "disconnected" if the response is incomplete.
         """
         if self.late_error:
             return str(self.late_error)
@@ -97,7 +97,7 @@ class Call:
         return f"00-{self.trace_id}-{self.span_id}-01" if self.span_id else ""
 
     def add_tokens(self, count: int) -> None:
-        """Count newly generated tokens, record when they arrived, and charge them to the key."""
+        """Count new tokens, record their arrival time, and charge them to the API key."""
         self.last_token_s = time.perf_counter()
         if self.first_token_s is None:
             self.first_token_s = self.last_token_s

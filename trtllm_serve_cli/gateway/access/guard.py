@@ -1,4 +1,4 @@
-"""Check the headers and the API key of each request, and track the response.
+"""Check the headers and API key of each request, and track its response.
 
 The guard is pure ASGI middleware: it does not copy bodies, start tasks or read the content of
 stream chunks, so it adds little latency.
@@ -125,7 +125,7 @@ def _bug(call: Call) -> ApiError:
 
 
 def _watch(call: Call, send: Send) -> Send:
-    """Wrap `send` to add response headers, and to record the status and the end of the response."""
+    """Wrap `send` to add response headers and record the status and end of the response."""
 
     def watched(message: Message) -> Awaitable[Any]:
         if message["type"] == "http.response.start":

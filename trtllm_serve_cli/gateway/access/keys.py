@@ -1,4 +1,4 @@
-"""Store the gateway's API keys, and look up the key of a request.
+"""Store the gateway's API keys and look up the key of a request.
 
 The key file contains only the SHA-256 hash of each key, so a copy of the file does not grant
 access. A fast hash is sufficient, because keys have 256 random bits and cannot be brute-forced.

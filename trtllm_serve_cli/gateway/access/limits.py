@@ -195,7 +195,7 @@ class Limits:
         return ticket
 
     def on_release(self, ticket: Ticket) -> None:
-        """Update the counts after a request, and start the next request in the queue.
+        """Update the counts after a request and start the next request in the queue.
 
         Only `Ticket.release` calls this method.
         """

@@ -62,7 +62,7 @@ class UsageTable:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def find(self, key_hash: str) -> Any:
-        """Return the row of a key, and add it if necessary. The caller must hold the lock.
+        """Return the row of a key and add it if necessary. The caller must hold the lock.
 
         If the shared table is full, the new row is private to this process.
         """

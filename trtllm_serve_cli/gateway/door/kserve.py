@@ -2,7 +2,7 @@
 
 Triton's HTTP front end is designed for trusted clients: Triton 2.51 crashes on large bodies with
 `chunked` transfer encoding and on deeply nested JSON. To prevent this, the gateway reads and checks
-the whole body, and sends it with a content length. It forwards only inference, metadata and health
+the whole body and sends it with a content length. It forwards only inference, metadata and health
 requests, so clients cannot use the APIs that load models or map shared memory.
 """
 
@@ -113,7 +113,7 @@ async def _pass(request: Request) -> Response:
 
 
 async def _open_client(state: State) -> TritonHttp:
-    """Return the application's HTTP client, and create it for the first request.
+    """Return the application's HTTP client and create it for the first request.
 
     Most gateways never need the client, and importing its library takes 0.1 s and 10 MB of memory.
     """
@@ -173,7 +173,7 @@ def find_servers(
 
 
 def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
-    """Return the servers' HTTP addresses.
+    """Return the HTTP addresses of the servers.
 
     Raise `ApiError` (404) if the gateway does not know any HTTP address.
     """

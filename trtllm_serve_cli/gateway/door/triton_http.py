@@ -43,7 +43,7 @@ class TritonHttp:
         headers: Mapping[str, str],
         body: bytes,
     ) -> aiohttp.ClientResponse:
-        """Send a request to one of the servers, and return the response before reading its body.
+        """Send a request to one of the servers and return the response before reading its body.
 
         If a server does not accept the connection, try the next one. For GET requests, also try the
         next one if a server responds with an error. If no server responds successfully, return the

@@ -51,7 +51,7 @@ class UnloadAdapterBody(msgspec.Struct, kw_only=True):
 
 
 async def load_adapter(request: Request) -> Response:
-    """Load a LoRA adapter, and serve it as a model with the adapter's name."""
+    """Load a LoRA adapter and serve it as a model with the adapter's name."""
     root = _check_allowed(request)
     body = await read_json(request, LoadAdapterBody)
     registry: ModelRegistry = request.app.state.models

@@ -187,7 +187,7 @@ class ChatWriter(Writer):
         self._tail = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
 
     def push(self, delta: TextDelta) -> OutputDelta:
-        """Add newly generated text to its choice, and return the parsed text."""
+        """Add newly generated text to its choice and return the parsed text."""
         choice = self._choices[delta.index]
         output = choice.parser.push(delta.text, is_last=delta.finish_reason is not None)
         choice.num_tokens += len(delta.token_ids)

@@ -38,7 +38,7 @@ def describe_log_probs(
 def describe_prompt(
     tokenizer: Tokenizer, token_ids: Sequence[int], text: str, facts: PromptFacts
 ) -> dict[str, Any]:
-    """Return the log probabilities of a prompt's tokens, in the format of `describe_log_probs`.
+    """Return prompt log probabilities in the format of `describe_log_probs`.
 
     The first token has no log probability. `text` is the prompt.
     """

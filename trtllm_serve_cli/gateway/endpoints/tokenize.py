@@ -44,7 +44,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
 
 async def tokenize(request: Request) -> Response:
-    """Encode a prompt or a conversation, and return its token ids."""
+    """Encode a prompt or a conversation and return its token ids."""
     body = await read_json(request, TokenizeBody)
     model = _find_model(request, body.model)
     await admit(request, model.name)
@@ -86,7 +86,7 @@ def _tokenize(model: LoadedModel, body: TokenizeBody) -> dict[str, Any]:
 
 
 async def detokenize(request: Request) -> Response:
-    """Decode token ids, and return their text."""
+    """Decode token ids and return their text."""
     body = await read_json(request, DetokenizeBody)
     model = _find_model(request, body.model)
     await admit(request, model.name)

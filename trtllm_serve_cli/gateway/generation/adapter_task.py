@@ -63,7 +63,7 @@ class AdapterTask:
         self._sending = asyncio.Lock()
 
     async def run(self, infer: Infer) -> str | None:
-        """Send a request that uses the adapter, and return the server's error message, or None.
+        """Send a request that uses the adapter. Return the server's error message, or None.
 
         If the adapter is not cached, one request sends the weights. Concurrent requests wait until
         the server has responded to that request. Raise `UnusableAdapter` if the adapter files
@@ -85,7 +85,7 @@ class AdapterTask:
         return await self._run_with_weights(infer)
 
     async def _run_with_weights(self, infer: Infer) -> str | None:
-        """Send a request with the weights, and release the lock at the first response or the end.
+        """Send a request with the weights and release the lock at the first response or the end.
 
         The server ignores the weights if it knows the task id, so it is safe to send them twice.
         """

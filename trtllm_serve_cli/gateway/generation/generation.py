@@ -1,4 +1,4 @@
-"""Run the requests of one API call on a backend, and yield the generated text in batches."""
+"""Run the requests of one API call on a backend and yield the generated text in batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 
 @dataclass(frozen=True, slots=True)
 class GenerationPlan:
-    """An engine request, and the settings for converting the generated tokens to text.
+    """An engine request and the settings for converting the generated tokens to text.
 
     `fields` are the fields of a `GenerationRequest`. The text ends at the first stop string
     (`stops`) that the model generates. If `includes_stop` is set, the text includes this string.
@@ -41,7 +41,7 @@ class Generation:
     All plans have the same number of sequences. Sequences are numbered consecutively across all
     requests. `on_tokens` is called with the number of tokens in each batch of text, or in each text
     that is written directly. `trace_parent` is the W3C `traceparent` of the call's span, or "" if
-    the call is not traced. The constructor submits the requests, and raises the errors of
+    the call is not traced. The constructor submits the requests and raises the errors of
     `Backend.submit`.
 
     Tokens are decoded when they arrive, even if the client is slow: the backend decodes the new
@@ -156,14 +156,14 @@ class Generation:
             self._waiter.set_result(None)
 
     def _has_written(self, delta: TextDelta) -> bool:
-        """Write `delta` directly if possible, and return whether it was written."""
+        """Write `delta` directly if possible and return whether it was written."""
         is_reader_waiting = self._waiter is not None and not self._waiter.done()
         if self._write is None or not is_reader_waiting or delta.finish_reason is not None:
             return False
         return self._write(delta)
 
     async def _wait(self) -> list[TextDelta]:
-        """Wait until text has arrived or a request has failed, and return the text."""
+        """Wait for text or for a failed request, then return the text."""
         if not self._arrived and self._error is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -1,4 +1,4 @@
-"""Convert sequence updates to text, and end sequences at stop strings."""
+"""Convert sequence updates to text and end sequences at stop strings."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class TextSequence:
         return ids[:-1] if is_stopped and not self.includes_stop else ids
 
     def _cut(self, new: str, *, is_last: bool) -> tuple[str, str | None]:
-        """Return the text that is not held back, and the stop string that ended it, or None."""
+        """Return the text that is not held back and the stop string that ended it, or None."""
         text = self._held + new
         if (found := find_stop(text, self.stops)) is not None:
             start, stop = found

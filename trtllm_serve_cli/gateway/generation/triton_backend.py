@@ -173,7 +173,7 @@ class TritonBackend:
         on_update: OnUpdate,
         adapter: AdapterTask | None,
     ) -> None:
-        """Send a request, and report its final updates."""
+        """Send a request and report its final updates."""
         try:
             error = await (infer({}, lambda: None) if adapter is None else adapter.run(infer))
             updates = reader.finish(error)
@@ -196,7 +196,7 @@ class TritonBackend:
         inputs: Inputs,
         on_response: Callable[[], None],
     ) -> str | None:
-        """Send a request with additional `inputs`, and return Triton's error message, or None.
+        """Send a request with additional `inputs`. Return Triton's error message, or None.
 
         Raise `grpc.RpcError` if the call fails. Raise `ValueError`, `LookupError` or `struct.error`
         if a response is invalid.
@@ -258,7 +258,7 @@ class EmbeddingReader:
         self._embedding = ""
 
     def read(self, response: Any) -> list[SequenceUpdate]:
-        """Store the embedding for `finish`, and return no updates."""
+        """Store the embedding for `finish` and return no updates."""
         for output, content in zip(response.outputs, response.raw_output_contents, strict=True):
             if output.name == "embedding":
                 self._embedding = base64.b64encode(content).decode()

@@ -141,7 +141,7 @@ class WorkerBackend:
             handler(SequenceUpdate(request_id, error=why))
 
     def _receive(self, messages: list[dict[str, Any]]) -> None:
-        """Handle a batch of messages, and merge the updates of each sequence.
+        """Handle a batch of messages and merge the updates of each sequence.
 
         Raise `ProtocolError` if a message is invalid.
         """

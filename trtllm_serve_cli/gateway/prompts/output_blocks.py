@@ -66,7 +66,7 @@ class BlockReader:
         return sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
 
     def push(self, delta: TextDelta) -> list[BlockEvent]:
-        """Add generated text, and return the events. The last delta closes the open block."""
+        """Add generated text and return the events. The last delta closes the open block."""
         is_last = delta.finish_reason is not None
         self._add(self._parser.push(delta.text, is_last=is_last))
         if is_last:

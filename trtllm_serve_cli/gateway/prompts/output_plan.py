@@ -34,7 +34,7 @@ from trtllm_serve_cli.gateway.schema.chat import (
 
 @dataclass(frozen=True, slots=True)
 class ToolPlan:
-    """The tools to render in the prompt, and the parser for the response.
+    """The tools to render in the prompt and the parser for the response.
 
     `new_parser` creates a parser for tool calls, or is None if the response cannot contain tool
     calls. `guide` is the type and text of the guide that forces tool calls, or None.
@@ -49,7 +49,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
     """Plan the tool calls of a request.
 
     Raise `ApiError` (400) if the tools or the tool choice are not valid, or if the model may call
-    tools but the gateway does not know the format of its tool calls.
+    tools but its tool call format is unknown.
     """
     _check_tools(body, [each.function for each in body.tools or ()])
     selected, choice = _select_tools(body)
@@ -83,7 +83,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
 def plan_parser(
     template: ChatTemplate, tools: ToolPlan, prompt: str, *, is_guided: bool
 ) -> tuple[Callable[[], OutputParser], bool]:
-    """Return a function that creates the parser, and whether the parser needs special tokens.
+    """Return a function that creates the parser and whether the parser needs special tokens.
 
     A guide constrains the whole response, so guided responses do not contain reasoning, and they
     contain tool calls only if the guide forces them.
@@ -136,7 +136,7 @@ def _list_chosen(choice: str | NamedTool | AllowedTools | None) -> list[str]:
 
 
 def _select_tools(body: ChatBody) -> tuple[list[Tool], str | NamedTool]:
-    """Return the tools that the model may call, and the tool choice: a mode or one tool."""
+    """Return the tools that the model may call and the tool choice: a mode or one tool."""
     tools, choice = body.tools or [], body.tool_choice or "auto"
     if not isinstance(choice, AllowedTools):
         return tools, choice

@@ -23,7 +23,7 @@ IGNORED = msgspec.Meta(extra={"is_ignored": True})
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The reason why the gateway rejects a field, and the next step for the client.
+    """The reason why the gateway rejects a field and the next step for the client.
 
     The gateway accepts the field if its value is `default`.
     """

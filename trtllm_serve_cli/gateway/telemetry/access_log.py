@@ -1,8 +1,8 @@
 """Write one line per request to the gateway's log, except for successful probes.
 
-Probes are requests from health checks and Prometheus. The lines contain the names of API keys, but
-never keys or prompts. When a model becomes ready, the gateway also logs the duration of each
-startup stage.
+Probes are requests from health checks and Prometheus. The lines contain API key names, but never
+keys or prompts. When a model becomes ready, the gateway also logs the duration of each startup
+stage.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 The `gen_ai_server_…` families take their names, attributes and buckets from OpenTelemetry's
 semantic conventions for generative AI model servers. Source:
 https://github.com/open-telemetry/semantic-conventions, docs/gen-ai/gen-ai-metrics.md at 01d94504.
-The gateway adds the label `key`, which contains the name of the request's API key. Following
-Prometheus conventions, the names use underscores instead of dots and end with the unit.
-The conventions define token counts only for clients, so the gateway uses its own family,
-`tllm_gateway_tokens`.
+The gateway adds the label `key`, which contains the API key name. Following Prometheus conventions,
+the metric names use underscores instead of dots and end with the unit. OpenTelemetry defines token
+counts only for clients, so the gateway uses its own family, `tllm_gateway_tokens`.
 
 With several gateway processes, prometheus_client stores each process's values in the folder that
 PROMETHEUS_MULTIPROC_DIR specifies. Each process can then report the sums over all processes.

@@ -32,7 +32,7 @@ class JsonScanner:
         return self.expects == "done"
 
     def push(self, char: str) -> str:
-        """Check the next character, and return the text to append to the valid JSON.
+        """Check the next character and return the text to append to the valid JSON.
 
         Models often write line breaks and backslashes in strings without escaping them, so the
         returned text adds the missing escapes. An escape sequence is returned only when it is
