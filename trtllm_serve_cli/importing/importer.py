@@ -85,7 +85,7 @@ class Display:
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
-        """Measure the duration of the `with` block, and report it to `on_stage` if the block succeeds."""
+        """Measure the `with` block, and report its duration to `on_stage` if the block succeeds."""
         started_s = time.monotonic()
         yield
         self.on_stage(name, time.monotonic() - started_s)

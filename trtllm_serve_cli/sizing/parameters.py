@@ -13,7 +13,7 @@ class ParameterCounts:
 
     `embedding` includes learned positions. `experts` includes routers and shared experts. `head` is
     0 if the LM head is tied to the embedding. `active` is the number of parameters used for one
-    token, which excludes the experts that the token does not select.
+    token, without the experts that the token does not select.
     """
 
     embedding: int

@@ -52,8 +52,7 @@ class Formats:
 class ParallelPlan:
     """The memory use and the speed of a model with a given parallelism.
 
-    `limits` are the default limits of engines. `speed` and `limits` are None if the model does not
-    fit.
+    `limits` are the default engine limits. `speed` and `limits` are None if the model does not fit.
     """
 
     parallelism: Parallelism
@@ -68,8 +67,7 @@ class SizePlan:
 
     `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
     on which the model fits. If the model does not fit on `num_gpus` GPUs, larger powers of two are
-    tried, up to 128 GPUs. `smallest` is None if the model does not fit on any of these numbers of
-    GPUs.
+    tried, up to 128 GPUs. `smallest` is None if the model does not fit in any of these cases.
 
     `smallest_in_fp8` is the same plan with FP8 weights. It is None if `smallest` is None, if the
     GPU does not support FP8, if the options specify a quantization, or if the checkpoint is
@@ -118,9 +116,9 @@ def plan_size(
 ) -> SizePlan:
     """Plan the deployment of a model on up to `num_gpus` identical GPUs.
 
-    If `num_gpus` is None, the limit is 8 GPUs, or the number of GPUs that the options request if
-    that is higher. Raise `BadInput` if the options request more than `num_gpus` GPUs, if the model
-    or the GPU does not support the options, or if the size of quantized weights is unknown.
+    If `num_gpus` is None, the limit is 8 GPUs or the number of GPUs that the options request,
+    whichever is higher. Raise `BadInput` if the options request more than `num_gpus` GPUs, if the
+    model or the GPU does not support the options, or if the size of quantized weights is unknown.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
@@ -279,7 +277,7 @@ def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
 def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
     """Return the name of the checkpoint's quantization, or "none" if it is not quantized.
 
-    Return "as stored" if only the size of the weights shows that they are quantized.
+    Return "as stored" if only the weight size shows that the checkpoint is quantized.
     """
     if quantization := facts.shape.quantization:
         return name_weight_format(quantization) or quantization
@@ -293,13 +291,12 @@ def _measure_format(facts: ModelFacts, others: Format) -> Format:
     """Return a format for a quantization whose number of bits is unknown.
 
     The format's `bits` is the average number of bits per parameter of the large matrices, computed
-    from the size of the checkpoint's weights. Raise `BadInput` if the size of the weights is
-    unknown.
+    from the checkpoint's weight size. Raise `BadInput` if the weight size is unknown.
     """
     if facts.weight_bytes is None:
         raise BadInput(
             f"The size of the {facts.shape.quantization} weights is unknown.",
-            why="the checkpoint does not have an index that contains the size of the weights",
+            why="the checkpoint does not have an index with the weight size",
             next_step="pass a quantization of similar size, for example --quantization int8",
         )
     stage = split_stages(facts.shape, Parallelism())[0]

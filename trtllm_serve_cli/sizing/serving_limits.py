@@ -1,4 +1,4 @@
-"""Choose the default limits of an engine for a model and a GPU.
+"""Choose an engine's default limits for a model and a GPU.
 
 Small limits leave a fast GPU underused. For example, on an H200 with the shape of Llama 2 7B, vLLM
 0.26 served 235 requests per second with limits of 256 sequences and 8192 tokens per step. With
@@ -20,14 +20,14 @@ from trtllm_serve_cli.sizing.roofline import estimate_step_cost
 from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import split_stages
 
-# The maximum estimated duration of a step that processes only prompts. The estimate for 16,384
-# tokens of Llama 2 7B on an H200 is 0.33 s.
+# Maximum estimated duration of a step that processes only prompts. The estimate for 16,384 tokens
+# of Llama 2 7B on an H200 is 0.33 s.
 _STEP_S = 0.35
 _MIN_TOKENS, _MAX_TOKENS = 2048, 16384
 _MIN_UNSPLIT_TOKENS = 8192
 _MIN_SEQUENCES, _MAX_SEQUENCES = 256, 1024
-# The minimum space in the KV cache for each sequence, in tokens. With less space, the engine would
-# repeatedly preempt and recompute sequences.
+# Minimum KV cache space per sequence, in tokens. With less space, the engine would repeatedly
+# preempt and recompute sequences.
 _TOKENS_PER_SEQUENCE = 128
 
 

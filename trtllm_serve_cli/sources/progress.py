@@ -103,7 +103,7 @@ def notify_periodically(
 class _Count:
     size_bytes: int
     done_bytes: int = 0
-    # Samples of the time and `moved_bytes`, used to compute the rate.
+    # Samples of the time and of `moved_bytes`, from which the rate is computed.
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     # The number of bytes that this process has transferred, excluding bytes that were already
     # present.

@@ -76,7 +76,7 @@ class XetGroup:
 def find_remote_file(
     source: HubAddress, name: str, *, endpoint: str | None, timeout_s: float, xet: XetGroup
 ) -> RemoteFile:
-    """Query the hub for a file's metadata, and return the file with the functions that open it."""
+    """Query the hub for a file's metadata and return a `RemoteFile`."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
