@@ -9,8 +9,8 @@
     locks/                  lock files, for example one per model name
     keys.json               hashed API keys of the OpenAI-compatible API
 
-Checkpoints, engines, model repositories and keys are written under a temporary name in the same
-folder and then renamed, so that they are never incomplete under their final names.
+Checkpoints, engines, model repositories and keys are written atomically: tllm writes them under a
+temporary name in the same folder and then renames them.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def test_model_without_a_server(home: Home) -> None:
         find_running(home, "b")
     assert str(raised.value) == (
         "No server is running for b.\n"
-        "Why: neither an imported model nor a model on a running server has this name\n"
+        "Why: no imported model and no model on a running server has this name\n"
         "Next: list the imported models with `tllm list`, or the models in the catalog with `tllm "
         "list --catalog`; import others with `tllm import -m NAME -s SOURCE`"
     )

@@ -2,10 +2,13 @@
 
 The nodes need Triton, either installed or in a container image, and must share a file system with
 the submitting machine. By default, the script chooses free ports. The script writes the server's
-address to a file. If the first node has tllm at the same path as the submitting machine, the script
-also runs the OpenAI-compatible gateway on this node, outside the container. The script's options
-follow the scripts in triton-inference-server/tensorrtllm_backend (README.md) and in
-NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
+address to a file.
+
+If the first node has tllm at the same path as the submitting machine, the script also runs the
+OpenAI-compatible gateway there. The gateway runs outside the container.
+
+The script's options follow the scripts in triton-inference-server/tensorrtllm_backend (README.md)
+and in NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
 """
 
 from __future__ import annotations
@@ -140,10 +143,12 @@ def plan_slurm(
 ) -> SlurmPlan:
     """Plan a job that serves `model` with `triton`, the installation on the nodes or in the image.
 
-    The job writes its files to `directory`. If `directory` is None, the job writes the files to the
-    folder from which it was submitted and adds the model name and the job ID to the file names.
-    `environ` contains additional environment variables for the job. `gateway` is the configuration
-    of the OpenAI-compatible gateway. The job sets the ports in this configuration when it starts.
+    - `directory`: folder for the job's files. If None, the job writes its files to the folder from
+      which it was submitted, and the file names include the model name and the job ID.
+    - `environ`: additional environment variables for the job.
+    - `gateway`: configuration of the OpenAI-compatible gateway. The job sets the ports when it
+      starts.
+
     Raise `BadInput` if an option is not valid, or if the model cannot run in a Slurm job on
     `options.nodes` nodes.
     """

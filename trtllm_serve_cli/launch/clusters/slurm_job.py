@@ -282,8 +282,8 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
 def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
     """Cancel the job unless it has already ended, wait until it ends, and stop tracking it.
 
-    Raise `LaunchFailed` if Slurm does not cancel the job, if the job does not end in time, or if
-    Slurm does not report whether the job has ended. Raise `MissingPart` if Slurm is not installed.
+    Raise `LaunchFailed` if Slurm does not cancel the job or does not report its state, or if the
+    job does not end in time. Raise `MissingPart` if Slurm is not installed.
     """
     if not job.is_over:
         _cancel(job, run)

@@ -105,8 +105,8 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if the engine cannot run on the machine.
 
-    Without this check, Triton could spend minutes loading the engine before it fails. If
-    `is_one_machine` is false, the engine may also use GPUs on other machines.
+    The check avoids a failed start, because Triton may spend minutes loading an unsuitable engine.
+    If `is_one_machine` is false, the engine may also use GPUs on other machines.
     """
     if check_fits := find_kind(model.engine_kind).deployment.check_fits:
         again = command_to_import_again(model.path, model.name)

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-# If a log cannot be copied, keep this fraction of the maximum size from the end of the log.
+# Fraction of the maximum log size to keep if a log cannot be copied.
 _KEPT_FRACTION = 1 / 16
 
 

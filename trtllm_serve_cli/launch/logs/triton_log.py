@@ -15,8 +15,8 @@ TRITON_PREFIX = re.compile(
 TLLM_PREFIX = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
-# If the log contains this line, Triton rejected an option. Triton logs the error message before or
-# after this line.
+# First line of Triton's usage message, which Triton prints if it rejects an option. The error
+# message is printed before or after the usage message.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
 # Lines with these words may explain a failure. The lines are reported only if the log does not name

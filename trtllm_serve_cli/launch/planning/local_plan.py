@@ -59,8 +59,8 @@ def plan_for_this_machine(
     By default, serve the only imported model. A name may also refer to a model in `repositories`.
     `overrides` are fields of `LaunchOptions` that take precedence over the models' declarations.
 
-    Raise `UnknownModel` if a model is not imported, `RepositoryError` if a repository cannot be
-    read, and `BadInput` if an option is not valid or does not fit the models. Raise `MissingPart`
+    Raise `UnknownModel` if a model is not imported, or `RepositoryError` if a repository cannot be
+    read. Raise `BadInput` if an option is not valid or does not fit the models. Raise `MissingPart`
     if software or a GPU is missing on this machine. In a dry run, list missing software and GPUs in
     the plan instead.
     """
@@ -189,7 +189,7 @@ def _check_gpus(ids: str | None) -> None:
 
 
 def _find_libpython(triton: TritonInstallation) -> str:
-    """Return the folder that contains libpython, or "" if Triton does not need this folder.
+    """Return the folder that contains libpython, or "" if Triton does not need the folder.
 
     Raise `MissingPart` if libpython is missing and `triton` is the embedded Triton.
     """

@@ -25,8 +25,8 @@ def check_ports(
     `ports` maps names to port numbers. `reserved` maps port numbers to descriptions of the servers
     that will listen on the ports. The error names the process or server that uses the port.
 
-    Raise `BadInput` if the server cannot bind an address, for example because `host` is not an
-    address of this machine or because the user lacks the permission to bind the port.
+    Raise `BadInput` if an address cannot be bound for another reason. For example, `host` may not
+    be an address of this machine, or the port may require root privileges.
 
     `host_option` and `port_option` are the options that the error suggests. By default, the port
     option is derived from the first word of the port name, for example --grpc-port from "gRPC of

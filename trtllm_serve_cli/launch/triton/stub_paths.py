@@ -17,7 +17,7 @@ WHY = "Triton's Python backend supports only ASCII paths without spaces or shell
 
 
 def is_usable(path: Path) -> bool:
-    """Return whether Triton's Python stub can be started with this path."""
+    """Return whether Triton's Python stub supports the path."""
     # A tilde is special only at the start of a word, and the path is absolute.
     words = str(path).replace("~", "")
     return shlex.quote(words) == words

@@ -51,8 +51,8 @@ class HangWatch:
 
         Keep the gateway's files, because the gateway keeps running when Triton is restarted.
         """
-        # If the disk is full, continue without heartbeat files. In this case, requests are used to
-        # monitor Triton and the models that are always loaded, and the gateway is not monitored.
+        # If the disk is full, continue without heartbeat files. The supervisor then monitors Triton
+        # and permanently loaded models with requests, and does not monitor the gateway.
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
         for path in self._folder.glob("*"):
