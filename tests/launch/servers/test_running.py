@@ -186,7 +186,7 @@ def test_model_without_a_server(home: Home) -> None:
         "No server is running for b.\n"
         "Why: no imported model and no model on a running server has this name\n"
         "Next: list the imported models with `tllm list`, or the models in the catalog with `tllm "
-        "list --catalog`; import others with `tllm import -m NAME -s SOURCE`"
+        "list --catalog`; import other models with `tllm import -m NAME -s SOURCE`"
     )
     with pytest.raises(NoServer) as raised:
         find_to_stop(home, "b")

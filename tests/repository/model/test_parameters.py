@@ -87,7 +87,7 @@ def test_table_has_every_rendered_entry() -> None:
     ],
 )
 def test_unknown_parameter_error_suggests_similar_names(name: str, next_step: str) -> None:
-    with pytest.raises(BadInput, match=f"There is no parameter named '{name}'") as raised:
+    with pytest.raises(BadInput, match=f"The '{name}' parameter does not exist") as raised:
         check_parameters({name: "1"}, "openvino")
     assert raised.value.next_step.startswith(next_step)
 

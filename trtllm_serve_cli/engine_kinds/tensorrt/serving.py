@@ -124,7 +124,7 @@ def _check_decided_at_build(options: ServingOptions) -> None:
             option = "--" + name.replace("_", "-")
             raise BadInput(
                 f"{option} cannot be changed for a built engine.",
-                why=("trtllm-build sets this limit during the build"),
+                why="trtllm-build sets this limit during the build",
                 next_step=f"omit {option}, or build the engine again",
             )
 

@@ -316,7 +316,7 @@ def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
             why="the default level must be one of the priority levels",
             next_step=f"set default_priority_level=N with N from 1 to {policy.priority_levels}"
             if policy.priority_levels
-            else "set priority_levels to at least the default level",
+            else f"set priority_levels to {policy.default_priority_level} or more",
         )
     return policy
 
