@@ -227,7 +227,7 @@ def test_inspects_gguf(tmp_path):
     [
         (gguf({"general.architecture": ("string", "a")}, num_floats=0), "does not contain a model"),
         (gguf({}), "does not contain a model"),
-        (gguf({"split.count": ("u32", 3)}), "is one of 3 parts of a model"),
+        (gguf({"split.count": ("u32", 3)}), "is one of 3 parts of a split model"),
     ],
     ids=["vocabulary", "nameless", "split"],
 )

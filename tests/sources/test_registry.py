@@ -75,11 +75,11 @@ def test_source_without_a_kind_suggests_one(text, next_step):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("hf:gpt2", "'hf:gpt2' is not the name of a repository on the hub."),
-        ("hf:a/b/c", "'hf:a/b/c' is not the name of a repository on the hub."),
-        ("hf:a/../b", "'hf:a/../b' is not the name of a repository on the hub."),
-        ("hf:a/b--c", "'hf:a/b--c' is not the name of a repository on the hub."),
-        ("hf:a/b.git", "'hf:a/b.git' is not the name of a repository on the hub."),
+        ("hf:gpt2", "'hf:gpt2' is not a valid Hugging Face repository name."),
+        ("hf:a/b/c", "'hf:a/b/c' is not a valid Hugging Face repository name."),
+        ("hf:a/../b", "'hf:a/../b' is not a valid Hugging Face repository name."),
+        ("hf:a/b--c", "'hf:a/b--c' is not a valid Hugging Face repository name."),
+        ("hf:a/b.git", "'hf:a/b.git' is not a valid Hugging Face repository name."),
         ("hf:a/b@", "'' is not a valid revision."),
         ("hf:a/b@v 1", "'v 1' is not a valid revision."),
         ("hf:a/b@../../x", "'../../x' is not a valid revision."),
