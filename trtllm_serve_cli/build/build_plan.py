@@ -60,7 +60,7 @@ class BuildRequest:
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
     # Only simulated engines use these fields, and at most one of them may be set. `gpu` is the name
-    # of the GPU for which the timings are estimated. `timing` is the path of a timing file.
+    # of the GPU to estimate timings for. `timing` is the path of a timing file.
     gpu: str | None = None
     timing: Path | None = None
 
@@ -81,13 +81,13 @@ class RequiredModule:
 class BuildPlan:
     """The plan for building an engine in `engine_dir`.
 
-    - `weights`: the weight format of the engine.
+    - `weights`: the engine's weight format.
     - `steps`: the build steps, or empty if the engine kind serves the checkpoint directly.
     - `fingerprint`: the hash of `facts`.
     - `estimated_bytes`: the expected size of the files that the steps write, or 0 if unknown.
     - `facts`: all inputs that affect the engine.
     - `requires`: the modules that must be installed before the first step runs.
-    - `container`: the container in which the steps run, or `None` if they run on this machine.
+    - `container`: the container for the steps, or `None` if the steps run on this machine.
     """
 
     model_name: str

@@ -13,7 +13,7 @@ from importlib import resources
 class Explanation:
     """The cause of a failed build step, and how to fix it.
 
-    `name` is the name of the matching entry in failures.yaml. `line` is the output line that
+    `name` is the name of the failures.yaml entry that matches. `line` is the output line that
     matched the entry, or empty if a signal ended the step.
     """
 
@@ -23,9 +23,9 @@ class Explanation:
     line: str = ""
 
 
-# Maps SIGILL, SIGBUS and SIGKILL to the name of an entry in failures.yaml and a reason. If the
-# reason is not empty, it replaces the entry's `why`. The keys are Linux signal numbers, because
-# Python on Windows does not define all of these signals.
+# Maps SIGILL, SIGBUS and SIGKILL to an entry name in failures.yaml and a reason. If the reason is
+# not empty, it replaces the entry's `why`. The keys are Linux signal numbers, because Python on
+# Windows does not define all of these signals.
 _SIGNALS = {
     4: ("illegal_instruction", ""),
     7: ("shared_memory", ""),

@@ -31,9 +31,8 @@ LoraDtype = Literal["float16", "bfloat16", "float32"]
 class LoraFiles:
     """The contents of the two files of a converted adapter.
 
-    `source` is the folder of the original adapter, and `destination` is the folder for the two
-    files. `modules` maps each module name to the number of layers with adapter weights for the
-    module.
+    `source` is the original adapter's folder. `destination` is the folder for the two files.
+    `modules` maps each module name to the number of layers with adapter weights for the module.
     """
 
     source: Path
@@ -64,8 +63,8 @@ class LoraFiles:
 def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles:
     """Convert the PEFT adapter in `source` without writing files.
 
-    Raise `BadInput` if `source` does not contain a PEFT adapter, if a file of the adapter is
-    missing or not valid, or if the file layout cannot represent the adapter.
+    Raise `BadInput` if `source` does not contain a complete and valid PEFT adapter, or if the file
+    layout cannot represent the adapter.
     """
     if not (source / PEFT_CONFIG).is_file():
         raise BadInput(

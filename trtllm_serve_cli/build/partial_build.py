@@ -51,7 +51,7 @@ class PartialBuild:
 
     @property
     def engine_dir(self) -> Path:
-        """The folder in which the finished engine will be stored."""
+        """The folder for the finished engine."""
         return self.path.with_name(self.path.name.removeprefix(".").removesuffix(_SUFFIX))
 
     @property

@@ -81,9 +81,9 @@ def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str
     The result contains the instance counts of the text models and `tensorrt_llm`, and
     `instances_share_engine`. `max_num_seqs` is the engine's maximum number of sequences.
 
-    Several instances of `tensorrt_llm` can share a single engine. If there are several engines,
-    each engine has exactly one instance. A queue with priorities or timeouts requires a single
-    instance, because instances that share an engine dequeue requests independently.
+    Several instances of `tensorrt_llm` can share a single engine. With several engines, each engine
+    has exactly one instance. A queue with priorities or timeouts requires a single instance,
+    because instances that share an engine dequeue requests independently.
     """
     num_instances = min(math.ceil(max_num_seqs / _STREAMS_PER_INSTANCE), _MAX_INSTANCES)
     is_one_engine = count_gpu_groups(overrides.get("gpu_device_ids", "")) == 1

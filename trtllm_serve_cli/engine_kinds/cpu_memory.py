@@ -70,7 +70,7 @@ def count_required_bytes(size: EngineSize, host: CpuHost) -> int:
 
 
 def count_cache_tokens(size: EngineSize, host: CpuHost) -> int:
-    """Return the maximum size of the KV cache, in tokens.
+    """Return the maximum KV cache size, in tokens.
 
     The size is a whole number of blocks that fits into the host's memory, but at least 2048 tokens.
     """
@@ -80,7 +80,7 @@ def count_cache_tokens(size: EngineSize, host: CpuHost) -> int:
 
 
 def kv_bytes_per_token(size: EngineSize, host: CpuHost) -> float:
-    """Return the size of the KV cache per token, including the scales of 8-bit values.
+    """Return the KV cache size per token in bytes, including the scales of 8-bit values.
 
     OpenVINO scales keys by channel and values by token. Each scale has a zero point, and both are
     32-bit numbers. A channel has one scale per block of 32 keys, which adds a quarter of a byte to

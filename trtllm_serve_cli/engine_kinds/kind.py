@@ -1,6 +1,6 @@
 """Define `EngineKind`, which describes how engines of one kind are built, served and deployed.
 
-Each kind is declared as `KIND` in its own folder and listed in `registry.py`. No other code
+Each kind is declared as `KIND` in a separate folder and listed in `registry.py`. No other code
 compares engine kinds by name. The code that runs inside Triton is in `runtime/engines/KIND`.
 """
 
@@ -142,7 +142,7 @@ class Serving:
       parameters, or an empty string for the newest version.
     - `backends` maps each layout that does not use Triton's Python backend to the backend that it
       requires. It is None if all layouts use the Python backend.
-    - `native_layout` is the layout for which `--engine auto` chooses this kind, if the kind reads
+    - `native_layout` is the layout that makes `--engine auto` choose this kind, if the kind reads
       the checkpoint's format.
     - `describe_limits` returns the engine's limits as text, or an empty string if they are unknown.
     - `model_yaml` returns the arguments that `model.yaml` contains for TensorRT-LLM's LLM API, and

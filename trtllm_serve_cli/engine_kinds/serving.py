@@ -66,7 +66,7 @@ def list_limits(values: Mapping[str, str]) -> dict[str, int]:
 def describe_limits(engine: Engine, values: Mapping[str, str], host: CpuHost | None) -> str:
     """Return the engine's limits, for example "64 sequences, 256 tokens per step".
 
-    `values` are the parameters of the model repository. Return an empty string if they do not
+    `values` are the model repository's parameters. Return an empty string if `values` does not
     contain the limits. This default implementation ignores `host`, which describes the machine for
     engines that run on a CPU.
     """

@@ -51,7 +51,7 @@ def read_declaration(path: Path) -> Declaration:
         raise BadInput(
             f"{path} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="pass the path of a readable tllm.yaml file with -f FILE",
+            next_step="pass a readable tllm.yaml file with -f FILE",
         ) from error
     return parse_declaration(text, where=str(path), folder=path.absolute().parent)
 
@@ -136,10 +136,10 @@ def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]
 def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
     """Return the declaration that recreates an imported model in its current state.
 
-    The declaration contains the pinned source, the selected engine kind, the repository folder, and
-    the parameters that were declared, set with `tllm set`, or edited in the files. Raise `BadInput`
-    if the manifest's declaration is not valid, or if a parameter has different values in the
-    repository's models.
+    The declaration contains the pinned source, the selected engine kind, the repository folder and
+    the changed parameters. Parameters can be changed in the declaration, with `tllm set` or in the
+    files. Raise `BadInput` if the manifest's declaration is not valid, or if a parameter has
+    different values in the repository's models.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}

@@ -21,9 +21,9 @@ def describe_serving(
     Yield the FP8 line only if the GPU supports FP8 and the engine kind can convert checkpoints to
     FP8. The engine must not be quantized, and `--quantization` must not be set.
 
-    `quantization` is the value of the `--quantization` option. `card` is this machine's GPU type,
-    or `None` if the machine has no GPU or the GPU is not in tllm's GPU table. `host` describes this
-    machine's CPU, or is `None` if unknown.
+    `quantization` is the `--quantization` value. `card` is this machine's GPU type, or `None` if
+    the machine has no GPU or the GPU is not in tllm's GPU table. `host` describes this machine's
+    CPU, or is `None` if unknown.
     """
     engine = repository.engine
     serving = find_kind(engine.kind).serving

@@ -60,7 +60,7 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Callbacks for the output of an import.
+    """Callbacks for an import's output.
 
     - `notify` receives messages.
     - `on_line` receives the log lines of build steps.

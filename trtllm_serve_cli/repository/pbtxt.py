@@ -20,7 +20,7 @@ from typing import Any
 
 from trtllm_serve_cli.rendering import quote_pbtxt
 
-# Maps the name of each list field to the field that identifies an element of the list.
+# Maps list fields to the field that identifies an element of the list.
 _SELECTED_BY = {"input": "name", "output": "name", "parameters": "key", "step": "model_name"}
 _TOKEN = re.compile(
     r"""(?P<skip>[\s]+|\#[^\n]*)
@@ -120,7 +120,7 @@ def change(text: str, place: str, value: str) -> str:
     """Return `text` with `value` at `place`. If the field is missing, add it.
 
     Pass `value` without quotes. Quotes are added if the field is a string. If the field is a list
-    of numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be parsed.
+    of numbers, `value` replaces the complete list. Raise `PbtxtError` if the text cannot be parsed.
     Raise `KeyError` if Triton's model configuration has no such field, or if `place` names a tensor
     or step that is missing in the text.
     """
@@ -201,7 +201,7 @@ def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:
     """Return the scalars at the path `steps`, which is a parsed place.
 
     A list with several elements is returned as one scalar, from the first to the last element, so
-    that `change` replaces the whole list.
+    that `change` replaces the complete list.
     """
     (name, element), *rest = steps
     found: list[_Value] = []
@@ -272,7 +272,7 @@ def _insert(text: str, position: int, snippet: str, *, is_top: bool) -> str:
 
 
 def _plain(text: str, value: _Value) -> str:
-    """Return the value of a scalar, without quotes and with escape sequences decoded."""
+    """Return a scalar's value, without quotes and with escape sequences decoded."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 

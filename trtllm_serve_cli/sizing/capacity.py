@@ -28,7 +28,7 @@ _LOGIT_BYTES = 4
 class Demand:
     """The formats, lengths and limits that a plan must support.
 
-    `weights` is the format of the large matrices, and `others` is the format of all other
+    `weights` is the format for the large matrices, and `others` is the format for all other
     parameters. Lengths are in tokens. The limits have TensorRT-LLM's names and defaults. The
     computed weight size is multiplied by `scale` to match the checkpoint's index.
     """

@@ -140,8 +140,7 @@ _LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bia
 _GEMMA_3 = Family(
     norms_per_layer=4,
     window_period=6,
-    # Repeat the defaults of the config class, because published config.json files omit values that
-    # equal the default.
+    # Repeat the config class's defaults, because published config.json files omit default values.
     defaults={
         **_TIED,
         "vocab_size": 262208,

@@ -117,8 +117,9 @@ def plan_size(
     """Plan the deployment of a model on up to `num_gpus` identical GPUs.
 
     If `num_gpus` is None, the limit is 8 GPUs or the number of GPUs that the options request,
-    whichever is higher. Raise `BadInput` if the options request more than `num_gpus` GPUs, if the
-    model or the GPU does not support the options, or if the size of quantized weights is unknown.
+    whichever is higher. Raise `BadInput` if the options request more than `num_gpus` GPUs, or if
+    the model or the GPU does not support the options. Also raise `BadInput` if the size of
+    quantized weights is unknown.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
@@ -264,7 +265,7 @@ def _choose_formats(
 
 
 def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
-    """Return the name of the dtype.
+    """Return the dtype name.
 
     For "auto", choose bfloat16 if the checkpoint uses bfloat16 and the GPU supports it. Otherwise,
     choose float16, as TensorRT-LLM does.
@@ -275,7 +276,7 @@ def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
 
 
 def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
-    """Return the name of the checkpoint's quantization, or "none" if it is not quantized.
+    """Return the checkpoint's quantization, or "none" if the checkpoint is not quantized.
 
     Return "as stored" if only the weight size shows that the checkpoint is quantized.
     """
@@ -331,8 +332,9 @@ def _choose_demand(
 def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
     """Return the factor that adjusts computed weight sizes to the size on disk.
 
-    Return 1 if the size on disk is unknown or may include parts other than the language model, if
-    the weights are not served in their stored format, or if the sizes differ by 15% or more.
+    Return 1 if the size on disk is unknown or may include parts other than the language model. Also
+    return 1 if the weights are not served in their stored format, or if the sizes differ by 15% or
+    more.
     """
     own = facts.shape.quantization
     is_as_stored = options.quantization is None or (options.quantization == "none" and not own)

@@ -1,8 +1,8 @@
 """Choose an engine's default limits for a model and a GPU.
 
-Small limits leave a fast GPU underused. For example, on an H200 with the shape of Llama 2 7B, vLLM
-0.26 served 235 requests per second with limits of 256 sequences and 8192 tokens per step. With
-limits of 1024 sequences and 16,384 tokens, it served 246.
+Small limits leave a fast GPU underused. For example, vLLM 0.26 was measured on an H200 with the
+shape of Llama 2 7B. With limits of 256 sequences and 8192 tokens per step, it served 235 requests
+per second. With limits of 1024 sequences and 16,384 tokens, it served 246.
 
 Large limits cause pauses on a slow GPU, because a step with many prompt tokens delays the next
 token of all other sequences.
@@ -53,9 +53,9 @@ def choose_limits(
 ) -> ServingLimits:
     """Return the default limits for a model that uses `memory` on each GPU.
 
-    Both limits are powers of two. `max_num_tokens` is the largest power from 2048 to 16,384 for
-    which a step that processes only prompts takes an estimated 0.35 s or less. `max_num_seqs` is
-    the largest power from 256 to 1024 for which the KV cache has room for 128 tokens per sequence.
+    Both limits are powers of two. `max_num_tokens` is the largest power from 2048 to 16,384 with an
+    estimated duration of 0.35 s or less for a step that processes only prompts. `max_num_seqs` is
+    the largest power from 256 to 1024 that leaves room for 128 tokens per sequence in the KV cache.
     If no power in the range meets the condition, the limit is the smallest power.
     """
     cost = estimate_step_cost(shape, parallelism, gpu, demand, max(1, memory.num_sequences))

@@ -97,8 +97,8 @@ class Extras:
 class ModelShape:
     """The shape of a language model.
 
-    `dtype` and `quantization` are the names in the checkpoint. `head_dim` is the dimension of a
-    query head. `intermediate_size` is the size of a dense MLP. `embedding_size` differs from
+    `dtype` and `quantization` are names from the checkpoint. `head_dim` is the dimension of a query
+    head. `intermediate_size` is the size of a dense MLP. `embedding_size` differs from
     `hidden_size` only if the architecture projects between these sizes. `is_part` is true if the
     checkpoint may contain other parts, such as a vision tower.
     """
@@ -202,8 +202,8 @@ def _parse(
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
     """Return the intermediate size of the MLP.
 
-    If config.json does not set the size, assume 4 times the hidden size for an MLP without a gate,
-    and raise `BadInput` for an MLP with a gate.
+    If config.json does not set the size, assume 4 times the hidden size for an MLP without a gate.
+    Raise `BadInput` for an MLP with a gate.
     """
     if size := _find_count(config, "intermediate_size"):
         return size

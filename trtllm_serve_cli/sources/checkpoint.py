@@ -76,7 +76,7 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk, from which an engine can be built.
+    """A checkpoint on disk.
 
     - `path`: a folder if `format` is "hf", or a file if `format` is "gguf".
     - `source`: the pinned source, which always refers to the same bytes.
@@ -152,8 +152,8 @@ def _check_weights(
 ) -> tuple[str, ...]:
     """Return the names of the weight files.
 
-    Raise `SourceError` if a weight file is missing or incomplete, if the index is not valid, or if
-    the weights are pickled and the options do not allow pickles.
+    Raise `SourceError` if a weight file is missing or incomplete, or if the index is not valid.
+    Also raise `SourceError` if the weights are pickled and the options do not allow pickles.
     """
     index = read_index(path / WEIGHTS_INDEX) if WEIGHTS_INDEX in names else {}
     weights = choose_weights(source, names, lambda: index, options)
@@ -319,7 +319,8 @@ def _check_shards(
         raise SourceError(
             f"Weight files are missing from {where} ({len(missing)} of {len(shards)}).",
             why=f"according to {named_by}, the checkpoint should contain {_shorten(missing)}",
-            next_step="download the missing weight files, or download the whole checkpoint again",
+            next_step="download the missing weight files, or download the complete checkpoint "
+            "again",
         )
     return tuple(sorted(shards))
 
@@ -362,8 +363,8 @@ def read_architecture(folder: Path) -> str:
     elif _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
         raise SourceError(
             f"{architecture} is not a text-generation model.",
-            why=f"{path} specifies this architecture, and the checkpoint is not an embedding "
-            f"model, because it lacks {MODULES_FILE}",
+            why=f"{path} specifies this architecture, and the checkpoint lacks {MODULES_FILE}, "
+            "which embedding models require",
             next_step="pass a text-generation model or a sentence-transformers embedding model "
             "with `-s hf:ORG/NAME`",
         )

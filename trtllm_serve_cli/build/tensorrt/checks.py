@@ -204,7 +204,8 @@ def _check_lora(options: EngineOptions) -> None:
     if options.max_lora_rank and not (options.lora_dir or options.lora_target_modules):
         raise _contradiction(
             "max_lora_rank requires lora_target_modules or lora_dir",
-            "an engine supports LoRA adapters only for the modules that these options select",
+            "an engine supports LoRA adapters only for the modules that one of these options "
+            "selects",
             "add --build-option lora_dir=DIR or, for example, "
             "--build-option lora_target_modules=attn_q,attn_k,attn_v",
         )

@@ -103,6 +103,6 @@ def _releases_after(version: Version) -> list[Version]:
 
 
 def show_program(program: str) -> str:
-    """Return the name of a program for error messages."""
+    """Return a program's name for error messages."""
     family, _, script = program.rpartition("/")
     return f"{script} for {family}" if family else program

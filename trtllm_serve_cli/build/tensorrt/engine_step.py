@@ -20,7 +20,7 @@ from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.build.tensorrt.lengths import split_length
 
 TRTLLM_BUILD = "trtllm-build"
-# Speculative decoding modes that require `--max_draft_len`. In the other modes, the checkpoint
+# Speculative decoding modes that require `--max_draft_len`. In all other modes, the checkpoint
 # determines the number of draft tokens.
 _WITHOUT_HEADS = ("draft_tokens_external", "lookahead_decoding")
 

@@ -34,9 +34,9 @@ _IN_RELEASE = Path("/app/tensorrt_llm/examples")
 class BuildImage:
     """A container image that contains TensorRT-LLM version `trtllm`.
 
-    `examples` is the folder of the example scripts in the image, or None if the image does not
-    contain them. An image that is not from NVIDIA is assumed to have the same folder as NVIDIA's
-    Triton image with this version.
+    `examples` is the image's folder with the example scripts, or None if the image does not contain
+    them. Images from other publishers are assumed to have the same folder as NVIDIA's Triton image
+    with this version.
     """
 
     name: str

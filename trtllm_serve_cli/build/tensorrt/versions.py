@@ -72,7 +72,7 @@ def parse_version(text: str) -> Version:
 def find_trtllm_version(
     find_version: Callable[[str], str | None] = find_version,
 ) -> Version | None:
-    """Return the version of the installed TensorRT-LLM, or `None` if it is not installed."""
+    """Return the installed TensorRT-LLM version, or `None` if TensorRT-LLM is not installed."""
     text = find_version("tensorrt_llm")
     return Version(text) if text else None
 

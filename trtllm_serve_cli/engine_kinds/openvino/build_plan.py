@@ -73,7 +73,7 @@ def choose_weights(
 
 
 def estimate_size(checkpoint_bytes: int, weights: str) -> int:
-    """Return the estimated size of an engine in bytes.
+    """Return an engine's estimated size in bytes.
 
     `checkpoint_bytes` is the size of a GGUF file, or of a Hugging Face checkpoint with 16 bits per
     weight.

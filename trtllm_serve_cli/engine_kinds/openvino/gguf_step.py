@@ -2,7 +2,7 @@
 
     python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step FILE DIRECTORY [--tokenizer-only]
 
-OpenVINO GenAI saves the converted model in the folder of the GGUF file. Therefore, the step first
+OpenVINO GenAI saves the converted model in the GGUF file's folder. Therefore, the step first
 creates a symbolic link to the GGUF file in DIRECTORY. After the conversion, the step renames the
 layers to the names that LoRA adapters use.
 """

@@ -111,9 +111,10 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
 
     If the parameters contain a draft engine folder, select the draft_tokens_external decoding mode.
     Enable paged context FMHA if a parameter or this mode requires it. The mode requires paged
-    context FMHA, because the runtime verifies draft tokens only with KV cache reuse ("KV cache
-    block reuse must be enabled for speculative decoding target model"). Raise `BadInput` if
-    `options` disables paged context FMHA, or if `max_beam_width` exceeds the engine's limit.
+    context FMHA, because the runtime verifies draft tokens only with KV cache reuse. Source: the
+    error message "KV cache block reuse must be enabled for speculative decoding target model".
+    Raise `BadInput` if `options` disables paged context FMHA, or if `max_beam_width` exceeds the
+    engine's limit.
     """
     _check_beam_width(options, parameters)
     if parameters.get("draft_engine_dir") and options.speculative_decoding_mode is None:

@@ -110,7 +110,7 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
 
 
 def check_lora_rank(name: str, rank: int) -> None:
-    """Raise `BadInput` if vLLM does not support `rank`, the value of the `name` option."""
+    """Raise `BadInput` if vLLM does not support the LoRA rank that the `name` option sets."""
     if rank not in _RANKS:
         raise BadInput(
             f"The vllm engine kind does not support {name} {rank}.",

@@ -1,4 +1,4 @@
-"""Plan the `llmapi` layout, in which `model.yaml` configures a single text-to-text model.
+"""Plan the `llmapi` layout: a single text-to-text model, configured by `model.yaml`.
 
 Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In NVIDIA's repository,
 Triton completes `config.pbtxt` with values from `model.yaml`. tllm starts Triton without

@@ -1,4 +1,4 @@
-"""Plan the `vllm` layout, in which `model.json` configures a single text-to-text model.
+"""Plan the `vllm` layout: a single text-to-text model, configured by `model.json`.
 
 Triton's vLLM backend serves the `vllm` engine kind, and the runtime package serves other engine
 kinds. By default, the vLLM backend adds missing tensors to the model configuration. This module

@@ -97,7 +97,7 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
 
 @cache
 def load_text_contract(role: str, version: str = "") -> Contract:
-    """Return the tensors of a text model.
+    """Return a text model's tensors.
 
     The result contains the tensors of NVIDIA's model, and the inputs and outputs that tllm adds.
     tllm adds an input if `tensorrt_llm` has the input in this TensorRT-LLM version, or if the text

@@ -32,7 +32,7 @@ class ModelConfig:
 
     `module` is the module in tllm's runtime package that serves the model, or None if the backend
     does not need a `model.py`. `title` describes the model in the files' header comments. `files`
-    maps the name of each additional file in the version folder to its text. `is_batched` enables
+    contains the text of additional files in the version folder, by file name. `is_batched` enables
     the dynamic batcher.
     """
 

@@ -35,8 +35,8 @@ ROLES = (
 class OpenRepository:
     """The contents of a model repository.
 
-    `texts` maps the name of each model folder to the text of the folder's `config.pbtxt`.
-    `manifest` is empty if tllm did not render the repository.
+    `texts` maps model folder names to the text of the folder's `config.pbtxt`. `manifest` is empty
+    if tllm did not render the repository.
     """
 
     path: Path
@@ -87,7 +87,7 @@ class OpenRepository:
         return "gpt" if is_gpt and _values(core, "backend") == ["python"] else "inflight"
 
     def role(self, model: str) -> str | None:
-        """Return the name of the model in NVIDIA's repository that `model` replaces, or None.
+        """Return the name of the upstream model that `model` replaces, or None.
 
         If `ensemble` is a Python model, it corresponds to `tensorrt_llm_bls`, because both models
         have the same parameters. Only models in the inflight and gpt layouts have the parameters

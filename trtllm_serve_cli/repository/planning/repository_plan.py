@@ -69,8 +69,9 @@ _DRAFT_NAME = "tensorrt_llm_draft_model_name"
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
     """Plan the repository that serves `engine` as the model named `name`.
 
-    Raise `BadInput` if the name is reserved, if the layout does not support the engine, if the
-    engine or the layout does not support an option, or if an option value is not valid.
+    Raise `BadInput` if the name is reserved, or if the layout does not support the engine. Also
+    raise `BadInput` if an option value is not valid, or if the engine or the layout does not
+    support an option.
     """
     check_name_is_free_in_layout(name)
     check_layout(options.layout, engine.kind)

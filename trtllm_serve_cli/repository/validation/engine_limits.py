@@ -29,10 +29,11 @@ _VERSION = "parameters.tensorrt_llm_version"
 class EngineLimits:
     """The limits and properties of an engine. Unknown values are None.
 
-    `path` is the file from which the values were read: a TensorRT engine's `config.json` (with
-    `pretrained_config` and `build_config`), the `engine.json` of another engine that tllm built, or
-    a checkpoint's `config.json`. `version` is the TensorRT-LLM version that built the engine. It is
-    empty if the version is unknown or if the engine is not a TensorRT engine.
+    `path` is the file that contains the values. For a TensorRT engine, the file is `config.json`
+    with `pretrained_config` and `build_config`. For other engines that tllm built, it is
+    `engine.json`. For a checkpoint, it is `config.json`. `version` is the TensorRT-LLM version that
+    built the engine. It is empty if the version is unknown or if the engine is not a TensorRT
+    engine.
     """
 
     path: Path
@@ -140,9 +141,9 @@ def read_limits(directory: Path) -> EngineLimits | None:
 
 
 def _limits_of_legacy(facts: dict[str, Any], config_file: Path) -> EngineLimits | None:
-    """Return the limits of an engine that a `build.py` script built, or None if `facts` is invalid.
+    """Return an engine's limits from a `build.py` configuration, or None if `facts` is invalid.
 
-    TensorRT-LLM used these scripts before it introduced `trtllm-build`.
+    TensorRT-LLM used `build.py` scripts before it introduced `trtllm-build`.
     """
     try:
         build = parse_legacy_build(facts, config_file.parent)

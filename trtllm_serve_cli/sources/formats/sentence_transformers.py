@@ -20,7 +20,7 @@ MODULES_FILE = "modules.json"
 # File with the Transformer module's limits, for example `max_seq_length`.
 TRANSFORMER_FILE = "sentence_bert_config.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
-# Matches the path of a module's configuration file, for example 1_Pooling/config.json.
+# Matches the path of a module configuration, for example 1_Pooling/config.json.
 MODULE_CONFIG = re.compile(r"[0-9]+_[A-Za-z0-9]+/config\.json")
 _SUPPORTED = ("Transformer", "Pooling", "Normalize")
 # Maps flags in the Pooling module's configuration to pooling modes.
@@ -60,7 +60,7 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
     sizes = config.get("matryoshka_dimensions") or []
     if not isinstance(sizes, list) or not all(map(_is_count, sizes)):
         raise broken_json(
-            folder / "config.json", "matryoshka_dimensions is not a list of whole numbers"
+            folder / "config.json", "matryoshka_dimensions is not a list of positive integers"
         )
     has_prompt = pooling.get("include_prompt", True)
     return EmbeddingSettings(

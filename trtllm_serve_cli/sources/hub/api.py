@@ -59,7 +59,7 @@ from trtllm_serve_cli.sources.verify import remove_with_targets, verify_files
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
 # Maximum number of parallel downloads, as in huggingface_hub. Files are downloaded in parallel,
-# because a single connection may not use the whole bandwidth.
+# because a single connection may not use the full bandwidth.
 _MAX_WORKERS = 8
 # Maximum number of attempts to download the small files. Retries are necessary, because
 # huggingface_hub versions before 2.0 do not retry interrupted downloads.
@@ -77,7 +77,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The current name, the commit and the files of a repository on the hub.
+    """A hub repository's current name, commit and files.
 
     Files in subfolders are omitted, except for the configurations of an embedding model's modules.
     """
@@ -404,8 +404,8 @@ def _use_cache(
 ) -> Checkpoint:
     """Return the checkpoint in the cache.
 
-    Raise `unreachable` if the checkpoint is not cached, `SourceError` if the cached copy is
-    incomplete or not valid, or `UnsafeCheckpoint` if the options do not allow the cached copy.
+    Raise `unreachable` if the checkpoint is not cached. Raise `SourceError` if the cached copy is
+    incomplete or not valid, or `UnsafeCheckpoint` if the options do not allow it.
     """
     config = find_cached_config(source, hub)
     if config is None:

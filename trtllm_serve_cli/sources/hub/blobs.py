@@ -48,7 +48,7 @@ class Blob:
         return self.path.with_name(f"{self.path.name}.incomplete")
 
     def find_partial_bytes(self) -> int:
-        """Return the size of the partial file in bytes, or 0 if the file does not exist."""
+        """Return the partial file's size in bytes, or 0 if the file does not exist."""
         return self.partial.stat().st_size if self.partial.exists() else 0
 
 
@@ -156,7 +156,7 @@ def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects
     with open_at(partial.num_bytes) as (start, chunks):
         if start != partial.num_bytes:
             # Discard the received bytes, because the server ignored the range and is sending the
-            # whole file.
+            # complete file.
             partial.file.truncate(0)
             partial.restart()
             effects.set_received(0)

@@ -37,8 +37,8 @@ OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
 class RemoteFile:
     """A file on the hub.
 
-    `etag` is the name of the file's blob in the cache. `openers` contains functions that open the
-    file. Callers try these functions in order.
+    `etag` is the blob name in the cache. `openers` contains functions that open the file. Callers
+    try these functions in order.
     """
 
     etag: str | None

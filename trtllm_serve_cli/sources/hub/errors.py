@@ -34,7 +34,7 @@ class _TemporaryError(SourceError):
 class HubUnreachable(_TemporaryError):
     """Raised if the hub cannot be reached, or if the environment enables offline mode.
 
-    Callers may then use a copy of the checkpoint in the cache.
+    In this case, callers can use a cached copy of the checkpoint.
     """
 
 
