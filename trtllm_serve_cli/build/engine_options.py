@@ -25,7 +25,7 @@ from trtllm_serve_cli.option_fields import Option, option_fields
 # Build limits that also apply when the engine serves requests. Every engine kind supports these
 # options.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
-# Suffixes of the flag names whose values are paths.
+# Suffixes of flags whose values are paths.
 PATH_ENDINGS = ("dir", "file", "path")
 
 

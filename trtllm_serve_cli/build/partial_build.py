@@ -2,7 +2,7 @@
 
     .NAME.partial/steps.json   the plan's fingerprint, and the finished steps with their files
                  /work/        the future engine folder
-                 /build.log    the output of the steps
+                 /build.log    the steps' output
 
 If a build is killed, the folder remains. The next build of the same plan removes the files of the
 interrupted step and resumes with that step. Callers must hold the engine's lock.

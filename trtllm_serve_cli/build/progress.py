@@ -17,8 +17,8 @@ class Progress:
     fraction: float | None = None
 
 
-# The prefix of log lines from TensorRT and TensorRT-LLM: an optional time, the program, and an
-# optional severity, each in brackets.
+# Prefix of TensorRT and TensorRT-LLM log lines: an optional time, the program, and an optional
+# severity, each in brackets.
 _STAMP = re.compile(r"^(?:\[\S+\] )?\[(?:TRT|TRT-LLM|TensorRT-LLM)\] ?(?:\[\w\] )?")
 # A tqdm progress bar: `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`.
 _TQDM = re.compile(r"^(?P<what>.*?):? *(?P<percent>\d{1,3})%\|.*\| *\S+/\S+ \[")
@@ -29,7 +29,7 @@ _PERCENT = re.compile(
     r"^(?P<what>[^\W\d][^%]*?)[^\w%)]*\b(?P<percent>\d{1,3})(?:\.\d+)? ?%(?= *(?:$|[•|(\[]))"
 )
 _COUNTED = re.compile(r"^(?P<what>[^\W\d][\w -]*?):? +\(?(?P<done>\d+) ?/ ?(?P<total>\d+)\)?$")
-# Pairs of a pattern for TensorRT or quantizer output and the activity to display.
+# (pattern, activity) pairs for the output of TensorRT programs and quantizers.
 _PHASES = tuple(
     (re.compile(sign), what)
     for sign, what in (

@@ -68,7 +68,7 @@ def build_engine(
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
-        # This folder exists if a build was killed after it had moved its engine into place.
+        # A build that is killed after moving its engine into place leaves this folder behind.
         shutil.rmtree(path_of_partial_build(plan.engine_dir), ignore_errors=True)
         return dataclasses.replace(engine, model_name=plan.model_name)
     for module in plan.requires:

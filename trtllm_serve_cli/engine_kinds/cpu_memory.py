@@ -20,7 +20,7 @@ _SERVER_BYTES = 1 << 30
 # The fraction of the remaining memory that the KV cache may use. The rest is for activations, a
 # second copy of the model (loaded to score prompts), other models, and other programs.
 _CACHE_FRACTION = 0.5
-# Minimum size of the KV cache, in tokens, even if the memory is too small for this size.
+# Minimum KV cache size in tokens, even if the machine has too little memory.
 _MIN_TOKENS = 2048
 _TOKENS_PER_BLOCK = 32
 

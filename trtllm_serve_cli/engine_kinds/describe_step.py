@@ -57,7 +57,7 @@ def plan_describe_step(
 def main() -> None:
     """Write `engine.json`.
 
-    Exceptions are not caught, so that the build log contains the traceback.
+    Exceptions are not caught, so the build log contains the traceback.
     """
     from trtllm_serve_cli.engine_kinds.registry import find_kind
 

@@ -62,7 +62,7 @@ def load_engine(path: Path) -> Engine:
 
 
 def read_details(kind: str, path: Path) -> Any:
-    """Return the kind-specific details of the engine in `path`, or None if the kind has none.
+    """Return the kind-specific details of the engine in `path`, or None if the kind has no details.
 
     Raise `BuildFailed` if an engine file is not valid.
     """

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 Values = dict[str, str]
 # The program that starts the processes of a multi-GPU engine. `mpirun` starts one Triton process
-# per rank. With `llm_api`, the launcher of TensorRT-LLM's LLM API starts all ranks for a single
-# Triton process. With `engine`, the engine starts its own processes.
+# per rank. With `llm_api`, TensorRT-LLM's LLM API launcher starts all ranks for a single Triton
+# process. With `engine`, the engine starts its own processes.
 RankLauncher = Literal["mpirun", "llm_api", "engine"]
 
 

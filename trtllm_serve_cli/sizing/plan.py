@@ -33,8 +33,8 @@ _MAX_BATCH_SIZE, _MAX_NUM_TOKENS = 2048, 8192
 # Maximum number of GPUs in the plans to try if the model does not fit on the available GPUs.
 _MAX_GPUS = 128
 # Bounds on the ratio of on-disk size to computed size. Above the maximum, the weights are stored in
-# a wider type than the serving type. Below the minimum, they are quantized even though config.json
-# does not specify a quantization, as in checkpoints from older ModelOpt versions.
+# a wider type than the serving type. Below the minimum, the weights are quantized even though
+# config.json does not specify a quantization, as in checkpoints from older ModelOpt versions.
 _MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 

@@ -72,7 +72,7 @@ def plan_engine(
 
 
 def _title(options: EngineOptions, version: Version) -> str:
-    """Return the title of the step.
+    """Return the step's title.
 
     If `max_batch_size` is not set and its default in this version is 1, the title includes a
     warning.

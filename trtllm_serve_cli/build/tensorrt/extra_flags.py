@@ -121,7 +121,7 @@ def _missing_flag(
     if others:
         return BadInput(
             f"The {name} flag has no effect on this engine.",
-            why=f"the flag is for {_list(others)}, but this build runs {_list(planned)}",
+            why=f"the flag applies to {_list(others)}, but this build runs {_list(planned)}",
             next_step=f"omit {name}, or pass a --quantization that requires "
             f"{show_program(others[0])}",
         )

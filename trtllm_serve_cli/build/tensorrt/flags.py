@@ -64,7 +64,7 @@ def find_flag(name: str, program: str, version: Version) -> Flag | None:
 
 
 def is_flag(name: str) -> bool:
-    """Return whether a program has a flag with this name in any version of TensorRT-LLM."""
+    """Return whether a program has a flag with this name in any TensorRT-LLM version."""
     plain = _plain(name)
     tables = (table for key, table in _load().items() if key not in ("choices", "owned"))
     return any(_plain(flag) == plain for table in tables for flag in table)

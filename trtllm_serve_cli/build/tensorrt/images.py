@@ -92,7 +92,7 @@ def _find_container(text: str | None, version: Version | None) -> Container:
     raise BadInput(
         f"No known image contains TensorRT-LLM {version}.",
         why=f"NVIDIA's Triton images contain the versions {', '.join(versions)}",
-        next_step=f"pass a version that these images contain, or pass --image with an image for "
+        next_step="pass one of these versions, or pass --image with an image that contains "
         f"TensorRT-LLM {version}",
     )
 

@@ -127,7 +127,7 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> BuildStep:
             "The openvino engine kind does not support GGUF files with the "
             f"{checkpoint.architecture!r} architecture.",
             why=f"the supported architectures are {', '.join(_GGUF_ARCHITECTURES)}",
-            next_step="import the model's Hugging Face checkpoint instead, with -s hf:ORG/NAME",
+            next_step="import the model's Hugging Face checkpoint with -s hf:ORG/NAME instead",
         )
     command = (
         tools.python, "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step",

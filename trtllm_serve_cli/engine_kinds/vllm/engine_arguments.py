@@ -56,7 +56,7 @@ def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]
     """Return the argument that quantizes the weights to FP8 at load time, if FP8 was requested.
 
     Return no argument if the checkpoint already has the requested quantization, because vLLM
-    detects it automatically. Raise `BadInput` for any other request.
+    detects it automatically. Raise `BadInput` for any other quantization.
     """
     requested = options.quantization
     if requested is None or requested == (weights or "none"):

@@ -79,7 +79,8 @@ def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
 def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
     page = f"{url}/{source.repository}"
     if error.response.status_code == 403:
-        # The hub sends status 403 if the token is valid, but its owner does not have access yet.
+        # The hub sends status 403 if the token is valid, but the token's owner does not have access
+        # yet.
         return GatedModel(
             f"{source.repository} is gated, and you do not have access yet.",
             why=error.response.headers.get("X-Error-Message")
