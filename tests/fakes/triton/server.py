@@ -34,6 +34,9 @@ INPUTS_OF = {
     for part in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
 }
 
+# How often a response that is held checks whether its request has been stopped.
+_STOP_PERIOD_S = 0.02
+
 
 @dataclass
 class FakeTriton:
@@ -53,8 +56,9 @@ class FakeTriton:
     - `certificate` and its key are the files for gRPC with TLS.
     - `ending_s` is the time for which a gRPC stream stays open after an error.
 
-    `requests` are the requests to models. `calls` are the path or method of every call, and its
-    headers.
+    `requests` are the requests to models. `stopped` are the ids that stop requests contained; such
+    a request ends without another response, unless `ignores_stops` is true. `calls` are the path or
+    method of every call, and its headers.
     """
 
     answer: Answer = follow_prompt
@@ -63,6 +67,7 @@ class FakeTriton:
     fails_every: int = 0
     sticks_at: int = 0
     ending_s: float = 0.0
+    ignores_stops: bool = False
     is_decoupled: bool = True
     models: tuple[str, ...] = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
     unloaded: set[str] = field(default_factory=lambda: {"nope"})
@@ -80,6 +85,7 @@ class FakeTriton:
 
     endpoint: Endpoint = field(default_factory=Endpoint, init=False)
     requests: list[Request] = field(default_factory=list, init=False)
+    stopped: set[str] = field(default_factory=set, init=False)
     calls: list[tuple[str, dict[str, str]]] = field(default_factory=list, init=False)
     hold: threading.Event = field(default_factory=threading.Event, init=False)
     cancelled: threading.Event = field(default_factory=threading.Event, init=False)
@@ -124,6 +130,10 @@ class FakeTriton:
 
     def respond(self, request: Request) -> Iterator[Outputs]:
         """Yield the responses at their times, or raise an error."""
+        if request.inputs.get("stop"):
+            self.stopped.add(request.id)
+            yield {}
+            return
         with self._lock:
             self.requests.append(request)
             number = len(self.requests)
@@ -135,10 +145,16 @@ class FakeTriton:
         try:
             for index, outputs in enumerate(self.answer(request)):
                 time.sleep(self.itl_s if index else self.ttft_s)
-                self.hold.wait()
+                while not (self.hold.wait(_STOP_PERIOD_S) or self._is_stopped(request)):
+                    pass
+                if self._is_stopped(request):
+                    return
                 yield outputs
         except Silence:
             self.closing.wait()
+
+    def _is_stopped(self, request: Request) -> bool:
+        return request.id in self.stopped and not self.ignores_stops
 
     def infer(self, request: Request) -> Outputs:
         """Return the response of a KServe inference, which decoupled models do not allow."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.triton.answers import Answer, ConnectionLost, ModelError, Outputs, Request, tokens
-from tests.fakes.triton.server import FakeTriton
+from tests.fakes.triton.server import INPUTS_OF, FakeTriton
 from tests.gateway.generation.triton_sender import (
     Backend,
     ids_of,
@@ -136,33 +136,68 @@ def test_invalid_response_is_a_server_error() -> None:
     assert update.error == "the server's response is invalid: 'sequence_length'"
 
 
-def test_cancelled_request_ends_on_the_server() -> None:
-    def answer(request: Request) -> Iterator[Outputs]:
-        while True:
-            yield tokens(1)
+def forever(request: Request) -> Iterator[Outputs]:
+    while True:
+        yield tokens(1)
+
+
+def test_cancelled_request_is_stopped() -> None:
+    """A cancelled gRPC call could crash Triton."""
 
     async def test(backend: Backend) -> None:
         request_id = backend.send(max_new_tokens=1_000_000)
         await wait_until(lambda: backend.updates)
         backend.cancel(request_id)
         num_updates = len(backend.updates)
-        await wait_until(triton.cancelled.is_set)
+        await wait_until(lambda: not backend.num_calls)
         assert len(backend.updates) == num_updates
         backend.cancel(request_id)
 
-    with FakeTriton(answer=answer, itl_s=0.005) as triton:
+    with FakeTriton(answer=forever, itl_s=0.005) as triton:
         assert not any(each.error for each in run(triton.endpoint, test))
+        (request,) = triton.requests
+        assert (triton.stopped, triton.cancelled.is_set()) == ({request.id}, False)
 
 
-def test_request_that_waits_for_its_first_token_can_be_cancelled() -> None:
+def test_request_that_waits_for_its_first_token_can_be_stopped() -> None:
     async def test(backend: Backend) -> None:
         request_id = backend.send()
         await wait_until(lambda: triton.requests)
         backend.cancel(request_id)
-        await wait_until(triton.cancelled.is_set)
+        await wait_until(lambda: not backend.num_calls)
 
     with FakeTriton(sticks_at=1) as triton:
         assert run(triton.endpoint, test) == []
+        assert not triton.cancelled.is_set()
+
+
+def test_request_that_is_not_sent_yet_is_not_sent() -> None:
+    async def test(backend: Backend) -> None:
+        backend.cancel(backend.send())
+        await wait_until(lambda: not backend.num_calls)
+        backend.send()
+        await wait_until(lambda: backend.num_ended)
+
+    with FakeTriton() as triton:
+        assert ids_of(run(triton.endpoint, test)) == [0, 0, 0]
+        assert (len(triton.requests), triton.stopped) == (1, set())
+
+
+@pytest.mark.parametrize("cause", ["no input named stop", "no end within the time limit"])
+def test_call_is_cancelled_if_the_request_cannot_be_stopped(cause: str) -> None:
+    async def test(backend: Backend) -> None:
+        request_id = backend.send(max_new_tokens=1_000_000)
+        await wait_until(lambda: backend.updates)
+        backend.cancel(request_id)
+        await wait_until(triton.cancelled.is_set)
+
+    inputs = tuple(each for each in INPUTS_OF["tensorrt_llm"] if each != "stop")
+    with FakeTriton(answer=forever, itl_s=0.005, ignores_stops=True) as triton:
+        if cause == "no input named stop":
+            triton.input_names = inputs
+        updates = run(triton.endpoint, test, stop_timeout_s=0.1)
+        assert not any(each.error for each in updates)
+        assert bool(triton.stopped) == (cause != "no input named stop")
 
 
 def test_closed_backend_cancels_its_requests() -> None:

@@ -23,24 +23,37 @@ PERIOD_S = 0.02
 class Backend(TritonBackend):
     """A backend that stores the updates of all its requests."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, stop_timeout_s: float) -> None:
         core = fetch_model_config(endpoint, "tensorrt_llm")
-        super().__init__(endpoint, core, LetterTokenizer(), ready_period_s=PERIOD_S)
+        super().__init__(
+            endpoint,
+            core,
+            LetterTokenizer(),
+            ready_period_s=PERIOD_S,
+            stop_timeout_s=stop_timeout_s,
+        )
         self.updates: list[SequenceUpdate] = []
 
     def send(self, **fields: Any) -> int:
         return self.submit({**FIELDS, **fields}, self.updates.append)
 
     @property
+    def num_calls(self) -> int:
+        """The number of requests that have not ended on the server."""
+        return len(self._tasks)
+
+    @property
     def num_ended(self) -> int:
         return sum(bool(each.finish_reason or each.error) for each in self.updates)
 
 
-def run(endpoint: Endpoint, test: Callable[[Backend], Awaitable[None]]) -> list[SequenceUpdate]:
+def run(
+    endpoint: Endpoint, test: Callable[[Backend], Awaitable[None]], stop_timeout_s: float = 60
+) -> list[SequenceUpdate]:
     """Run a test with a backend, and return the updates."""
 
     async def main() -> list[SequenceUpdate]:
-        backend = Backend(endpoint)
+        backend = Backend(endpoint, stop_timeout_s)
         try:
             await asyncio.wait_for(test(backend), timeout=60)
         finally:

@@ -351,7 +351,7 @@ def test_stop_bypasses_the_queue(model: Any, monkeypatch: pytest.MonkeyPatch) ->
     model.execute([sent])
     responses = sent.sender.responses()
     forwarder.close()
-    assert (_texts(responses), len(received)) == (["a"], 1)
+    assert (responses, len(received)) == ([], 1)
 
 
 def test_accumulated_pieces_contain_the_whole_text_so_far(
@@ -434,7 +434,28 @@ def test_cancelled_request_stops_both_models(
     _stub_drafting_engines(monkeypatch, engine)
     sent = _request(num_draft_tokens=[[2]])
     drafting_model.execute([sent])
-    assert _texts(sent.sender.responses()) == ["bcd"]
+    assert sent.sender.responses() == []
+
+
+def test_cancelled_stream_has_no_more_responses(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton 2.51 can crash if a response follows the cancellation."""
+    is_stopped = threading.Event()
+
+    def engine(request: InferenceRequest) -> Iterator[InferenceResponse]:
+        if "stop" in request.inputs:
+            is_stopped.set()
+            return
+        yield _tokens("a")
+        sent.sender.client_has_disconnected = True
+        assert is_stopped.wait(60)
+        yield _tokens("b")
+
+    _stub_engine(monkeypatch, engine)
+    sent = _request(stream=[[True]])
+    model.execute([sent])
+    assert _texts(sent.sender.responses()) == ["a"]
 
 
 def test_request_that_was_cancelled_while_it_waited_does_not_reach_the_engine(

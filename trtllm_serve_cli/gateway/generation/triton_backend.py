@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import struct
+import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +39,7 @@ from trtllm_serve_cli.gateway.generation.triton_request import (
     extend_message,
     plan_embedding,
     plan_message,
+    plan_stop,
 )
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.lora.adapter_request import LORA_TENSORS
@@ -48,12 +52,32 @@ _READY_TIMEOUT_S = 5.0
 # Maximum reconnect backoff. With gRPC's default of two minutes, a restarted server could receive no
 # requests for that time.
 _MAX_RECONNECT_PAUSE_MS = 1000
+# Maximum time in seconds from a stop request to the end of the request that it stops.
+_STOP_TIMEOUT_S = 30.0
+
+
+@dataclass
+class _Call:
+    """A request in flight.
+
+    `is_sent` is false until the request is sent to Triton. `is_cancelled` is true if the client
+    needs no more updates.
+    """
+
+    on_update: OnUpdate
+    is_sent: bool = False
+    is_cancelled: bool = False
+
+    def update(self, update: SequenceUpdate) -> None:
+        if not self.is_cancelled:
+            self.on_update(update)
 
 
 class TritonBackend:
     """A connection to the model `core` of a Triton server.
 
-    The backend checks every `ready_period_s` seconds whether the model is ready.
+    The backend checks every `ready_period_s` seconds whether the model is ready. It waits
+    `stop_timeout_s` seconds for the end of a request that it has stopped.
     """
 
     def __init__(
@@ -62,13 +86,19 @@ class TritonBackend:
         core: ModelInfo,
         tokenizer: Tokenizer,
         ready_period_s: float = _READY_PERIOD_S,
+        stop_timeout_s: float = _STOP_TIMEOUT_S,
     ) -> None:
         self._core = core
         self._tokenizer = tokenizer
         self._channel = _open_channel(endpoint)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._ids = itertools.count(1)
-        self._calls: dict[int, asyncio.Task[None]] = {}
+        # Requests of other gateways to the same model have other ids.
+        self._id_prefix = f"gateway-{uuid.uuid4().hex}-"
+        self._calls: dict[int, _Call] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._stops: set[asyncio.Task[None]] = set()
+        self._stop_timeout_s = stop_timeout_s
         # Maps adapter names and task ids to the adapter states on this server.
         self._adapters: dict[str | int, AdapterTask] = {}
         self._is_ready = True
@@ -109,17 +139,47 @@ class TritonBackend:
         adapter: AdapterTask | None = None,
     ) -> int:
         request_id = next(self._ids)
+        message.id = f"{self._id_prefix}{request_id}"
         metadata = (("traceparent", trace_parent),) if trace_parent else None
         reader = make_reader(request_id)
-        infer = partial(self._infer, message, metadata, reader, on_update)
-        call = asyncio.create_task(self._run(request_id, infer, reader, on_update, adapter))
+        call = _Call(on_update)
+        infer = partial(self._infer, message, metadata, reader, call)
+        task = asyncio.create_task(self._run(request_id, infer, reader, call, adapter))
         self._calls[request_id] = call
-        call.add_done_callback(lambda _: self._calls.pop(request_id, None))
+        self._tasks[request_id] = task
+        task.add_done_callback(lambda _: self._forget(request_id))
         return request_id
 
+    def _forget(self, request_id: int) -> None:
+        self._calls.pop(request_id, None)
+        self._tasks.pop(request_id, None)
+
     def cancel(self, request_id: int) -> None:
-        if (call := self._calls.pop(request_id, None)) is not None:
-            call.cancel()
+        if (call := self._calls.pop(request_id, None)) is None:
+            return
+        call.is_cancelled = True
+        task = self._tasks[request_id]
+        if not call.is_sent or "stop" not in self._core.inputs:
+            task.cancel()
+            return
+        stop = asyncio.create_task(self._stop(request_id, task))
+        self._stops.add(stop)
+        stop.add_done_callback(self._stops.discard)
+
+    async def _stop(self, request_id: int, task: asyncio.Task[None]) -> None:
+        """Send a stop request, and wait until the request has ended.
+
+        A cancelled gRPC call can crash Triton while the model still sends responses. See
+        docs/decisions/triton-2.51.md.
+        """
+        message = plan_stop(self._core, f"{self._id_prefix}{request_id}")
+        # The stop request fails if the request has just ended.
+        with contextlib.suppress(grpc.RpcError):
+            async for _ in self._stub.ModelStreamInfer(iter([message])):
+                pass
+        done, _ = await asyncio.wait([task], timeout=self._stop_timeout_s)
+        if not done:
+            task.cancel()
 
     def open_decoder(
         self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
@@ -129,7 +189,7 @@ class TritonBackend:
         )
 
     async def close(self) -> None:
-        tasks = [self._monitor, *self._calls.values()]
+        tasks = [self._monitor, *self._stops, *self._tasks.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -170,7 +230,7 @@ class TritonBackend:
         request_id: int,
         infer: Infer,
         reader: _Reader,
-        on_update: OnUpdate,
+        call: _Call,
         adapter: AdapterTask | None,
     ) -> None:
         """Send a request and report its final updates."""
@@ -185,14 +245,14 @@ class TritonBackend:
             failure = f"the server's response is invalid: {raised}"
             updates = [SequenceUpdate(request_id, error=failure)]
         for update in updates:
-            on_update(update)
+            call.update(update)
 
     async def _infer(
         self,
         message: Any,
         metadata: Any,
         reader: _Reader,
-        on_update: OnUpdate,
+        call: _Call,
         inputs: Inputs,
         on_response: Callable[[], None],
     ) -> str | None:
@@ -201,11 +261,14 @@ class TritonBackend:
         Raise `grpc.RpcError` if the call fails. Raise `ValueError`, `LookupError` or `struct.error`
         if a response is invalid.
         """
+        if call.is_cancelled:
+            raise asyncio.CancelledError
+        call.is_sent = True
         messages = iter([extend_message(message, inputs)])
-        call = self._stub.ModelStreamInfer(messages, metadata=metadata)
+        responses = self._stub.ModelStreamInfer(messages, metadata=metadata)
         error = None
         try:
-            async for response in call:
+            async for response in responses:
                 if response.error_message:
                     # Do not cancel the call after an error, because Triton 2.51 never releases a
                     # call that is cancelled after its last response but before it ends.
@@ -213,9 +276,9 @@ class TritonBackend:
                 elif error is None:
                     on_response()
                     for update in reader.read(response.infer_response):
-                        on_update(update)
+                        call.update(update)
         finally:
-            call.cancel()
+            responses.cancel()
         return error
 
     def _explain(self, error: Any) -> str:

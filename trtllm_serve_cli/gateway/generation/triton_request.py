@@ -96,6 +96,17 @@ def plan_message(
     return extend_message(message, {served: values[name] for name, served in names.items()})
 
 
+def plan_stop(core: ModelInfo, request_id: str) -> Any:
+    """Return the `ModelInferRequest` that stops the request with this id."""
+    # Up to version 0.14, TensorRT-LLM requires more inputs than `stop`, even in a stop request.
+    names = ("input_ids", "input_lengths", "request_output_len")
+    values = {each: _scalar("INT32", 0) for each in names}
+    values["stop"] = _scalar("BOOL", True)
+    served = name_inflight_inputs(core.name, values, core.inputs, core.tensorrt_llm_version)
+    message = service_pb2.ModelInferRequest(model_name=core.name, id=request_id)
+    return extend_message(message, {name: values[each] for each, name in served.items()})
+
+
 def extend_message(message: Any, inputs: Inputs) -> Any:
     """Return the `ModelInferRequest` in `message`, extended with `inputs`."""
     if not inputs:

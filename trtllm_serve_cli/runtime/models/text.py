@@ -263,7 +263,9 @@ class TritonPythonModel:
             for outputs in self._text_responses(engine_outputs, _is_streaming(inputs)):
                 response = _response(request, outputs)
                 if self._is_decoupled:
-                    sender.send(response)
+                    # Triton 2.51 can crash if a response follows the client's cancellation.
+                    if not is_cancelled.is_set():
+                        sender.send(response)
                 else:
                     single_response = response
         finally:
