@@ -1,4 +1,4 @@
-"""Declare the types of the options that the command line, `tllm.yaml` and plan files share."""
+"""Declare the option types that the command line, `tllm.yaml` and plan files share."""
 
 from __future__ import annotations
 
@@ -37,22 +37,21 @@ LaunchMode = Literal["local", "container", "mpi", "auto"]
 ModelControlMode = Literal["none", "explicit", "poll"]
 ContainerEngine = Literal["docker", "podman"]
 
-# The format of the log lines that tllm's models write. `RequestLogging` determines whether these
-# models log each request.
+# The log format of tllm's models. `RequestLogging` determines whether the models log each request.
 LogFormat = Literal["text", "json"]
 # Names of the tool call formats in `gateway/prompts/tools/formats.py`.
 ToolParserName = Literal["hermes", "llama3", "mistral"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
-# Determines when the OpenAI-compatible API requires an API key. With `auto`, the API requires a key
+# Determines whether the OpenAI-compatible API requires an API key. With `auto`, a key is required
 # if at least one key has been added.
 KeyPolicy = Literal["auto", "on", "off"]
 
 # Arrival processes for benchmarks with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
-# Determines where the gateway gets a model's default sampling parameters. With `auto`, it reads the
-# model's generation_config.json. With `off`, it uses OpenAI's defaults.
+# The source of a model's default sampling parameters: the model's generation_config.json (`auto`)
+# or OpenAI's defaults (`off`).
 GenerationConfigSource = Literal["auto", "off"]
 
 # Programs for which `tllm metrics export` writes configuration files.
@@ -62,8 +61,8 @@ MetricsExport = Literal["prometheus", "grafana"]
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 
-# The largest number that an option or a parameter accepts. It fits in the 32-bit fields of Triton
-# and the engines.
+# The maximum value of numeric options and parameters. It fits in the 32-bit fields of Triton and
+# the engines.
 LARGEST = 999_999_999
 COUNT = Within(1, LARGEST)
 # The minimum length is 2, because a sequence contains at least one prompt token and one response
@@ -83,30 +82,30 @@ Verbosity = Annotated[int, VERBOSITY]
 TensorParallelism = Annotated[Count, Option("Number of GPUs for tensor parallelism.")]
 PipelineParallelism = Annotated[Count, Option("Number of GPUs for pipeline parallelism.")]
 MoeTensorParallelism = Annotated[
-    Count, Option("Number of GPUs for tensor parallelism of MoE experts.")
+    Count, Option("Number of GPUs for tensor parallelism in MoE layers.")
 ]
 MoeExpertParallelism = Annotated[
-    Count, Option("Number of GPUs for expert parallelism of MoE models.")
+    Count, Option("Number of GPUs for expert parallelism in MoE layers.")
 ]
 DtypeOption = Annotated[
     Dtype,
     Option(
-        "Data type of the activations and the unquantized weights. `auto` uses "
-        "the checkpoint's data type, but TensorRT and vLLM replace float32 with a 16-bit type."
+        "Data type of activations and unquantized weights. `auto` uses the checkpoint's data "
+        "type, except that TensorRT and vLLM convert float32 to a 16-bit type."
     ),
 ]
 QuantizationOption = Annotated[
     Quantization,
     Option(
-        "Quantization of the weights. int8 and int4 quantize only the weights, int8_sq is "
-        "SmoothQuant, and fp8_rowwise has a scale for each channel and token. GGUF files keep "
-        "their quantization. Default: int8 for text generation with the openvino engine kind, "
-        "otherwise the checkpoint's quantization."
+        "Weight quantization method. int8 and int4 are weight-only, int8_sq is SmoothQuant, and "
+        "fp8_rowwise uses per-channel and per-token scales. GGUF files keep their quantization. "
+        "Default: int8 for text generation models with the openvino engine kind, otherwise the "
+        "checkpoint's quantization."
     ),
 ]
 KvCacheDtypeOption = Annotated[
-    KvCacheDtype, Option("Data type of the KV cache. By default, the engine selects the data type.")
+    KvCacheDtype, Option("KV cache data type. Default: chosen by the engine.")
 ]
 MaxSeqLenOption = Annotated[
-    SequenceLength, Option("Maximum total length of the prompt and the response, in tokens.")
+    SequenceLength, Option("Maximum sequence length (prompt and response) in tokens.")
 ]

@@ -1,4 +1,4 @@
-"""Define the errors that a user can fix.
+"""Define the errors that users can fix.
 
     TllmError
     ├── BadInput            an argument or a user's file cannot be used
@@ -15,7 +15,7 @@
     │   └── TimedOut        the server did not complete an operation in time
     └── CheckFailed         a measured value does not meet the requirement
 
-Each error states what happened, why, and what to do next. `cli.main` prints the error and exits
+Each error describes what happened, why, and what to do next. `cli.main` prints the error and exits
 with code 3. File system errors, such as missing permissions, are handled in the same way. Any other
 exception is a bug in tllm, and its traceback is printed.
 """
@@ -24,10 +24,11 @@ from __future__ import annotations
 
 
 class TllmError(Exception):
-    """The base class of errors that the user can fix.
+    """The base class of errors that users can fix.
 
-    `what` is a sentence that describes what happened. `why` states the cause, and `next_step`
-    states how to fix the error. `why` and `next_step` may be empty.
+    - `what`: a sentence that describes what happened.
+    - `why`: the cause, or "".
+    - `next_step`: how to fix the error, or "".
     """
 
     def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
@@ -50,7 +51,7 @@ class BadInput(TllmError):
 
 
 class UnknownModel(BadInput):
-    """Raised if no suitable model has the given name, or if a required model name is missing."""
+    """Raised if no suitable model has the requested name, or if a model name is required."""
 
 
 class SourceError(TllmError):
@@ -66,7 +67,7 @@ class UnsafeCheckpoint(SourceError):
 
 
 class BuildFailed(TllmError):
-    """Raised if the engine could not be built, or if the files of an engine are not valid."""
+    """Raised if the engine could not be built, or if the engine files are not valid."""
 
 
 class MissingPart(TllmError):
@@ -82,7 +83,7 @@ class LaunchFailed(TllmError):
 
 
 class NoServer(TllmError):
-    """Raised if no server is running, or no server responds at the address."""
+    """Raised if no server is running, or if no server responds at the address."""
 
 
 class RequestFailed(TllmError):

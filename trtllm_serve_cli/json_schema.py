@@ -1,6 +1,6 @@
 """Render a dataclass of options as a JSON schema that editors use to validate `tllm.yaml`.
 
-Like `yaml_schema`, the schema accepts numbers in text fields, and a single value in place of a list
+Like `yaml_schema`, the schema accepts numbers in text fields, and a single value instead of a list
 with one item.
 """
 
@@ -23,7 +23,7 @@ _TABLE = {"type": "object", "additionalProperties": {"type": ["string", "number"
 
 
 def render_schema(options: type, title: str) -> dict[str, Any]:
-    """Return the JSON schema (draft 2020-12) of the dataclass."""
+    """Return the JSON schema (draft 2020-12) for the dataclass `options`."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,

@@ -1,8 +1,8 @@
 """Declare options as the annotated fields of a dataclass.
 
-A field's annotation contains the option's type, an `Option` with the help text and the flags, and
-the allowed values. The command line, `tllm.yaml`, the JSON schema and the reference are generated
-from these fields. Example:
+A field annotation contains the option type, an `Option` with the help text and the flags, and the
+allowed values. The command line, the JSON schema and the reference pages are generated from these
+fields, and `tllm.yaml` is validated with them. Example:
 
     port: Annotated[int, Option("Port to bind."), PORT] = 8000
 """
@@ -20,12 +20,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 class Option:
     """The help text of an option and its form on the command line.
 
-    `flags` contains Typer's parameter declarations, such as "-m" or "--stream/--no-stream". If it
-    is empty, the flag is derived from the field's name. `metavar` is the placeholder for the value
-    in the help text, or None for the default placeholder. `panel` is the heading of the option's
-    group on reference pages. `check` receives the option's value, and raises `ValueError` if the
-    value is invalid. `is_argument` is true for positional arguments. `is_on_command_line` is false
-    for options without a flag, which are set in `tllm.yaml` or with `--build-option`.
+    - `flags`: Typer's parameter declarations, such as "-m" or "--stream/--no-stream". If empty, the
+      flag is derived from the field name.
+    - `metavar`: placeholder for the value in the help text, or None for the default placeholder.
+    - `panel`: heading of the option group on reference pages.
+    - `check`: function that raises `ValueError` if the option value is invalid.
+    - `is_argument`: true for positional arguments.
+    - `is_on_command_line`: false for options without a flag, which are set in `tllm.yaml` or with
+      `--build-option`.
     """
 
     help: str
@@ -47,7 +49,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The allowed values of an option, if they are known only at run time."""
+    """The allowed values of an option whose choices are known only at run time."""
 
     choices: tuple[str, ...]
 
@@ -71,11 +73,12 @@ class CheckedBy:
 
 @dataclass(frozen=True, slots=True)
 class OptionField:
-    """An option that is declared by a dataclass field.
+    """An option that a dataclass field declares.
 
-    `kind` is the option's type without `| None`, and `is_optional` is true if None is allowed.
-    `default` is MISSING if the option is required. `choices` contains the allowed values, or is
-    empty if every value of the type is allowed.
+    - `kind`: type of the option without `| None`.
+    - `is_optional`: true if None is allowed.
+    - `default`: default value, or MISSING if the option is required.
+    - `choices`: allowed values, or empty if every value of the type is allowed.
     """
 
     name: str
@@ -102,7 +105,7 @@ class OptionField:
 
     @property
     def is_declared(self) -> bool:
-        """Return whether the field has an `Option`, which means that users can set it."""
+        """True if the field has an `Option`, so that users can set it."""
         return bool(self.option.help)
 
     @property
@@ -111,7 +114,7 @@ class OptionField:
 
     @property
     def is_table(self) -> bool:
-        """Return whether the option's value is a mapping."""
+        """True if the option value is a mapping."""
         return get_origin(self.kind) is Mapping
 
     @property
@@ -133,7 +136,7 @@ def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
 
 
 def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """Return the plain type of a type hint, whether the hint allows None, and its annotations."""
+    """Split a type hint into its plain type, whether it allows None, and its annotations."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *annotations = get_args(hint)

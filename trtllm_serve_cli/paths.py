@@ -2,15 +2,15 @@
 
     checkpoints/<source>/   fetched checkpoints that are not in the hub's own cache
     checkpoints/hf--<name>/ records of the verified files in the hub's own cache
-    engines/<name>-<hash>/  engines, by the fingerprint of their plan (or in ENGINE_DEST_PATH)
-    models/<name>/          model repositories, ready for Triton, each with its tllm.json
+    engines/<name>-<hash>/  engines, named after the hash of their plan (or in ENGINE_DEST_PATH)
+    models/<name>/          model repositories for Triton, each with a tllm.json
     servers/<http port>/    state, log and restricted-API token of a server
     servers/slurm-<name>-N/ script, logs and address of a server that runs as a Slurm job
     locks/                  lock files, for example one per model name
     keys.json               hashed API keys of the OpenAI-compatible API
 
-Checkpoints, engines, model repositories and keys are written under a temporary name in the same
-folder and then renamed, so that they are never incomplete under their final names.
+Checkpoints, engines, model repositories and keys are written atomically: tllm writes them under a
+temporary name in the same folder and then renames them.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Home:
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
     """Return the paths of tllm's folders.
 
-    The default for TLLM_HOME is the user data folder, and the default for ENGINE_DEST_PATH is the
-    folder `engines` in TLLM_HOME. Symbolic links are resolved, because tllm could otherwise delete
-    files under one path while they are in use under another path.
+    TLLM_HOME defaults to the user data folder, and ENGINE_DEST_PATH defaults to the folder
+    `engines` in TLLM_HOME. Symbolic links are resolved. Otherwise, tllm could delete files under
+    one path while another process uses them under a different path.
     """
     if named := environ.get("TLLM_HOME"):
         root = expand_user(Path(named)).resolve()
@@ -101,7 +101,7 @@ def expand_user(path: Path) -> Path:
 def make_folder(path: Path) -> None:
     """Create the folder and its parents.
 
-    Raise `BadInput` if the file system does not allow new folders (/proc, for example).
+    Raise `BadInput` if the file system does not support new folders, as in /proc.
     """
     with _creating(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def make_folder(path: Path) -> None:
 def check_can_create(folder: Path) -> None:
     """Raise `BadInput` or `OSError` if the folder cannot be created or replaced.
 
-    To check this, create a temporary file in the folder's nearest existing parent.
+    The check creates a temporary file in the folder's nearest existing parent.
     """
     parent = next(each for each in folder.absolute().parents if each.exists())
     with _creating(folder), tempfile.TemporaryFile(dir=parent):
@@ -118,13 +118,13 @@ def check_can_create(folder: Path) -> None:
 
 
 def check_model_name(name: str) -> str:
-    """Return `name`. Raise `BadInput` if it is not a valid name for a folder and a Triton model."""
+    """Return `name` if it is a valid folder name and Triton model name, or raise `BadInput`."""
     if not _MODEL_NAME.fullmatch(name):
         raise BadInput(
             f"{name!r} is not a valid model name.",
-            why="a name starts with a letter or digit, contains only letters, digits, '.', '_' and "
-            "'-', and has at most 128 characters",
-            next_step="pass a valid name with -m NAME, and the model's source with -s SOURCE",
+            why="a model name can contain at most 128 letters, digits, dots, underscores and "
+            "hyphens, and it must start with a letter or digit",
+            next_step="pass a valid name with -m NAME, and the model source with -s SOURCE",
         )
     return name
 
@@ -133,7 +133,7 @@ def check_model_name(name: str) -> str:
 def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold a lock on the file `path` until the block ends.
 
-    If another process holds the lock, call `on_wait` and then wait.
+    If another process holds the lock, call `on_wait` and wait for the lock.
     """
     import filelock
 
@@ -186,8 +186,8 @@ def write_aside(final: Path) -> Iterator[Path]:
     """Yield a new folder that replaces `final` when the block ends without an error.
 
     If the block raises an exception, the new folder is removed. If the process is killed, a hidden
-    folder remains next to `final`, and the next call for the same name removes this folder. Calls
-    for the same name must therefore not overlap.
+    folder remains next to `final`. The next call with the same `final` removes the hidden folder,
+    so calls with the same `final` must not overlap.
     """
     make_folder(final.parent)
     for leftover in final.parent.glob(f".{glob.escape(final.name)}.aside-*"):
@@ -204,8 +204,8 @@ def write_aside(final: Path) -> Iterator[Path]:
 def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
     """Write or replace the file `final` atomically. The parent folder must exist.
 
-    `mode` contains the file's permission bits, to which the umask is applied. By default, an
-    existing file keeps its permissions, and the umask determines the permissions of a new file.
+    `mode` contains the permission bits before the umask is applied. By default, an existing file
+    keeps its permissions, and a new file gets the default permissions.
     """
     aside = final.with_name(f".{final.name}.aside")
     try:
@@ -223,8 +223,8 @@ def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
 def put_in_place(new: Path, final: Path) -> None:
     """Rename the folder `new` to `final`, and replace `final` if it exists.
 
-    Both folders must be on the same file system. If the file system can exchange two folders,
-    `final` exists at all times, even if the process is killed.
+    Both folders must be on the same file system. If the file system can exchange two folders
+    atomically, `final` exists at all times, even if the process is killed.
     """
     if not final.exists():
         new.rename(final)
@@ -237,7 +237,7 @@ def put_in_place(new: Path, final: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Delete the folder.
 
-    Rename it first, so that it is never incomplete under its original name.
+    Rename the folder first, so that it is never incomplete under its original name.
     """
     aside = _make_aside(path)
     try:
@@ -258,7 +258,7 @@ def _creating(folder: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise BadInput(
             f"The folder {folder} cannot be created.",
-            why="a parent folder does not exist, or its file system does not allow new folders",
+            why="a parent folder does not exist, or its file system does not support new folders",
             next_step="choose another folder, or set TLLM_HOME to a writable folder",
         ) from error
 
@@ -266,7 +266,8 @@ def _creating(folder: Path) -> Iterator[None]:
 def _exchange(first: Path, second: Path) -> bool:
     """Exchange two folders atomically.
 
-    Return False if the C library or the file system (NFS, for example) does not support this.
+    Return False if the C library or the file system, for example NFS, does not support
+    exchanging folders.
     """
     import ctypes
 
@@ -274,7 +275,7 @@ def _exchange(first: Path, second: Path) -> bool:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:
         return False
-    # Raise the audit event, because calls through ctypes do not raise it.
+    # Raise the audit event for `os.rename`, because calls through ctypes do not raise it.
     sys.audit("os.rename", str(first), str(second), -1, -1)
     if rename(_AT_FDCWD, bytes(first), _AT_FDCWD, bytes(second), _RENAME_EXCHANGE) == 0:
         return True

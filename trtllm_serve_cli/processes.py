@@ -22,8 +22,8 @@ from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
-# Interval, in seconds, at which the `SystemExit` is raised again. Python discards exceptions that
-# are raised in finalizers and weak-reference callbacks.
+# Interval, in seconds, at which `SystemExit` is raised again, because Python discards exceptions in
+# finalizers and weak-reference callbacks.
 _RAISE_AGAIN_S = 0.2
 _MAX_TAIL_BYTES = 16 * 1024
 # Escape sequences that move a terminal's cursor or set the color of its text.
@@ -36,12 +36,12 @@ def count_cores() -> int:
 
 
 def raise_open_file_limit() -> int:
-    """Raise this process's limit on open files to the hard limit, and return the new limit.
+    """Raise the soft limit on open files to the hard limit, and return the new soft limit.
 
-    If the system rejects the hard limit, the limit does not change. Return `sys.maxsize` if the
-    number of open files is not limited.
+    If the system rejects the new limit, return the unchanged soft limit. Return `sys.maxsize` if
+    the number of open files is not limited.
 
-    Every network connection is an open file. Many systems have a soft limit of 1024, because
+    Every network connection uses a file descriptor. Many systems have a soft limit of 1024, because
     select() does not support higher file descriptors.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -67,7 +67,7 @@ def exit_on_signals() -> Iterator[None]:
     """Raise `SystemExit` on SIGTERM and SIGHUP within the block, so that cleanup runs.
 
     The exit code is 128 plus the signal number, as in a shell. Further signals do not interrupt the
-    cleanup. A SIGHUP that was already ignored remains ignored.
+    cleanup. If SIGHUP is already ignored, it remains ignored.
     """
     exits: list[SystemExit] = []
     has_left = threading.Event()
@@ -79,15 +79,15 @@ def exit_on_signals() -> Iterator[None]:
             raise exits[0]
 
     def raise_again() -> None:
-        # Python discards exceptions in finalizers and weak-reference callbacks, which run, for
+        # Python discards exceptions in finalizers and weak-reference callbacks. They run, for
         # example, at the end of an import or when a response is closed.
         while not has_left.wait(_RAISE_AGAIN_S):
             if exits:
                 signal.pthread_kill(main_thread, signal.SIGTERM)
 
     handled = [signal.SIGTERM]
-    # Do not handle SIGHUP if it is already ignored, as under `nohup`, so that the process outlives
-    # its terminal.
+    # If SIGHUP is already ignored, as under `nohup`, do not handle it. The process must outlive its
+    # terminal.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handled.append(signal.SIGHUP)
     main_thread = threading.get_ident()
@@ -127,8 +127,8 @@ class CommandResult:
     def failure(self) -> str:
         """The last line that a failed program wrote to stderr, or to stdout if stderr is empty.
 
-        If the program timed out or printed nothing, the value states the timeout or the exit code.
-        The value is empty if the program succeeded.
+        If the program printed nothing, return "it timed out" or the exit code. If the program
+        succeeded, return "".
         """
         if self.code == 0:
             return ""
@@ -166,15 +166,15 @@ def run_logged(
 ) -> int:
     """Run `command`, append its output to `log`, and return its exit code.
 
-    `on_line` receives each line as it is written, including every state of a progress bar. The log
-    contains only complete lines. If the output ends with a progress bar, the log also contains the
-    last state of the bar.
+    `on_line` receives each line when it is written, including every state of a progress bar. The
+    log contains only complete lines and, if the output ends with a progress bar, its last state.
 
-    The command runs in its own process group, and no process in the group outlives the command. If
-    an exception such as `KeyboardInterrupt` is raised while the command runs, `stop` is called, and
-    then the whole group is stopped. `stop` can stop processes that the command started outside the
-    group, such as a container. On Linux, the command does not outlive this process. Raise
-    `FileNotFoundError` if the program does not exist.
+    The command runs in a separate process group, and no process in the group outlives the command.
+    If an exception such as `KeyboardInterrupt` is raised while the command runs, call `stop`, then
+    stop the process group. `stop` can stop processes outside the group, such as a container. On
+    Linux, the command does not outlive this process.
+
+    Raise `FileNotFoundError` if the program does not exist.
     """
     with (
         log.open("a", encoding="utf-8", errors="replace") as file,
@@ -189,12 +189,10 @@ def run_logged(
         ) as process,
     ):
         assert process.stdout is not None
-        # The argument newline="" keeps carriage returns, which separate the states of a progress
-        # bar.
+        # Keep carriage returns with newline="", because they separate progress bar states.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
         # Children that outlive the command keep the pipe open, so `_copy_lines` would not return. A
-        # separate thread therefore waits for the command to exit, and then kills the remaining
-        # children.
+        # separate thread therefore waits for the command to exit and kills the remaining children.
         waiter = threading.Thread(target=_wait_for_leader, args=(process,), daemon=True)
         waiter.start()
         try:
@@ -216,11 +214,11 @@ def run_streamed(
     *,
     terminal: os.terminal_size | None = None,
 ) -> tuple[int, str]:
-    """Run `command`, and pass its output to `on_output` as it arrives.
+    """Run `command` and pass its output to `on_output` as the output arrives.
 
-    If `terminal` is set to a size, the command writes to a pseudo-terminal of that size, so that it
-    shows progress bars. Return the command's exit code and the last 16 KiB of its output, without
-    escape sequences. An interrupt stops the command and its children.
+    If `terminal` is set, the command writes to a pseudo-terminal of that size, so that it shows
+    progress bars. Return the exit code and the last 16 KiB of the output, without escape sequences.
+    An interrupt stops the command and its children.
     """
     read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
     try:
@@ -305,7 +303,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
-    """Yield the lines of `log` from the byte offset `start`, and wait for new lines indefinitely.
+    """Yield the lines of `log` from byte offset `start`, and wait for new lines indefinitely.
 
     If the log is truncated, continue from the start of the file.
     """
@@ -329,8 +327,8 @@ def last_lines(
 ) -> list[str]:
     """Return the last `count` lines of `log` that are not blank.
 
-    Only the bytes from `since` to `until` are considered, and at most the last `max_bytes` of them
-    are read. If `log` cannot be read, the returned list is empty.
+    Read only the bytes from offset `since` to offset `until`, and at most the last `max_bytes`
+    bytes. Return an empty list if `log` cannot be read.
     """
     try:
         end = log.stat().st_size if until is None else until
@@ -345,8 +343,8 @@ def last_lines(
 def end_of_lines(log: Path) -> int:
     """Return the byte offset of the end of the last complete line in `log`.
 
-    Only the last 16 KiB are searched. If these bytes do not contain a line break, return the offset
-    of the first one. Return 0 if `log` cannot be read.
+    Search only the last 16 KiB. If they do not contain a newline, return the offset of their first
+    byte. Return 0 if `log` cannot be read.
     """
     try:
         with log.open("rb") as file:

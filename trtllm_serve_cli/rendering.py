@@ -1,4 +1,4 @@
-"""Render the Jinja templates in the folder `templates/`."""
+"""Render the Jinja templates in the `templates` folder."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def render(name: str, /, **variables: object) -> str:
 
 
 def read_template(name: str) -> str:
-    """Return the text of the file at the path `name`, without rendering it."""
+    """Return the source text of the template at the path `name`."""
     return (_find_templates() / name).read_text(encoding="utf-8")
 
 
 def quote_pbtxt(text: str) -> str:
-    """Return `text` as a string literal in protobuf's text format."""
+    """Return `text` as a string literal in the protobuf text format."""
     from google.protobuf import text_encoding
 
     return '"' + str(text_encoding.CEscape(text.encode(), False)) + '"'
 
 
 def quote_shell(value: object) -> str:
-    """Return `value` as one shell word."""
+    """Return `value` as a single quoted shell word."""
     return shlex.quote(str(value))
 
 
@@ -52,7 +52,7 @@ def _environment() -> Environment:
 
 
 def _find_templates() -> Path:
-    """Return the folder `templates`. In an editable installation, it is outside the package."""
+    """Return the `templates` folder, which is outside the package in an editable installation."""
     package = Path(__file__).parent
     packaged = package / "templates"
     return packaged if packaged.is_dir() else package.parent / "templates"

@@ -1,12 +1,17 @@
 """Parse YAML into nested dataclasses, and render dataclasses as YAML.
 
-The annotations of a dataclass's fields are the schema. Error messages contain the line number of
-the error. The value of a field is text, a number, a boolean, a path, a choice (`Literal` or
-`OneOf`), a list of text (a tuple), a table of text (a `Mapping`) or another dataclass. A field of
-any type may also allow None. Text is read exactly as written: the version 1.10 does not become the
-number 1.1. A number that is annotated with `Within` must be in that range. The keys of a mapping
-that is annotated with `PartOf` must be field names of the class in `PartOf`. The items of a mapping
-that is annotated with `CheckedBy` are checked with the function in `CheckedBy`.
+The field annotations of a dataclass are the schema. Error messages contain line numbers. A field
+can have one of these types, or None if its annotation allows None:
+
+- text, a number, a boolean or a path
+- a choice (`Literal` or `OneOf`)
+- a list of text (a tuple)
+- a mapping of text to text (`Mapping`)
+- another dataclass
+
+Text is read exactly as written: the version 1.10 does not become the number 1.1. `Within` limits
+the range of a number. `PartOf` requires the keys of a mapping to be field names of a class.
+`CheckedBy` sets the function that validates the items of a mapping.
 """
 
 from __future__ import annotations
@@ -46,8 +51,8 @@ _KINDS = {
 def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
     """Parse `text` as YAML, and return an instance of `cls`.
 
-    Raise `BadInput` if `text` is not valid. The error message contains `where`, the name of the
-    file, and the line number if the parser reports it.
+    Raise `BadInput` if `text` is not valid. The error message contains the file name `where` and,
+    if the parser reports it, the line number.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -58,7 +63,7 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
         raise BadInput(
             f"{where} is not valid YAML.",
             why=" ".join(str(error).split()),
-            next_step="correct the syntax of the file",
+            next_step="correct the YAML syntax",
         ) from error
     except RecursionError as error:
         raise BadInput(
@@ -89,12 +94,12 @@ def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict
 
 
 def render_yaml(value: Any) -> str:
-    """Render a dataclass as YAML, without fields whose value is the default."""
+    """Render a dataclass as YAML, without fields that have their default values."""
     return yaml.safe_dump(plain_changes(value), sort_keys=False, allow_unicode=True, width=100)
 
 
 def plain_changes(value: Any) -> dict[str, Any]:
-    """Return the fields whose values are not the defaults, as values that YAML can represent."""
+    """Return the fields that differ from their defaults, converted to YAML-compatible values."""
     changes: dict[str, Any] = {}
     for each in dataclasses.fields(value):
         known = getattr(value, each.name)
@@ -126,7 +131,7 @@ def _plain(value: Any) -> Any:
 class _Reader:
     """A reader for the YAML nodes of one file.
 
-    The `at` parameter of the methods is a node's path: the keys that lead to it, joined with dots.
+    The parameter `at` is the path of a node, with the keys separated by dots.
     """
 
     def __init__(self, where: str) -> None:
@@ -164,7 +169,7 @@ class _Reader:
         return cls(**values)
 
     def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
-        """Return the values of the mapping `node` by key. Each key must be a field of `cls`."""
+        """Return the values of the mapping `node` by key. Keys must be field names of `cls`."""
         hints = typing.get_type_hints(cls, include_extras=True)
         values = {}
         for key, value in self._pairs(node, at):
@@ -236,7 +241,7 @@ class _Reader:
 
 
 def _line(node: yaml.Node) -> int:
-    """Return the line number of a node, counted from 1, or 0 if the node is not from a file."""
+    """Return the 1-based line number of a node, or 0 if the node is not from a file."""
     return node.start_mark.line + 1 if node.start_mark else 0
 
 

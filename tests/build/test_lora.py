@@ -59,7 +59,7 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
 
 def test_unsupported_adapter_is_refused_with_the_reason(tmp_path: Path) -> None:
     source = write_peft(tmp_path, make_adapter(SITES), {"use_dora": True})
-    with pytest.raises(BadInput, match="adapters with DoRA cannot be served"):
+    with pytest.raises(BadInput, match="adapters with DoRA are not supported"):
         convert_lora(source, tmp_path / "out", "float16")
 
 

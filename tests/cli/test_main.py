@@ -86,7 +86,7 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
         (("infer", "What", "is"), "The prompt must be a single argument. Put the prompt in quotes"),
         (
             ("bench", "--concurrency", "4"),
-            "Options must follow the name of the command, for example `tllm bench token-norm-dist "
+            "Options must follow the command name, for example `tllm bench token-norm-dist "
             "--concurrency 4`.",
         ),
         (
@@ -271,4 +271,4 @@ def test_a_misspelt_command_gets_one_suggestion(tllm: Tllm, arguments: tuple[str
 
 def test_help_explains_arguments(tllm: Tllm) -> None:
     _, out, _ = tllm("validate", "--help")
-    assert "[NAME]  Name of the model. Equivalent to --model NAME." in out
+    assert "[NAME]  Model name. Equivalent to --model NAME." in out

@@ -72,7 +72,7 @@ def test_stop_with_the_same_id_ends_a_request(endpoint: Endpoint) -> None:
 def test_stopping_an_unknown_id_is_an_error(endpoint: Endpoint) -> None:
     with (
         grpcclient.InferenceServerClient(endpoint.grpc) as client,
-        pytest.raises(Exception, match="the stop request has the id 'unknown'"),
+        pytest.raises(Exception, match="no running request has the id 'unknown'"),
     ):
         list(responses(client, PROMPT, 1, request_id="unknown", stop=True))
 

@@ -151,7 +151,7 @@ def test_rejects_a_gguf_file_for_gpu_kinds(kind: str) -> None:
 
 def test_requested_version_replaces_the_installed_version() -> None:
     assert find_tools("24.07").trtllm_version == "0.11.0"
-    with pytest.raises(BadInput, match="'newest' is not a valid version of TensorRT-LLM"):
+    with pytest.raises(BadInput, match="'newest' is not a valid TensorRT-LLM version"):
         find_tools("newest")
 
 

@@ -132,7 +132,7 @@ class Request:
 
 
 class InferenceRequest:
-    """A business-logic request; tests replace `exec`."""
+    """A BLS request; tests replace `exec`."""
 
     def __init__(
         self,

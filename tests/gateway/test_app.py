@@ -85,7 +85,7 @@ def test_health_and_metrics_follow_the_supervisor(tmp_path: Path) -> None:
         metrics = client.get("/metrics").text
     assert (response.status_code, response.json()["error"]["message"]) == (
         503,
-        "The server does not respond: Triton hangs; so does m; retry the request.",
+        "The server does not respond: Triton hangs; so does m. Retry the request.",
     )
     for line in ("ready 0.0", "hangs_total 3.0", "restarts_total 2.0"):
         assert f"\ntllm_server_{line}\n" in metrics

@@ -258,7 +258,7 @@ def test_name_of_a_data_set_is_kept(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("max_queue_sise: 3", "There is no parameter named 'max_queue_sise'."),
+        ("max_queue_sise: 3", "The 'max_queue_sise' parameter does not exist."),
         ("max_queue_size: abc", "'abc' is not a valid value for the max_queue_size parameter."),
     ],
 )

@@ -46,7 +46,7 @@ def test_unknown_name_lists_near_aliases(home: Home) -> None:
             Declaration(
                 ModelSection("demo"), repository=RepositorySection(parameters={"nope": "1"})
             ),
-            "There is no parameter named 'nope'",
+            "The 'nope' parameter does not exist",
         ),
     ],
 )

@@ -194,7 +194,7 @@ def test_settings_are_kept_if_the_manifest_cannot_be_read(
     assert (caught.value.what, caught.value.why, caught.value.next_step) == (
         f"{home.models / 'mine'} cannot be read.",
         "Permission denied",
-        f"check the disk, and the permissions with `ls -l {home.models / 'mine' / MANIFEST}`",
+        f"check the disk, and check the permissions with `ls -l {home.models / 'mine' / MANIFEST}`",
     )
     assert changed_settings(home.models / "mine") == {"max_queue_size": ("100", "set")}
 
@@ -597,7 +597,7 @@ def test_vllm_worker_runs_in_the_requested_python(
         (
             "repository",
             RepositorySection(dir=Path("/srv/with space")),
-            " without spaces and without characters that are special in a shell",
+            " without spaces or shell metacharacters",
             "set --repo to a folder with a different path",
         ),
         (

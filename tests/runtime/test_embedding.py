@@ -150,5 +150,5 @@ def test_shortened_embeddings_are_normalized_again() -> None:
 def test_prompts_are_found_by_name() -> None:
     settings = EmbeddingSettings(8, prompts={"query": "Find: "})
     assert (settings.find_prompt(""), settings.find_prompt("query")) == ("", "Find: ")
-    with pytest.raises(InvalidRequest, match=r"'x', but .* its prompts are: query"):
+    with pytest.raises(InvalidRequest, match=r"'x', but .* available prompts: query"):
         settings.find_prompt("x")

@@ -44,5 +44,7 @@ def test_numbers_index_the_visible_gpus() -> None:
 @pytest.mark.parametrize("number", ["-1", "GPU-5", "²"])
 @pytest.mark.parametrize("environ", [{}, {"CUDA_VISIBLE_DEVICES": "2,GPU-5"}])
 def test_rejects_a_number_that_is_not_an_index(number: str, environ: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=f"gpu_device_ids contains '{number}', which is not an"):
+    with pytest.raises(
+        ValueError, match=f"gpu_device_ids contains '{number}', which is not a GPU index"
+    ):
         choose_gpus(environ, [number])

@@ -27,7 +27,7 @@ def test_valid_guide_has_no_problem(guide_type: str, guide: str) -> None:
 @pytest.mark.parametrize(
     ("guide_type", "guide", "problem"),
     [
-        ("regex", "", "is missing, but the guide type regex requires it; send the guide"),
+        ("regex", "", "is missing, but the guide type regex requires a guide; send a guide"),
         ("json_schema", "{", "is not valid JSON: Expecting property name"),
         ("json_schema", "[" * 100_000, "has 100000 bytes; send at most 65536 bytes"),
         ("json_schema", "[" * 60_000, "is not valid JSON: maximum recursion depth exceeded"),

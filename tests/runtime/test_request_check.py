@@ -46,7 +46,7 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
         ),
         (
             {"input_ids": (-1, 100)},
-            "input_ids contains -1, which is not a token id; send ids that are 0 or greater",
+            "input_ids contains -1, which is not a token id; send non-negative ids",
         ),
         (
             {"stop_words": ((1,), (2, 100))},
@@ -114,11 +114,14 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
             "embedding_bias contains 100, which is not a token id of this model; send ids from 0 "
             "to 99",
         ),
-        ({"logit_bias": ((5, float("nan")),)}, "embedding_bias contains NaN; send numbers"),
+        (
+            {"logit_bias": ((5, float("nan")),)},
+            "embedding_bias contains NaN; replace NaN with a number",
+        ),
         (
             {"beam_width": 2, "num_return_sequences": 3},
             "num_return_sequences is 3, but a beam search returns at most one sequence per beam; "
-            "request at most 2 (beam_width)",
+            "request at most 2 sequences (beam_width)",
         ),
     ],
     ids=str,

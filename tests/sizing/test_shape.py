@@ -130,9 +130,9 @@ def test_parses_quantization() -> None:
     [
         ({"hidden_size": None}, "the hidden_size or n_embd or n_embed or d_model key is missing"),
         ({"hidden_size": "4096"},
-         "hidden_size must be a positive integer in a plausible range, but is '4096'"),
+         "hidden_size must be a positive integer less than 2^40, but is '4096'"),
         ({"num_attention_heads": 0},
-         "num_attention_heads must be a positive integer in a plausible range, but is 0"),
+         "num_attention_heads must be a positive integer less than 2^40, but is 0"),
         ({"num_hidden_layers": 10**9}, "the number of layers, 1000000000, is too high"),
         ({"num_local_experts": 4, "num_experts_per_tok": 5},
          "the number of experts per token, 5, exceeds the number of experts, 4"),

@@ -58,7 +58,7 @@ def test_numbered_shards_must_be_complete(tmp_path):
     with pytest.raises(SourceError, match="Weight files are missing from local:x") as caught:
         inspect(write_files(tmp_path, files))
     assert caught.value.why == (
-        "according to the numbering of the files, the checkpoint should contain "
+        "according to the file numbers, the checkpoint should contain "
         "model-00001-of-00003.safetensors, model-00003-of-00003.safetensors"
     )
 
@@ -99,7 +99,7 @@ def test_rejects_missing_tokenizer(tmp_path):
 )
 def test_rejects_models_that_do_not_generate_text(tmp_path, config):
     write_files(tmp_path, hf_files(**config))
-    with pytest.raises(SourceError, match="is not a text generation model"):
+    with pytest.raises(SourceError, match="is not a text-generation model"):
         inspect(tmp_path)
 
 
@@ -227,7 +227,7 @@ def test_inspects_gguf(tmp_path):
     [
         (gguf({"general.architecture": ("string", "a")}, num_floats=0), "does not contain a model"),
         (gguf({}), "does not contain a model"),
-        (gguf({"split.count": ("u32", 3)}), "is one of 3 parts of a model"),
+        (gguf({"split.count": ("u32", 3)}), "is one of 3 parts of a split model"),
     ],
     ids=["vocabulary", "nameless", "split"],
 )

@@ -73,7 +73,7 @@ def test_ambiguous_file_lists_candidates(index):
     assert str(caught.value) == (
         "tiny-model 1.2 contains 2 files named twin.gguf.\n"
         "Why: the wheel contains tiny_model/a/twin.gguf, tiny_model/b/twin.gguf\n"
-        "Next: pass the path of a file in the wheel, for example -s "
+        "Next: pass a file path in the wheel, for example -s "
         "'pypi:tiny-model==1.2#tiny_model/a/twin.gguf'"
     )
 

@@ -1,4 +1,4 @@
-"""Define build requests and build plans, which list the commands of a build."""
+"""Define build requests and build plans."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
 from trtllm_serve_cli.sources.formats.sentence_transformers import read_embedding
 
-# Version number that is part of every fingerprint. Increment it whenever a change makes tllm build
-# a different engine from the same facts; otherwise, tllm would reuse engines built by older
-# versions.
+# Part of every fingerprint. Increment this version when tllm builds a different engine from the
+# same facts. Otherwise, tllm would reuse engines that older tllm versions built.
 _PLAN_VERSION = 4
 
 
@@ -30,13 +29,13 @@ class Toolchain:
     """The programs that run the build steps, and the target GPU.
 
     - `python`: the interpreter that runs the steps.
-    - `versions`: the versions of the packages that are installed for this interpreter, by name.
+    - `versions`: the versions of the interpreter's packages, by package name.
     - `trtllm_version`: the version of TensorRT-LLM to build for, or `None` if TensorRT-LLM is not
       installed.
     - `gpu`: the GPU type, or `None` if the machine has no GPU or the GPU is not in tllm's GPU
       table.
-    - `gpu_name`: the GPU's name in the table, or the name that the driver reports if the GPU is not
-      in the table. `None` if the machine has no GPU.
+    - `gpu_name`: the GPU name in tllm's GPU table or, for other GPUs, the name from the driver.
+      `None` if the machine has no GPU.
     - `num_gpus`: the number of GPUs, or `None` if unknown.
     - `container`: the container engine and the image, or `None` if the steps run on this machine.
     """
@@ -61,7 +60,7 @@ class BuildRequest:
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
     # Only simulated engines use these fields, and at most one of them may be set. `gpu` is the name
-    # of the GPU for which the timings are estimated. `timing` is a file that contains the timings.
+    # of the GPU to estimate timings for. `timing` is the path of a timing file.
     gpu: str | None = None
     timing: Path | None = None
 
@@ -82,13 +81,13 @@ class RequiredModule:
 class BuildPlan:
     """The plan for building an engine in `engine_dir`.
 
-    - `weights`: the weight format of the engine.
+    - `weights`: the engine's weight format.
     - `steps`: the build steps, or empty if the engine kind serves the checkpoint directly.
     - `fingerprint`: the hash of `facts`.
     - `estimated_bytes`: the expected size of the files that the steps write, or 0 if unknown.
-    - `facts`: everything that determines the engine.
+    - `facts`: all inputs that affect the engine.
     - `requires`: the modules that must be installed before the first step runs.
-    - `container`: the container in which the steps run, or `None` if they run on this machine.
+    - `container`: the container for the steps, or `None` if the steps run on this machine.
     """
 
     model_name: str
@@ -143,7 +142,7 @@ class BuildPlan:
             arguments = self.facts.get("llm_arguments", {})
             return "\n".join(f"  {name}: {value}" for name, value in arguments.items())
         engine = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind} engine"
-        # Omit the size if it is unknown, for example because the checkpoint's shape is from the
+        # Omit an unknown size. For example, the size is unknown if the model shape comes from the
         # catalog.
         size = f" (about {show_size(self.estimated_bytes)})" if self.estimated_bytes else ""
         lines = [
@@ -168,10 +167,10 @@ def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str
 
 
 def embedding_facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the facts about an embedding model to include in the fingerprint.
+    """Return the embedding settings to include in the fingerprint.
 
-    Return an empty mapping for a text-generation model. Raise `SourceError` if the embedding
-    model's settings are not valid or not supported.
+    Return an empty dict for a text-generation model. Raise `SourceError` if the embedding model's
+    settings are not valid or not supported.
     """
     if not checkpoint.is_embedding_model:
         return {}
@@ -184,6 +183,6 @@ def check_num_gpus(request: BuildRequest, tools: Toolchain) -> None:
     if tools.num_gpus is not None and world_size > tools.num_gpus:
         raise BadInput(
             f"The engine needs {world_size} GPUs (tp x pp), but this machine has {tools.num_gpus}.",
-            why="each rank of the engine runs on a separate GPU",
+            why="each engine rank runs on a separate GPU",
             next_step="reduce --tp or --pp, or run `tllm plan` to find values that fit",
         )

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-# Placeholder for the folder that a command writes to.
+# Placeholder for a step's output folder.
 WORK = "{work}"
 # Subfolder of the work folder for files that are deleted after the build.
 SCRATCH_NAME = ".scratch"
@@ -34,15 +34,15 @@ class BuildStep:
         return shlex.join(self.command_in(work))
 
     def command_in(self, work: Path) -> tuple[str, ...]:
-        """Return the command with `work` in place of the placeholder."""
+        """Return the command with the `WORK` placeholder replaced by `work`."""
         return tuple(_replace_work(word, work) for word in self.command)
 
     def inputs_in(self, work: Path) -> tuple[str, ...]:
-        """Return `inputs` with `work` in place of the placeholder."""
+        """Return `inputs` with the `WORK` placeholder replaced by `work`."""
         return tuple(_replace_work(word, work) for word in self.inputs)
 
     def outputs_in(self, work: Path) -> tuple[Path, ...]:
-        """Return `outputs` with `work` in place of the placeholder."""
+        """Return `outputs` with the `WORK` placeholder replaced by `work`."""
         return tuple(Path(_replace_work(word, work)) for word in self.outputs)
 
 

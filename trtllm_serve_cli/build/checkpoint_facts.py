@@ -1,6 +1,6 @@
 """Read a checkpoint's context length, weight format, and embedding and tokenizer settings.
 
-Packages that load checkpoints, such as transformers, are not required.
+The functions parse the checkpoint files directly and do not require transformers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtllm_serve_cli.sources.formats.sentence_transformers import (
     read_max_length,
 )
 
-# Possible config.json keys for the context length, which vary by architecture.
+# config.json keys for the context length. The key depends on the architecture.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
 
 
@@ -72,8 +72,8 @@ def read_weight_format(checkpoint: Checkpoint) -> str | None:
     """Return the checkpoint's weight format, or `None` if the weights are not quantized.
 
     If the format has an entry in `WEIGHT_FORMATS`, return the key of this entry. Otherwise, return
-    the format's name in lower case, as in hf_quant_config.json (NVIDIA's checkpoints) or
-    config.json. Return "unknown" if these files do not contain the name.
+    the lower-case format name from hf_quant_config.json (NVIDIA checkpoints) or config.json. Return
+    "unknown" if neither file names the format.
     """
     nvidia_config = _read_json_if_present(checkpoint.path / "hf_quant_config.json")
     quantization = nvidia_config.get("quantization") or find_text_config(
@@ -94,8 +94,7 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
         raise BadInput(
             f"{directory} does not contain a tokenizer.",
             why="the folder contains neither tokenizer.json nor another supported tokenizer file",
-            next_step="pass --param tokenizer_dir=DIR, where DIR is the folder of the model's "
-            "checkpoint",
+            next_step="pass --param tokenizer_dir=DIR, where DIR is the model's checkpoint folder",
         )
     try:
         config = _read_json_if_present(directory / "tokenizer_config.json")
@@ -110,7 +109,7 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
         raise BadInput(
             f"The tokenizer in {directory} cannot be read.",
             why=f"{type(error).__name__}: {error}",
-            next_step="fix the tokenizer's files or their permissions, or download the tokenizer "
+            next_step="fix the tokenizer files or their permissions, or download the tokenizer "
             "again",
         ) from error
 
@@ -120,9 +119,10 @@ def _read_json_if_present(path: Path) -> dict[str, Any]:
 
 
 def _token(value: Any) -> str:
-    """Return the text of a token: a string, or an object with a `content` field.
+    """Return a token's text.
 
-    Return an empty string if the token is `None`.
+    `value` is a string, an object with a `content` field, or `None`. Return an empty string for
+    `None`.
     """
     return str(value["content"] if isinstance(value, dict) else value or "")
 

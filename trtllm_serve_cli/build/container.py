@@ -27,10 +27,10 @@ from trtllm_serve_cli.containers.container_engine import (
 from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.sources.hub_address import find_hub
 
-# Environment variables that the container inherits from tllm's process. They configure downloads
-# from the hub, proxies, and the log level of TensorRT-LLM (tensorrt_llm/logger.py). The docker or
-# podman command contains only the variable names, because the values, including secrets such as
-# HF_TOKEN, would be visible in the process list.
+# Environment variables that the container inherits from tllm's process. They configure Hugging Face
+# downloads, proxies, and the TensorRT-LLM log level (tensorrt_llm/logger.py). The docker or podman
+# command line contains only the variable names, because values such as HF_TOKEN would be visible in
+# the process list.
 _PASSED_ON = (
     "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -57,9 +57,9 @@ class ContainerTools:
     """The container engine and the image for a build.
 
     - `gpus`: the GPUs that the container can use, or empty for all GPUs.
-    - `examples`: the folder of TensorRT-LLM's example scripts in the container.
+    - `examples`: the container path of TensorRT-LLM's example scripts.
     - `folders`: the folders to mount in addition to the steps' inputs.
-    - `cache`: the cache folder of the Hugging Face hub.
+    - `cache`: the Hugging Face cache folder.
     - `variables`: the names of the environment variables that the container inherits.
     - `problem`: the error to raise when the build starts, or `None` if this machine can run the
       container. A build with a problem can still be planned.
@@ -113,9 +113,9 @@ class BuildContainer:
 def find_container_tools(options: ContainerOptions, image: str, examples: Path) -> ContainerTools:
     """Find a container engine, and return it with the image and the folders for the build.
 
-    If this machine cannot run the container, `problem` in the result contains the error, so that
-    the build can still be planned. If the requested engine does not work, return it nevertheless.
-    If no engine is requested and none works, return docker.
+    If this machine cannot run the container, store the error in `problem` instead of raising it,
+    because the build can still be planned. If no container engine works, return the requested
+    engine, or docker by default.
     """
     problem = None
     try:
@@ -155,7 +155,7 @@ def prepare_container(
 ) -> None:
     """Pull the image if it is not on this machine, and create the Hugging Face cache folder.
 
-    `notify` receives a message before the pull, and `on_line` receives each line of its output.
+    `notify` receives a message before the pull. `on_line` receives each line of the pull output.
     Raise `MissingPart` if this machine cannot run the container, or if the image cannot be pulled.
     """
     if container.problem is not None:

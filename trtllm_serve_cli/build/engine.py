@@ -14,11 +14,11 @@ from trtllm_serve_cli.errors import BuildFailed
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 
 ENGINE_FILE = "engine.json"
-# Subfolder of the engine folder for the tokenizer, used only by engine kinds that do not store the
-# tokenizer with the engine files.
+# Tokenizer subfolder of the engine folder. Only engine kinds that do not store the tokenizer with
+# the engine files use this subfolder.
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
-# Fields of `Engine` that only some engine kinds use. They are never written to engine.json.
+# `Engine` fields that only some engine kinds use. These fields are never written to engine.json.
 _KIND_FIELDS = ("llm_arguments", "details")
 
 
@@ -26,8 +26,8 @@ _KIND_FIELDS = ("llm_arguments", "details")
 class Engine:
     """The description of an engine.
 
-    - `fingerprint`: the hash that identifies the plan that the engine was built from.
-    - `max_position_embeddings`: the context length that the model was trained with, in tokens.
+    - `fingerprint`: the hash that identifies the engine's build plan.
+    - `max_position_embeddings`: the model's trained context length, in tokens.
     - `chat_template`: a Jinja template, or empty if the model has no chat template.
     - `adds_bos`: true if the tokenizer prepends `bos_token` to every text.
     - `llm_arguments`: the arguments for loading the checkpoint, if the engine kind serves
@@ -69,8 +69,8 @@ class BuildRecord:
 
     - `model_name`: the model that the engine was first built for.
     - `started_at`: the start of the build, in seconds since the epoch.
-    - `checkpoint`: the path of the checkpoint.
-    - `revision`: the commit of the checkpoint, or `None` if the checkpoint is not from the hub.
+    - `checkpoint`: the checkpoint path.
+    - `revision`: the checkpoint's commit hash, or `None` if the checkpoint is not from the hub.
     - `facts`: the data that the fingerprint is computed from, such as the source, the options, the
       tool versions and the GPU type.
     - `steps`: the commands that were run.
@@ -87,7 +87,7 @@ class BuildRecord:
 def read_engine(path: Path) -> Engine:
     """Return the engine described by the `engine.json` in `path`.
 
-    Fields that are never written to this file keep their defaults. Raise `BuildFailed` if the file
+    Fields that engine.json never contains keep their defaults. Raise `BuildFailed` if the file
     cannot be read.
     """
     try:
@@ -113,7 +113,7 @@ def _explain_unreadable(path: Path, error: Exception) -> BuildFailed:
 
 
 def find_engine(path: Path, fingerprint: str) -> Engine | None:
-    """Return the engine in `path`, or `None` if no engine with this fingerprint is there.
+    """Return the engine in `path` if it has this fingerprint. Otherwise, return `None`.
 
     Raise `BuildFailed` if the `engine.json` in `path` cannot be read.
     """

@@ -25,7 +25,7 @@ from trtllm_serve_cli.option_fields import Option, option_fields
 # Build limits that also apply when the engine serves requests. Every engine kind supports these
 # options.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
-# Endings of the names of flags whose values are file or folder paths.
+# Suffixes of flags whose values are paths.
 PATH_ENDINGS = ("dir", "file", "path")
 
 
@@ -47,23 +47,23 @@ class EngineOptions:
     max_batch_size: Annotated[
         Count | None,
         Option(
-            "Maximum number of requests in a batch. Default: 64 (openvino), 256 (sim), or 256 to "
-            "1024, depending on the GPU (pytorch, vllm, tensorrt). If the GPU is unknown, tensorrt "
-            "engines use trtllm-build's default."
+            "Maximum number of requests in a batch. Default: 64 for openvino, 256 for sim, and "
+            "256 to 1024 for pytorch, vllm and tensorrt, depending on the GPU. If the GPU is "
+            "unknown, tensorrt uses the trtllm-build default."
         ),
     ] = None
     max_input_len: Annotated[
         Count | None,
-        Option("Maximum prompt length in tokens. Default: TensorRT-LLM's default."),
+        Option("Maximum prompt length in tokens. Default: the TensorRT-LLM default."),
     ] = None
     max_seq_len: MaxSeqLenOption | None = None
     max_num_tokens: Annotated[
         Count | None,
         Option(
-            "Maximum number of tokens in an engine step. Default: 256 (openvino), 8192 (sim), 2048 "
-            "to 16384 (vllm), or 8192 or 16384 (pytorch, tensorrt). The defaults for vllm, pytorch "
-            "and tensorrt depend on the GPU. If the GPU is unknown, tensorrt engines use "
-            "trtllm-build's default."
+            "Maximum number of tokens per engine step. Default: 256 for openvino and 8192 for "
+            "sim. Depending on the GPU, the default is 2048 to 16384 for vllm, and 8192 or 16384 "
+            "for pytorch and tensorrt. If the GPU is unknown, tensorrt uses the trtllm-build "
+            "default."
         ),
     ] = None
     opt_num_tokens: Annotated[
@@ -76,8 +76,8 @@ class EngineOptions:
     max_beam_width: Annotated[
         Count | None,
         Option(
-            "Maximum beam width. Default: 4 (openvino), 1 (pytorch), or trtllm-build's default "
-            "(tensorrt)."
+            "Maximum beam width. Default: 4 for openvino, 1 for pytorch, and the trtllm-build "
+            "default for tensorrt."
         ),
     ] = None
     paged_kv_cache: Annotated[
@@ -125,8 +125,8 @@ class EngineOptions:
         bool | None,
         Option(
             (
-                "Build several optimization profiles, which makes the engine faster but the build "
-                "slower."
+                "Build several optimization profiles. The engine is faster, but the build takes "
+                "longer."
             ),
             is_on_command_line=False,
         ),
@@ -134,7 +134,7 @@ class EngineOptions:
     gather_context_logits: Annotated[
         bool,
         Option(
-            "Build an engine that can return the logits of the prompt tokens.",
+            "Build an engine that can return the prompt logits.",
             is_on_command_line=False,
         ),
     ] = False
@@ -147,9 +147,7 @@ class EngineOptions:
     ] = False
     lora_dir: Annotated[
         tuple[str, ...],
-        Option(
-            "Folders of the LoRA adapters that the engine must support.", is_on_command_line=False
-        ),
+        Option("Folders of the LoRA adapters to build the engine for.", is_on_command_line=False),
     ] = ()
     lora_target_modules: Annotated[
         tuple[str, ...],
@@ -158,7 +156,7 @@ class EngineOptions:
         ),
     ] = ()
     max_lora_rank: Annotated[
-        Count | None, Option("Maximum rank of a LoRA adapter.", is_on_command_line=False)
+        Count | None, Option("Maximum LoRA rank.", is_on_command_line=False)
     ] = None
     speculative_decoding_mode: Annotated[
         SpeculativeMode | None,
@@ -179,13 +177,12 @@ class EngineOptions:
     ] = None
     calib_size: Annotated[
         Count | None,
-        Option("Number of samples for calibrating the quantization.", is_on_command_line=False),
+        Option("Number of samples for quantization calibration.", is_on_command_line=False),
     ] = None
     calib_dataset: Annotated[
         str | None,
         Option(
-            "Calibration data set for quantization: the name of a data set on the Hugging Face "
-            "Hub, or a folder.",
+            "Calibration data set for quantization: a Hugging Face data set name or a folder.",
             is_on_command_line=False,
         ),
     ] = None
@@ -197,8 +194,8 @@ class EngineOptions:
         Mapping[str, str],
         Option(
             (
-                "Additional flags for the TensorRT-LLM programs that build engines, keyed by flag "
-                "name without the leading hyphens."
+                "Additional flags for TensorRT-LLM's build programs, keyed by flag name without "
+                "leading hyphens."
             ),
             is_on_command_line=False,
         ),
@@ -226,10 +223,10 @@ def list_chosen(options: EngineOptions) -> dict[str, object]:
 
 
 def show_option(name: str) -> str:
-    """Return the name of a build option as shown to the user.
+    """Return the name that users enter for a build option.
 
-    An option that the command line supports directly is shown as, for example, "--max-batch-size".
-    For other options, the name is the KEY in `--build-option KEY=VALUE`.
+    The name is the command-line option, for example "--max-batch-size". If the command line does
+    not have this option, the name is the KEY in `--build-option KEY=VALUE`.
     """
     (field,) = option_fields(EngineOptions, name)
     return field.shown_as

@@ -11,9 +11,9 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The cause of a failure, and how to fix it.
+    """The cause of a failed build step, and how to fix it.
 
-    `name` is the name of the matching entry in failures.yaml. `line` is the output line that
+    `name` is the name of the failures.yaml entry that matches. `line` is the output line that
     matched the entry, or empty if a signal ended the step.
     """
 
@@ -23,9 +23,9 @@ class Explanation:
     line: str = ""
 
 
-# Maps the numbers of SIGILL, SIGBUS and SIGKILL to the name of an entry in failures.yaml and a
-# reason. If the reason is not empty, it replaces the entry's `why`. The keys are Linux signal
-# numbers, because Python on Windows does not define names for all of these signals.
+# Maps SIGILL, SIGBUS and SIGKILL to an entry name in failures.yaml and a reason. If the reason is
+# not empty, it replaces the entry's `why`. The keys are Linux signal numbers, because Python on
+# Windows does not define all of these signals.
 _SIGNALS = {
     4: ("illegal_instruction", ""),
     7: ("shared_memory", ""),
@@ -38,10 +38,10 @@ def explain_failure(
 ) -> Explanation | None:
     """Return an explanation of a step's failure, or `None` if the cause is unknown.
 
-    If a signal ended the step, the exit code `code` is negative, or above 128 if a shell reported
-    the signal. Explain the signal if it is in `_SIGNALS`, because a killed program cannot log the
-    cause. Otherwise, explain the last output line in `lines` that matches an entry in
-    failures.yaml. If `among` is not empty, use only the entries with these names.
+    If a signal ended the step, `code` is negative, or above 128 if a shell reported the signal.
+    Explain signals in `_SIGNALS` first, because a killed program cannot log the cause. Otherwise,
+    explain the last output line in `lines` that matches an entry in failures.yaml. If `among` is
+    not empty, use only the entries with these names.
     """
     name, why = _SIGNALS.get(-code if code < 0 else code - 128, ("", ""))
     if name and (not among or name in among):

@@ -1,4 +1,4 @@
-"""Compute an engine's fingerprint, which is a hash of everything that determines the engine."""
+"""Compute an engine's fingerprint, a hash of all inputs that affect the engine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 
 def fingerprint_of_facts(facts: Mapping[str, Any]) -> str:
-    """Return the hash of `facts`, which must be JSON-serializable, as 16 hexadecimal digits.
+    """Return the hash of the JSON-serializable `facts` as 16 hexadecimal digits.
 
-    `facts` must include everything that determines the engine, such as the checkpoint, the options,
-    the tool versions and the GPU type. `facts` must not include the model's name or the engine
-    folder, because several models can share an engine.
+    `facts` must include all inputs that affect the engine, such as the checkpoint, the options, the
+    tool versions and the GPU type. It must not include the model name or the engine folder, because
+    several models can share an engine.
     """
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -24,8 +24,7 @@ def fingerprint_of_facts(facts: Mapping[str, Any]) -> str:
 def facts_of_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the facts that identify a checkpoint.
 
-    They include the size and the modification time, so that the fingerprint changes if a local file
-    changes.
+    The size and the modification time change the fingerprint when a local file changes.
     """
     return {
         "source": checkpoint.source,

@@ -16,7 +16,7 @@ _TIMEOUT_S = 20
 
 
 def find_version(distribution: str) -> str | None:
-    """Return the version of a package, or `None` if it is not installed."""
+    """Return a package's version, or `None` if the package is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -30,9 +30,9 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 def has_package(name: str) -> bool:
-    """Return whether Python finds the module named `name`.
+    """Return whether Python can find the module `name`.
 
-    The check imports only the parent packages of the module.
+    Only the module's parent packages are imported.
     """
     try:
         return importlib.util.find_spec(name) is not None
@@ -41,10 +41,10 @@ def has_package(name: str) -> bool:
 
 
 def find_python_with(distribution: str) -> str | None:
-    """Return the first Python interpreter that has the package, or `None` if no interpreter has it.
+    """Return the first Python interpreter that has the package installed, or `None`.
 
-    Check the running interpreter first, then one interpreter in each folder on PATH: `python3` or,
-    if the folder does not contain it, `python`.
+    Check the running interpreter first. In each folder on PATH, check `python3` or, if the folder
+    does not contain it, `python`.
     """
     if find_version(distribution) is not None:
         return sys.executable

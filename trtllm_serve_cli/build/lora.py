@@ -1,4 +1,4 @@
-"""Convert a PEFT adapter into the two files that NVIDIA's clients send.
+"""Convert a PEFT adapter to the weight and config files that NVIDIA's clients send.
 
 The file layout matches the output of examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM. The
 `runtime.lora` package implements this layout, because the server also reads the files.
@@ -31,9 +31,8 @@ LoraDtype = Literal["float16", "bfloat16", "float32"]
 class LoraFiles:
     """The contents of the two files of a converted adapter.
 
-    `source` is the folder of the original adapter, and `destination` is the folder for the two
-    files. `modules` maps the name of each module to the number of layers in which the adapter
-    changes the module.
+    `source` is the original adapter's folder. `destination` is the folder for the two files.
+    `modules` maps each module name to the number of layers with adapter weights for the module.
     """
 
     source: Path
@@ -64,8 +63,8 @@ class LoraFiles:
 def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles:
     """Convert the PEFT adapter in `source` without writing files.
 
-    Raise `BadInput` if `source` does not contain a PEFT adapter, if a file of the adapter is
-    missing or not valid, or if the file layout cannot represent the adapter.
+    Raise `BadInput` if `source` does not contain a complete and valid PEFT adapter, or if the file
+    layout cannot represent the adapter.
     """
     if not (source / PEFT_CONFIG).is_file():
         raise BadInput(
@@ -110,7 +109,7 @@ def _check_replaceable(folder: Path, *, force: bool) -> None:
     if not folder.is_dir():
         raise BadInput(
             f"{folder} is not a folder.",
-            why="the converted adapter consists of two files",
+            why="the converted adapter is a folder with two files",
             next_step=f"pass a new folder, for example {shlex.quote(f'{folder}-lora')}",
         )
     if {each.name for each in folder.iterdir()} - {LORA_WEIGHTS, LORA_CONFIG}:

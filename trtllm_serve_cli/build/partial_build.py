@@ -1,8 +1,8 @@
-"""Keep an unfinished build in a hidden folder next to the engine folder, to resume it later.
+"""Keep unfinished builds in a hidden folder next to the engine folder, and resume them.
 
     .NAME.partial/steps.json   the plan's fingerprint, and the finished steps with their files
                  /work/        the future engine folder
-                 /build.log    the output of the steps
+                 /build.log    the steps' output
 
 If a build is killed, the folder remains. The next build of the same plan removes the files of the
 interrupted step and resumes with that step. Callers must hold the engine's lock.
@@ -25,8 +25,8 @@ from trtllm_serve_cli.build.build_step import BuildStep
 _SUFFIX = ".partial"
 _STEPS_FILE = "steps.json"
 _WORK = "work"
-# Maps the relative path of each file to its size in bytes and its modification time in nanoseconds.
-# A file is considered unchanged if both values are the same.
+# File sizes in bytes and modification times in nanoseconds, by relative path. A file is considered
+# unchanged if both values are the same.
 Files = Mapping[str, tuple[int, int]]
 
 
@@ -51,7 +51,7 @@ class PartialBuild:
 
     @property
     def engine_dir(self) -> Path:
-        """The folder in which the finished engine will be stored."""
+        """The folder for the finished engine."""
         return self.path.with_name(self.path.name.removeprefix(".").removesuffix(_SUFFIX))
 
     @property
@@ -81,7 +81,7 @@ def path_of_work(engine_dir: Path) -> Path:
 def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
     """Return the unfinished build of the plan, or start a new build.
 
-    Discard finished steps that belong to a different plan or have to be repeated (see
+    Discard the finished steps of a different plan, and steps that must be repeated (see
     `_still_valid`). If `rebuild` is set, discard all finished steps. Raise `OSError` if the record
     of the finished steps cannot be read.
     """
@@ -107,7 +107,7 @@ def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialB
 
 
 def drop_leftovers(build: PartialBuild) -> None:
-    """Remove the files that an interrupted step left in the work folder, and empty folders."""
+    """Remove the interrupted step's files and all empty folders from the work folder."""
     kept = build.finished[-1].files if build.finished else {}
     for folder, folders, files in os.walk(build.work, topdown=False):
         for name in (*files, *folders):
@@ -153,9 +153,9 @@ def list_partial_builds(folder: Path) -> list[PartialBuild]:
 def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
     """Return the finished steps that do not have to be repeated.
 
-    The commands of these steps match the first steps of the plan, and the files that the last of
-    these steps recorded are unchanged. Files recorded by earlier steps are not checked, because
-    later steps can change them.
+    The commands must match the first steps of the plan. The files recorded after the last returned
+    step must be unchanged. Files recorded after earlier steps are not checked, because later steps
+    can change them.
     """
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 class Progress:
     """The current activity of a build step.
 
-    `fraction` is how much of the activity is complete, from 0 to 1, or `None` if unknown.
+    `fraction` is the completed fraction of the activity, from 0 to 1, or `None` if unknown.
     """
 
     what: str
     fraction: float | None = None
 
 
-# The prefix of log lines from TensorRT and TensorRT-LLM: an optional time, the program, and an
-# optional severity, each in brackets.
+# Prefix of TensorRT and TensorRT-LLM log lines: an optional time, the program, and an optional
+# severity, each in brackets.
 _STAMP = re.compile(r"^(?:\[\S+\] )?\[(?:TRT|TRT-LLM|TensorRT-LLM)\] ?(?:\[\w\] )?")
 # A tqdm progress bar: `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`.
 _TQDM = re.compile(r"^(?P<what>.*?):? *(?P<percent>\d{1,3})%\|.*\| *\S+/\S+ \[")
@@ -29,8 +29,7 @@ _PERCENT = re.compile(
     r"^(?P<what>[^\W\d][^%]*?)[^\w%)]*\b(?P<percent>\d{1,3})(?:\.\d+)? ?%(?= *(?:$|[•|(\[]))"
 )
 _COUNTED = re.compile(r"^(?P<what>[^\W\d][\w -]*?):? +\(?(?P<done>\d+) ?/ ?(?P<total>\d+)\)?$")
-# Patterns for the lines in which TensorRT programs and quantizers report the start or the end of a
-# phase. Each pattern is paired with the activity to display.
+# (pattern, activity) pairs for the output of TensorRT programs and quantizers.
 _PHASES = tuple(
     (re.compile(sign), what)
     for sign, what in (
@@ -48,7 +47,7 @@ _PHASES = tuple(
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Return the progress that a line of output reports, or `None` if it reports no progress."""
+    """Return the progress reported in an output line, or `None` if the line has no progress."""
     text = _STAMP.sub("", line.strip())
     if found := _TQDM.search(text) or _PERCENT.search(text):
         return _progress(found["what"], int(found["percent"]), 100)

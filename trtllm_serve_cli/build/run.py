@@ -56,10 +56,10 @@ def build_engine(
 ) -> Engine:
     """Return the engine for `plan`. Build the engine if it does not exist or `force` is set.
 
-    `notify` receives progress messages, such as the title and the duration of each step. `on_line`
-    receives each command and each line of its output. A failed build does not leave an incomplete
-    engine. The next build of the same plan resumes after the finished steps unless `force` is set.
-    Callers must hold the engine's lock.
+    `notify` receives progress messages, such as each step's title and duration. `on_line` receives
+    each command and each line of its output. A failed build does not leave an incomplete engine.
+    The next build of the same plan resumes after the finished steps unless `force` is set. Callers
+    must hold the engine's lock.
 
     Raise `BuildFailed` if a step fails, if the disk becomes full, or if the existing engine cannot
     be read. Raise `MissingPart` if a program, a package or the container is not available. Raise
@@ -68,8 +68,7 @@ def build_engine(
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
-        # Remove the folder left by a build that was killed after it had moved its engine into
-        # place.
+        # A build that is killed after moving its engine into place leaves this folder behind.
         shutil.rmtree(path_of_partial_build(plan.engine_dir), ignore_errors=True)
         return dataclasses.replace(engine, model_name=plan.model_name)
     for module in plan.requires:
@@ -145,7 +144,7 @@ def _move_scratch_out(build: PartialBuild) -> None:
 
 
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
-    """Keep the finished steps after a failure, and remove the files of the interrupted step.
+    """Keep the finished steps after a failure, and remove the interrupted step's files.
 
     If no step has finished, delete the work folder. If `is_explained` is not set, the error does
     not refer to the log, so delete the log as well.
@@ -181,7 +180,7 @@ def check_engine_dir(engine_dir: Path, name: str) -> None:
     if not engine_dir.is_dir():
         raise BadInput(
             f"{engine_dir} is not a folder.",
-            why="an engine consists of several files",
+            why="an engine is a folder with several files",
             next_step=f"pass a new folder, for example --engine-dir "
             f"{shlex.quote(f'{engine_dir}-{name}')}",
         )

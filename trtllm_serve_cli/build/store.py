@@ -51,8 +51,8 @@ class StoredEngine:
 def place_engine(plan: BuildPlan, store: Path) -> BuildPlan:
     """Return `plan` with an engine folder in `store`.
 
-    Prefer the folder of an existing engine, then the folder of an unfinished build. If the store
-    contains neither, choose a new folder.
+    Prefer the folder of an existing engine. Otherwise, use the folder of an unfinished build or, if
+    the store contains neither, a new folder.
     """
     fingerprint = plan.fingerprint
     finished = (

@@ -12,7 +12,7 @@ from trtllm_serve_cli.catalog.entries import load_catalog
 
 
 def find_config(source: str) -> Mapping[str, Any] | None:
-    """Return the config.json values that determine the shape of the model at `source`.
+    """Return the config.json values that determine the model's shape.
 
     `source` is a string such as `hf:ORG/NAME`. Return None if the catalog does not contain the
     source or its values.

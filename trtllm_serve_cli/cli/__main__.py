@@ -1,4 +1,4 @@
-"""Run the command line, as the `tllm` program or with `python -m trtllm_serve_cli.cli`."""
+"""Run the command line as `tllm` or with `python -m trtllm_serve_cli.cli`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _INTERRUPTED = 130
 def main() -> None:
     """Import the command line and run it.
 
-    Until the import is complete, Ctrl-C ends the process without Python's traceback.
+    Ctrl-C during the import ends the process without a traceback.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_default:  # shells start background jobs with SIGINT ignored, so keep SIGINT ignored
+    if is_default:  # keep SIGINT ignored in background jobs of a shell
         signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     from trtllm_serve_cli.cli.main import main as run
 

@@ -96,8 +96,8 @@ class LazyGroup(SuggestingGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options of `tllm`.
 
-        Accept the name of a shell after --install-completion and --show-completion. Typer ignores
-        the name, and always uses the shell that runs `tllm`.
+        Accept a shell name after --install-completion and --show-completion. Typer itself ignores
+        the name and always uses the shell that runs `tllm`.
         """
         match args:
             case ["--install-completion" | "--show-completion" as flag, shell]:
@@ -121,9 +121,9 @@ class LazyGroup(SuggestingGroup):
             raise UsageError(what, ctx) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands of each command group under the title of the group.
+        """Write the commands of each command group under the group title.
 
-        The summaries of all commands are aligned.
+        Align the summaries of all commands.
         """
         for title, commands in COMMAND_GROUPS.items():
             with formatter.section(title):
@@ -141,7 +141,7 @@ class FullSummaryGroup(SuggestingGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the group's own options.
 
-        If a command's option precedes the command's name, the error shows the correct order.
+        If a command's option precedes the command name, the error shows the correct order.
         """
         words = list(args)
         try:
@@ -151,14 +151,14 @@ class FullSummaryGroup(SuggestingGroup):
             if reordered is None:
                 raise
             example = f"{ctx.command_path} {shlex.join(reordered)}"
-            what = f"Options must follow the name of the command, for example `{example}`."
+            what = f"Options must follow the command name, for example `{example}`."
             raise UsageError(what, ctx) from error
 
     def _reorder(self, words: list[str]) -> list[str] | None:
-        """Return `words`, preceded by the name of a command that has the option `words[0]`.
+        """Return `words`, preceded by the name of a command that accepts the option `words[0]`.
 
         Prefer a command whose name is in `words`, and remove the name from its old position. Return
-        None if no command has the option.
+        None if no command accepts the option.
         """
         option = words[0].partition("=")[0] if words else ""
         named = [word for word in words if word in self.commands]

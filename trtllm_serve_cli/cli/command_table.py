@@ -1,4 +1,4 @@
-"""Declare the `tllm` commands by group, with the summary and the function of each command."""
+"""Declare the `tllm` commands by group, with a summary and a function for each command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A command of `tllm`.
+    """A `tllm` command.
 
     `target` names the function or Typer application that implements the command, in the form
     "module:attribute", where the module is relative to `trtllm_serve_cli.cli`. `summary` is the
@@ -28,12 +28,12 @@ COMMAND_GROUPS = {
         Command(
             "build",
             "models.import_command:build_model",
-            "Fetch a model and build its engine, without a repository.",
+            "Fetch a model and build its engine without rendering a repository.",
         ),
         Command(
             "plan",
             "models.plan_command:plan",
-            "Estimate whether a model fits on GPUs, and how fast it runs.",
+            "Estimate whether a model fits on GPUs and how fast it runs.",
         ),
         Command("list", "models.imported_models:list_models", "List the imported models."),
         Command("show", "models.parameters:show", "Show and explain a model's parameters."),
@@ -47,7 +47,7 @@ COMMAND_GROUPS = {
         Command(
             "remove",
             "models.imported_models:remove",
-            "Delete a model's repository, and its engine if unused.",
+            "Delete a model's repository and, if unused, its engine.",
         ),
         Command("lora", "models.lora:lora_app", "Convert LoRA adapters."),
     ),
@@ -76,7 +76,7 @@ COMMAND_GROUPS = {
         Command(
             "run",
             "infer.run_command:run",
-            "Import and start a model if necessary, and send a prompt.",
+            "Send a prompt, importing and starting the model if necessary.",
         ),
         Command("infer", "infer.infer_command:infer", "Send a prompt and print the response."),
         Command(
@@ -104,7 +104,7 @@ COMMAND_GROUPS = {
     ),
 }
 
-# Maps commands of similar tools to the equivalent commands of `tllm`.
+# Maps commands of similar tools to the equivalent `tllm` commands.
 SYNONYMS = {
     "chat": "infer",
     "convert": "import",

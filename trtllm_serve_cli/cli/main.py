@@ -1,4 +1,4 @@
-"""Run a command of `tllm`, and report errors as messages and exit codes.
+"""Run a `tllm` command, and report errors as messages and exit codes.
 
 A command's module is imported only when the command runs, and its function imports the modules that
 do the work. `tllm --help` and usage errors are therefore printed without delay.
@@ -22,9 +22,8 @@ from trtllm_serve_cli.errors import TllmError
 _FREE_SPACE = "free disk space, or set TLLM_HOME to a folder on another disk"
 _CHECK_DISK = "check the disk or network file system, or set TLLM_HOME to a folder on another disk"
 _GET_ACCESS = "correct the permissions, or set TLLM_HOME to a folder that you can write to"
-# Maps the codes of file system errors that the user can fix to next steps. `_describe_os_error`
-# also handles paths that are too long and a current folder that does not exist. Any other `OSError`
-# is treated as a bug.
+# Maps file system error codes to next steps. `_describe_os_error` also handles paths that are too
+# long and a missing current folder. Any other `OSError` is treated as a bug in tllm.
 _DISK_ERRORS = {
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: _FREE_SPACE,
@@ -33,7 +32,7 @@ _DISK_ERRORS = {
     errno.EACCES: _GET_ACCESS,
     errno.EPERM: _GET_ACCESS,
     errno.EROFS: "set TLLM_HOME to a folder that you can write to",
-    errno.ENOTDIR: "correct the path, because one of its parents is a file, not a folder",
+    errno.ENOTDIR: "correct the path, because one of its parent folders is a file",
 }
 
 app = typer.Typer(
@@ -68,7 +67,7 @@ def tllm(
 
 
 def _describe_os_error(error: OSError) -> TllmError | None:
-    """Return the error for the user, or None if the cause is a bug."""
+    """Return the error to show to the user, or None if the cause is a bug in tllm."""
     if error.errno == errno.ENOENT and not _has_working_folder():
         return TllmError(
             "The current folder no longer exists.",
@@ -123,8 +122,8 @@ def _run() -> str | int | None:
 def main() -> None:
     """Run `tllm` and exit.
 
-    The exit code is 0 for success, 1 for a bug in tllm, 2 for wrong usage, 3 for an error that the
-    user can fix, 130 for an interrupt, and 141 if the reader of the output closed the pipe.
+    The exit code is 0 for success, 1 for a bug in tllm, 2 for a usage error, 3 for an error that
+    the user can fix, 130 for an interrupt, and 141 if the reader of the output closed the pipe.
     """
     streams.escape_unencodable()
     try:

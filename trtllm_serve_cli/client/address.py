@@ -15,8 +15,8 @@ def parse_address(text: str) -> str:
     """Return the address in `text` as `host:port`, without a scheme or a path.
 
     `text` may be a URL that `tllm start` prints, with a path below /v2 or the path /metrics. An
-    IPv6 host is enclosed in brackets. Raise `BadInput` if `text` is not an address with a port, or
-    if it is the URL of an OpenAI-compatible API or of an HTTPS server.
+    IPv6 host is enclosed in brackets. Raise `BadInput` if `text` is not an address with a port.
+    Also raise `BadInput` if `text` is the URL of an OpenAI-compatible API or of an HTTPS server.
     """
     refusal = BadInput(
         f"{text!r} is not a server address.",
@@ -55,6 +55,6 @@ def join_address(host: str, port: int) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split a `host:port` into the host, without brackets, and the port."""
+    """Split `host:port` into the host without brackets and the port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

@@ -66,8 +66,8 @@ def stream(
     `endpoint` is a Triton server or another source of responses. Other sources do not use `model`,
     `interface` and `info`. `info` is the model's configuration. If `info` is None, the
     configuration is fetched from the server before the request is sent. Raise `NoServer` if the
-    server cannot be reached, `RequestFailed` if the request fails or is cancelled through
-    `cancellation`, or `BadInput` if a value does not fit its tensor or the model lacks an input.
+    server cannot be reached. Raise `RequestFailed` if the request fails or is cancelled through
+    `cancellation`. Raise `BadInput` if a value does not fit its tensor or the model lacks an input.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
@@ -186,7 +186,7 @@ def _mark_stopped(pieces: Generator[Piece, None, None]) -> Generator[Piece, None
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """The embedding of a text, and the number of tokens in the text."""
+    """A text embedding and the number of tokens in the text."""
 
     values: tuple[float, ...]
     num_input_tokens: int
@@ -199,7 +199,7 @@ def embed(
     interface: TritonInterface = "grpc",
     timeout_s: float | None = None,
 ) -> Embedding:
-    """Return the embedding of a text.
+    """Request a text embedding.
 
     Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """

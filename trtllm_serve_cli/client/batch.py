@@ -1,4 +1,4 @@
-"""Send the prompts in a file concurrently, and return the results in the order of the file."""
+"""Send the prompts in a file concurrently and return the results in file order."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def parse_batch(
     """Yield a request or an error for each non-empty line.
 
     If the first non-empty line is a JSON object or starts with `{"`, the file is parsed as JSONL.
-    Each object contains the prompt as `prompt` or `text_input`. Its other fields are named like the
-    fields of `GenerateRequest`, and override `defaults`. In addition, an object can set `lora_dir`
-    to the folder of a LoRA adapter. In any other file, each line is a prompt. `to_prompt` applies
-    the model's chat template to a prompt.
+    Each object contains the prompt as `prompt` or `text_input`. Its other fields have the same
+    names as the fields of `GenerateRequest` and override `defaults`. The `lora_dir` field is the
+    folder of a LoRA adapter. In any other file, each line is a prompt. `to_prompt` applies the
+    model's chat template to a prompt.
     """
     is_jsonl: bool | None = None
     for number, line in enumerate(lines, start=1):
@@ -66,7 +66,7 @@ def run_batch(
 ) -> Generator[Completion | TllmError, None, None]:
     """Yield a completion or an error for each request, in the order of `requests`.
 
-    `requests` is read lazily. Closing the iterator cancels the requests in flight, by setting the
+    `requests` is read lazily. Closing the iterator cancels the requests in flight by setting the
     `Cancellation` that `generate` receives. If `generate` raises an exception other than
     `TllmError`, the exception is propagated to the caller.
     """
@@ -181,6 +181,6 @@ def _load_adapter(folder: Any) -> tuple[RawTensor, RawTensor]:
         raise BadInput(
             f"lora_dir cannot be {folder!r}.",
             why="lora_dir must be a string",
-            next_step="set lora_dir to the path of the adapter's folder",
+            next_step="set lora_dir to the path of an adapter folder",
         )
     return load_adapter(Path(folder))

@@ -1,7 +1,7 @@
 """Render chat templates like `utils/chat_template_utils.py` in Transformers.
 
 A template is part of a checkpoint and therefore untrusted code, so it runs in a sandbox that also
-limits its time and its memory.
+limits its time and memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jinja2
 from trtllm_serve_cli.client.templates.sandbox import LimitedSandbox
 from trtllm_serve_cli.errors import BadInput
 
-# Template variables that `render_chat` sets, and that `variables` cannot override.
+# Template variables that `render_chat` sets. `variables` cannot override them.
 RESERVED_VARIABLES = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 )

@@ -1,4 +1,4 @@
-"""Store a conversation, and create requests that fit into the model's context."""
+"""Store a conversation and create requests that fit into the model's context."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], mes
 class Conversation:
     """A conversation: the system prompt and the latest turns that fit into the context.
 
-    The server reports a prompt's token count only with the response, so the size of the next prompt
-    is estimated from the tokens per byte of the previous prompt.
+    The server reports a prompt's token count only with the response. The size of the next prompt is
+    therefore estimated from the tokens per byte of the previous prompt.
     """
 
     def __init__(self, info: ModelInfo, system: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Define the addresses and credentials of a server."""
+"""Define server addresses and credentials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Tls:
     """TLS settings for a gRPC client.
 
-    All fields except `server_name` are paths of PEM files. If `root_certificates` is None, the
+    All fields except `server_name` are paths to PEM files. If `root_certificates` is None, the
     client trusts the public CAs. `server_name` is the name in the server's certificate if it
     differs from the address. `certificate_chain` and `private_key` authenticate the client (mutual
     TLS).

@@ -1,8 +1,12 @@
 """Define requests to text models and their responses, for gRPC, HTTP and the OpenAI API.
 
 Most fields of `GenerateRequest` are named after tensors in NVIDIA's text models. Four fields are
-not tensors: `lora_name` is sent as a request parameter, `request_id` is sent as the request's id,
-`stop_after_ms` is not sent, and `history` is sent only to chat completions of the OpenAI API.
+not tensors:
+
+- `lora_name` is sent as a request parameter.
+- `request_id` is sent as the request id.
+- `stop_after_ms` is not sent.
+- `history` is sent only to the chat completions API of OpenAI-compatible servers.
 """
 
 from __future__ import annotations
@@ -38,11 +42,10 @@ class GenerateRequest:
     """A prompt and its sampling parameters.
 
     Fields that are None or empty use the model's defaults. Fields with an `Option` are options of
-    `tllm infer`. The values are checked when the request is sent. If a value does not fit its
-    tensor, `BadInput` is raised for the first such field. After `stop_after_ms`, the client cancels
-    the request and returns the text received so far. The server's log and traces contain the
-    `request_id`. `history` contains the messages before `text_input`, for servers that apply the
-    chat template.
+    `tllm infer`. The values are checked when the request is sent. `BadInput` is raised for the
+    first value that does not fit its tensor. After `stop_after_ms`, the client cancels the request
+    and returns the text received so far. The server's log and traces contain the `request_id`.
+    `history` contains the messages before `text_input`, for servers that apply the chat template.
     """
 
     text_input: str
@@ -56,7 +59,7 @@ class GenerateRequest:
     stop_words: Annotated[
         tuple[str, ...],
         Option(
-            "Word at which generation stops. Repeat the option for several words.",
+            "Stop generation at this word. Repeatable.",
             flags=("--stop",),
             metavar="WORD",
         ),
@@ -66,8 +69,8 @@ class GenerateRequest:
         Within(1),
         Option(
             (
-                "Time in milliseconds after which the client cancels the request and returns the "
-                "text received so far. Default: no limit."
+                "Time limit for the response, in milliseconds. When the limit expires, the client "
+                "cancels the request and returns the text received so far. Default: no limit."
             ),
             metavar="MS",
         ),
@@ -94,7 +97,8 @@ class GenerateRequest:
         float | None,
         Within(0, 1),
         Option(
-            "Sample from the smallest set of tokens with a total probability of at least P.",
+            "Sample from the smallest set of most likely tokens whose total probability is at "
+            "least P.",
             metavar="P",
         ),
     ] = None
@@ -111,7 +115,7 @@ class GenerateRequest:
     bad_words: Annotated[
         tuple[str, ...],
         Option(
-            "Word that is never generated. Repeat the option for several words.",
+            "Word that the model must not generate. Repeatable.",
             flags=("--bad",),
             metavar="WORD",
         ),
@@ -194,7 +198,7 @@ class GenerateRequest:
     return_perf_metrics: Annotated[
         bool,
         Option(
-            "Print the server's timings for the request, and the number of KV cache blocks used.",
+            "Print the server's timings and KV cache block counts for the request.",
             flags=("--perf",),
         ),
     ] = False
@@ -226,8 +230,8 @@ class Piece:
     - `was_stopped` is true in the last piece if `stop_after_ms` ended the response. This piece has
       no text.
     - `token_ids` contains the token ids of the text, or is empty if they are unknown.
-    - `input_ids` contains the token ids of the prompt. It is empty if they are unknown, and in all
-      pieces except the first.
+    - `input_ids` contains the prompt's token ids in the first piece, if they are known. It is empty
+      in all other pieces.
     - `batch_index` is the index of the prompt if the request has several prompts.
     """
 
@@ -279,7 +283,7 @@ class Completion:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The mean number of output tokens per second over the whole latency.
+        """The mean number of output tokens per second over the request latency.
 
         The rate is None if the number of output tokens is unknown or 0, or if the latency is 0.
         """
@@ -299,8 +303,8 @@ class _Sequence:
 def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) -> Completion:
     """Combine the pieces of a response into a completion.
 
-    `started_s` is the time at which the request was sent, and `ended_s` is the time at which the
-    response ended, both on the monotonic clock.
+    `started_s` is when the request was sent, and `ended_s` is when the response ended, both on the
+    monotonic clock.
     """
     sequences: dict[int, _Sequence] = {}
     first_s: float | None = None

@@ -47,10 +47,10 @@ def name_inputs(
 ) -> dict[str, str]:
     """Return a mapping from each input to the name of its tensor in `model`.
 
-    `inputs` are the inputs in the model's configuration. `version` is the engine's version of
-    TensorRT-LLM, or empty if the version is unknown. If the model lacks `stream`,
-    `exclude_input_in_output` or an input for token counts, the mapping omits this input. Raise
-    `BadInput` if the model lacks any other input.
+    `inputs` are the inputs in the model's configuration. `version` is the engine's TensorRT-LLM
+    version, or empty if it is unknown. If the model lacks `stream`, `exclude_input_in_output` or an
+    input for token counts, the mapping omits this input. Raise `BadInput` if the model lacks any
+    other input.
     """
     if model == LLMAPI_MODEL:
         return _name_llmapi_inputs(model, names)

@@ -1,6 +1,6 @@
 """Run requests on an engine worker in a child process, without a server.
 
-The worker is the program that the model's server would start. It runs the copy of the `runtime`
+The worker is the same program that Triton starts for the model. It runs the copy of the `runtime`
 package in the model repository, with the settings of the `tensorrt_llm` model.
 """
 
@@ -50,8 +50,9 @@ class LocalEngine:
     def __init__(self, repository: OpenRepository) -> None:
         """Start the worker, which may take minutes if the engine is large.
 
-        Raise `BadInput` if the repository has no engine worker or lacks a model, `MissingPart` if
-        the tokenizer's package is not installed, or `RequestFailed` if the worker does not start.
+        Raise `BadInput` if the engine runs only inside Triton, or if the repository lacks a model.
+        Raise `MissingPart` if the tokenizer's package is not installed. Raise `RequestFailed` if
+        the worker does not start.
         """
         _check_layout(repository)
         self._kind = repository.kind
@@ -122,8 +123,8 @@ class LocalEngine:
     def _parse(self, request: GenerateRequest) -> dict[str, Any]:
         """Convert the request to the fields of an engine request.
 
-        Raise `BadInput` if the request uses a LoRA adapter or if a value does not fit its tensor,
-        or `RequestFailed` if the engine does not support a value.
+        Raise `BadInput` if the request uses a LoRA adapter, or if a value does not fit its tensor.
+        Raise `RequestFailed` if the engine does not support a value.
         """
         if request.lora_name or request.lora_task_id is not None:
             raise BadInput(

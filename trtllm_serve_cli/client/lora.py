@@ -1,4 +1,4 @@
-"""Load LoRA adapters as the tensors `lora_weights` and `lora_config` of a request."""
+"""Load LoRA adapters as the request tensors `lora_weights` and `lora_config`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _DTYPES: Mapping[LoraDatatype, LoraDtype] = {
     "FP16": "float16", "BF16": "bfloat16", "FP32": "float32",
 }  # fmt: skip
 
-# Maps NumPy's kind codes of data types to the descriptions in error messages.
+# Maps NumPy's `dtype.kind` codes to descriptions for error messages.
 _NUMBERS = {"f": "floating-point numbers", "iu": "integers"}
 
 
 def load_adapter(folder: Path, datatype: LoraDatatype = "FP16") -> tuple[RawTensor, RawTensor]:
     """Return the `lora_weights` and `lora_config` tensors of the adapter in `folder`.
 
-    The folder contains PEFT's files, or the two .npy files that TensorRT-LLM's `hf_lora_convert.py`
-    and `tllm lora convert` write. `datatype` is the type of `lora_weights`. Raise `BadInput` if a
-    file cannot be read, if a tensor is invalid, or if the tensors have different numbers of rows.
+    The folder contains a PEFT adapter, or the two .npy files that TensorRT-LLM's
+    `hf_lora_convert.py` and `tllm lora convert` write. `datatype` is the type of `lora_weights`.
+    Raise `BadInput` if a file cannot be read, if a tensor is invalid, or if the tensors have
+    different numbers of rows.
     """
     dtype = _DTYPES[datatype]
     if (folder / PEFT_CONFIG).is_file() and not (folder / LORA_CONFIG).exists():
@@ -44,7 +45,7 @@ def load_adapter(folder: Path, datatype: LoraDatatype = "FP16") -> tuple[RawTens
     config = _load(folder / LORA_CONFIG, "iu")
     if config.shape[1] != weights.shape[1]:
         raise BadInput(
-            f"The weights and the configuration of the adapter in {folder} do not match.",
+            f"The adapter weights and the adapter configuration in {folder} do not match.",
             why=f"{LORA_WEIGHTS} has {weights.shape[1]} rows, but {LORA_CONFIG} has "
             f"{config.shape[1]}",
             next_step="convert the adapter again with `tllm lora convert`, which writes both files",
@@ -57,7 +58,7 @@ def load_adapter(folder: Path, datatype: LoraDatatype = "FP16") -> tuple[RawTens
 
 
 def convert_weights(weights: RawTensor, datatype: LoraDatatype) -> RawTensor:
-    """Convert `lora_weights` of the type FP16 to another type."""
+    """Convert FP16 `lora_weights` to another data type."""
     array = np.frombuffer(weights.content, "<f2").reshape(weights.shape)
     return _as_tensor(narrow_weights(array, _DTYPES[datatype]))
 
@@ -70,8 +71,8 @@ def _load(file: Path, kinds: str) -> NDArray[Any]:
         raise BadInput(
             f"{file} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="pass a folder that contains an adapter in PEFT's format, or "
-            f"{LORA_WEIGHTS} and {LORA_CONFIG}, such as the output of `tllm lora convert`",
+            next_step="pass a folder that contains a PEFT adapter, or the files "
+            f"{LORA_WEIGHTS} and {LORA_CONFIG} that `tllm lora convert` writes",
         ) from error
     has_type = array.dtype.kind in kinds or (array.dtype == BFLOAT16 and "f" in kinds)
     if not has_type or array.ndim not in (2, 3) or len(array) == 0:

@@ -1,4 +1,4 @@
-"""Fetch the configuration of a model from its server."""
+"""Fetch a model's configuration from its server."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ class ModelInfo:
     - `excludes_input` is true if the model's settings exclude the prompt from responses.
     - `accumulates_tokens` is true if each streamed response contains the whole text so far.
     - `core_model` is the name of the `tensorrt_llm` model that a text model calls.
-    - `lora_prefetch_dir` is the folder of the LoRA adapters that `tensorrt_llm` loads.
+    - `lora_prefetch_dir` is the folder from which `tensorrt_llm` loads LoRA adapters.
     - `renders_chat` is true if the server applies the chat template to messages. In this case,
       `chat_template` is None.
-    - `settings_hash` is a hash of the model's parameters, including the name of the engine's
-      folder.
+    - `settings_hash` is a hash of the model's parameters, including the engine folder's name.
     - `embedding` is set if the model computes embeddings.
     """
 
@@ -68,11 +67,11 @@ class ModelInfo:
     embedding: EmbeddingSettings | None = None
 
     def name_of(self, role: str) -> str:
-        """Return the server's name for `role`, another model in this model's repository.
+        """Return the server's name for the model `role` in this model's repository.
 
         If a server has several repositories, each model's name starts with a prefix for its
-        repository. The prefix is taken from `core_model`, or from this model's name if the name
-        ends with that of an upstream text model.
+        repository. The prefix is taken from `core_model`, or from this model's name if it ends with
+        the name of an upstream text model.
         """
         if role == CORE_MODEL and self.core_model:
             return self.core_model
@@ -86,7 +85,7 @@ class ModelInfo:
 def fetch_model_config(
     endpoint: Endpoint, model: str, interface: TritonInterface = "grpc", timeout_s: float = 10.0
 ) -> ModelInfo:
-    """Return the settings of a model.
+    """Fetch a model's settings from its server.
 
     Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """
@@ -96,7 +95,7 @@ def fetch_model_config(
 
 
 def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
-    """Return the settings in a model's configuration, which is the dict of a protobuf message."""
+    """Parse a model configuration, which is a protobuf message converted to a dict."""
     parameters = {
         name: str(value.get("string_value", ""))
         for name, value in config.get("parameters", {}).items()
@@ -164,14 +163,14 @@ def _parse_name(text: str) -> str:
 
 
 def find_latest(versions: Iterable[str]) -> str:
-    """Return the highest of a model's version numbers, or "" if there are no versions."""
+    """Return a model's latest version, or "" if there are no versions."""
     return max(versions, key=lambda version: (len(version), version), default="")
 
 
 def import_transport(interface: TritonInterface) -> ModuleType:
     """Import and return the transport module for `interface`.
 
-    The other module is not imported, because importing gRPC takes 0.25 s.
+    The module for the other interface is not imported, because importing gRPC takes 0.25 s.
     """
     name = "over_grpc" if interface == "grpc" else "over_http"
     return import_module(f"trtllm_serve_cli.client.transport.{name}")

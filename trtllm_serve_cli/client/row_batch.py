@@ -43,7 +43,7 @@ class RowBatch:
 
 
 def merge_requests(requests: Iterable[GenerateRequest | TllmError]) -> list[GenerateRequest]:
-    """Return the requests, after checking that only their prompts differ.
+    """Check that the requests differ only in their prompts and return them.
 
     Raise the first error in `requests`, or `BadInput` if another field differs.
     """
@@ -69,7 +69,7 @@ def _find_differences(first: GenerateRequest, other: GenerateRequest) -> list[st
 
 
 def check_num_rows(info: ModelInfo, num_rows: int) -> None:
-    """Raise `BadInput` if the model does not accept this number of prompts in one request."""
+    """Raise `BadInput` if the model does not accept `num_rows` prompts in one request."""
     if num_rows <= max(info.max_batch_size, 1):
         return
     if info.max_batch_size == 0:

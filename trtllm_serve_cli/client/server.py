@@ -1,4 +1,4 @@
-"""Query a server for its models, and probe whether the models respond."""
+"""Query a server for its models and probe whether the models respond."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROBE_PROMPT = "Hello"
 class IndexedModel:
     """A model in a server's repository.
 
-    `state` is Triton's name for the state, or "" if the model was never loaded. `reason` is
+    `state` is the model state that Triton reports, or "" if the model was never loaded. `reason` is
     Triton's explanation of the state.
     """
 
@@ -31,7 +31,7 @@ class IndexedModel:
 def fetch_versions(
     endpoint: Endpoint, model: str, interface: TritonInterface, timeout_s: float
 ) -> tuple[str, str]:
-    """Return the version of the server and the version of the model that it serves.
+    """Return the server's version and the version of the served model.
 
     Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """
@@ -64,8 +64,8 @@ def change_model(
 ) -> None:
     """Load or unload a model.
 
-    Wait until a model is loaded, but do not wait until a model is unloaded. Raise `NoServer` if the
-    server cannot be reached, or `RequestFailed` with Triton's message.
+    Loading waits until the model is loaded. Unloading returns before the model is unloaded. Raise
+    `NoServer` if the server cannot be reached, or `RequestFailed` with Triton's message.
     """
     from trtllm_serve_cli.client.transport.over_http import change_model_http
 

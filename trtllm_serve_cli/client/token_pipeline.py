@@ -41,8 +41,8 @@ from trtllm_serve_cli.runtime.text.preprocessor import (
 from trtllm_serve_cli.runtime.triton.core_inputs import CORE_NAMES, EXCLUDE_INPUT
 
 _ROLES = ("preprocessing", CORE_MODEL, "postprocessing")
-# Maps inputs of `postprocessing` to the outputs of `tensorrt_llm` that are passed to them.
-# Upstream's model requires these inputs in TensorRT-LLM 0.6 to 0.8, and accepts them up to 0.13.
+# Maps `postprocessing` inputs to the `tensorrt_llm` outputs that are passed to them. Upstream's
+# model requires these inputs in TensorRT-LLM 0.6 to 0.8 and accepts them up to 0.13.
 _PASSED_ON = {"CUM_LOG_PROBS": "cum_log_probs", "OUTPUT_LOG_PROBS": "output_log_probs"}
 # Input of `postprocessing` that the gpt layout and TensorRT-LLM 0.5 lack.
 _LENGTHS = "SEQUENCE_LENGTH"
@@ -80,7 +80,7 @@ Tensors = dict[str, _Tensor]
 class TokenPipeline:
     """The `preprocessing`, `tensorrt_llm` and `postprocessing` models on a server.
 
-    Together, they generate text and token ids from a prompt.
+    Together, the models generate text and token ids from a prompt.
     """
 
     endpoint: Endpoint
@@ -124,7 +124,7 @@ class TokenPipeline:
     def _plan_core(self, encoded: Tensors, values: Mapping[str, Value]) -> Tensors:
         """Return the inputs of `tensorrt_llm`.
 
-        These are the outputs of `preprocessing` and the options of the request.
+        The inputs are the outputs of `preprocessing` and the request options.
         """
         options = {
             CORE_NAMES.get(name, name): _Tensor.of(name, value)
@@ -157,10 +157,10 @@ class TokenPipeline:
         }
 
     def _read_sequences(self, outputs: Tensors, prompt: Ids) -> list[Ids]:
-        """Return the generated ids of each sequence in a response of `tensorrt_llm`.
+        """Return the generated token ids of each sequence in a `tensorrt_llm` response.
 
-        A sequence starts with the prompt if the model's configuration does not exclude the prompt
-        and the model has no input that excludes it.
+        A sequence starts with the prompt if neither the model's configuration nor an input of the
+        model can exclude the prompt.
         """
         output_ids = self._output(outputs, "output_ids")
         lengths = self._output(outputs, "sequence_length").values()
@@ -182,7 +182,7 @@ class TokenPipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The server calls for one request, which share its time limit and cancellation."""
+    """The server calls for one request. They share the request's time limit and cancellation."""
 
     endpoint: Endpoint
     request_id: str
@@ -191,7 +191,7 @@ class _Calls:
     started_s: float = dataclasses.field(default_factory=time.monotonic)
 
     def send(self, model: str, inputs: Tensors) -> Iterator[tuple[float, Tensors]]:
-        """Yield the arrival time and the outputs of each response of `model`."""
+        """Yield the arrival time and the outputs of each response from `model`."""
         message = service_pb2.ModelInferRequest(model_name=model, id=self.request_id)
         for name, tensor in inputs.items():
             message.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
@@ -211,7 +211,7 @@ class _Calls:
                 )
 
     def send_once(self, model: str, inputs: Tensors) -> Tensors:
-        """Return the outputs of the only response of `model`."""
+        """Send a request to `model` and return the outputs of its only response."""
         responses = [outputs for _, outputs in self.send(model, inputs)]
         if len(responses) != 1:
             raise error_mapping.invalid_response(

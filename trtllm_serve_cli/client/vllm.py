@@ -1,4 +1,4 @@
-"""Translate the inputs of a request to the inputs of a model in the vllm layout.
+"""Translate a request's inputs to the inputs of a model in the vllm layout.
 
 The model receives all sampling parameters as JSON in one input. Its tensors do not have a batch
 dimension. Sources: src/utils/request.py in triton-inference-server/vllm_backend@8de0c14, and
@@ -50,10 +50,10 @@ def has_vllm_inputs(inputs: Container[str]) -> bool:
 def plan_vllm_inputs(
     model: str, values: Mapping[str, Any], inputs: Container[str]
 ) -> dict[str, Any]:
-    """Return the values of the tensors to send to `model`, which has these `inputs`.
+    """Return the tensor values to send to `model`, keyed by tensor name.
 
-    `values` contains the inputs of a text model in the inflight layout, and `lora_name`. Raise
-    `BadInput` if the model lacks an input.
+    `values` contains the inputs of a text model in the inflight layout and `lora_name`. `inputs`
+    contains the names of the model's inputs. Raise `BadInput` if the model lacks an input.
     """
     served: dict[str, Any] = {}
     parameters: dict[str, Any] = {}

@@ -1,9 +1,8 @@
 """Build the docker or podman command that runs another command in a container.
 
-The docker or podman command is based on the one in the README.md of
-triton-inference-server/tensorrtllm_backend for Triton's TensorRT-LLM image. Both commands use the
-host's network, 2 GiB of shared memory and the same ulimits. Comments in this module explain the
-differences.
+The command is based on the `docker run` command for Triton's TensorRT-LLM image in the README.md of
+triton-inference-server/tensorrtllm_backend. Like that command, it uses the host's network, 2 GiB of
+shared memory and the same ulimits. Comments in this module explain the differences.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 class ContainerHost:
     """A machine's container engine and the settings for running containers.
 
-    `hard_limits` maps the name of each ulimit to the current user's hard limit, where -1 means
-    unlimited. `hard_limits` is empty if the user's limits do not apply to containers, because the
-    user may raise them or because a daemon starts the containers. `runs_as` is the user in the
-    container, in the form uid:gid, or None for the engine's default user. `has_gpu_toolkit` is true
-    if containers can access NVIDIA GPUs.
+    - `runs_as`: user in the container, in the form uid:gid, or None for the engine's default user.
+    - `hard_limits`: maps ulimit names to the current user's hard limits. -1 means unlimited. The
+      mapping is empty if the user may raise the limits or if a daemon starts the containers.
+    - `has_gpu_toolkit`: true if containers can access NVIDIA GPUs.
     """
 
     engine: ContainerEngine
@@ -44,7 +42,7 @@ class ContainerHost:
 class Container:
     """The container in which a command runs.
 
-    `name` is derived from a folder that the command uses, so that a later run of tllm can find the
+    `name` is derived from a folder that the command uses, so that later tllm commands can find the
     container.
     """
 
@@ -54,7 +52,7 @@ class Container:
 
     @property
     def find_image(self) -> tuple[str, ...]:
-        """A command that succeeds if the image is on this machine."""
+        """A command that succeeds if the image exists on this machine."""
         return (self.engine, "image", "inspect", "--format={{.Id}}", self.image)
 
     @property
@@ -69,7 +67,7 @@ class Container:
 
     @property
     def find_pid(self) -> tuple[str, ...]:
-        """A command that prints the host process id of the container's first process."""
+        """A command that prints the container's first process ID in the host's PID namespace."""
         return (self.engine, "inspect", "--format={{.State.Pid}}", self.name)
 
 
@@ -77,8 +75,8 @@ class Container:
 class ContainerSetup:
     """The image, folders and GPUs for a container on `host`.
 
-    The container mounts `folders` at the same paths as on the host. `gpus` contains GPU ids or the
-    single item "all", or is empty for a container without GPUs.
+    The container mounts `folders` at the same paths as on the host. `gpus` contains GPU IDs or only
+    "all". It is empty for a container without GPUs.
     """
 
     host: ContainerHost
@@ -88,9 +86,9 @@ class ContainerSetup:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment variable with Triton's version, as a dict.
+        """The environment variable with Triton's version.
 
-        The dict is empty if the image's name does not contain the version.
+        The dict is empty if the image name does not contain the version.
         """
         found = re.search(r"/tritonserver:(\d\d\.\d\d)-", self.image)
         return {"NVIDIA_TRITON_SERVER_VERSION": found[1]} if found else {}
@@ -114,16 +112,18 @@ def container_command(
 ) -> tuple[str, ...]:
     """Return the docker or podman command that runs `command` in an attached container.
 
-    The container mounts the setup's folders and `folders` read-only, and the folders in `writable`
-    read-write. It sets the environment variables in `environ`. `passed_on` names variables that the
-    container inherits from the docker or podman client, so that their values do not appear in the
-    command. `options` are additional options for `docker run` or `podman run`.
+    - `folders`: folders to mount read-only, in addition to the folders of `setup`.
+    - `writable`: folders to mount read-write.
+    - `environ`: environment variables to set.
+    - `passed_on`: names of environment variables to inherit from the docker or podman client. Their
+      values do not appear in the command.
+    - `options`: additional options for `docker run` or `podman run`.
     """
     words: list[str] = [
         # Stay attached, so that the docker or podman client writes the command's output to the log
         # and forwards signals to the command.
         container.engine, "run", "--rm", f"--name={container.name}",
-        # Do not pull the image here, because tllm has already pulled it while showing the progress.
+        # Do not pull the image here, because tllm has already pulled it with a progress display.
         "--pull=never",
         # Disable the container engine's log, which would duplicate tllm's log.
         "--log-driver=none",
@@ -144,15 +144,15 @@ def container_command(
 
 
 def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Return `folders` without duplicates and without folders nested in others."""
+    """Return `folders` without duplicates and without folders that are nested in other folders."""
     found = dict.fromkeys(folders)
     return tuple(path for path in found if not any(other in path.parents for other in found))
 
 
 def with_link_targets(path: Path) -> list[Path]:
-    """Return `path`, and the folders with the targets of symbolic links in `path`.
+    """Return `path` and the folders that symbolic links in `path` point to.
 
-    For example, a checkpoint in the Hugging Face cache consists of links to another folder.
+    For example, the files of a checkpoint in the Hugging Face cache are links to another folder.
     """
     links = [each for each in path.rglob("*") if each.is_symlink()] if path.is_dir() else []
     return [path, *(link.resolve().parent for link in links)]
@@ -161,8 +161,8 @@ def with_link_targets(path: Path) -> list[Path]:
 def _ulimits(host: ContainerHost) -> dict[str, str]:
     """Return the ulimits from tensorrtllm_backend's README, capped at the user's hard limits.
 
-    The result also contains the limits on open files and processes, because rootless podman fails
-    if its defaults for these limits exceed the user's hard limits.
+    Also return the limits on open files and processes. Rootless podman fails if its default limits
+    exceed the user's hard limits.
     """
     if not host.hard_limits:
         return {name: str(value) for name, value in _ULIMITS.items()}
@@ -191,8 +191,8 @@ def _user_options(host: ContainerHost) -> list[str]:
     # GPUs.
     words = ["--security-opt=label=disable"] if host.engine == "podman" else []
     if host.runs_as is not None:
-        # Set a home folder and a user name, because libraries that compile code need both and the
-        # image defines neither for this user.
+        # Set a home folder and a user name for libraries that compile code. The image does not
+        # define either for this user.
         words += [f"--user={host.runs_as}", "--env=HOME=/tmp", "--env=USER=tllm"]
     return words
 
@@ -203,15 +203,15 @@ def check_mounts(folders: Iterable[Path]) -> None:
         if ":" in str(folder):
             raise BadInput(
                 f"{folder} cannot be mounted into a container.",
-                why="the path contains a colon, which docker and podman use to separate the "
-                "parts of a mount",
+                why="the path contains a colon, which docker and podman use as a separator in "
+                "volume options",
                 next_step="move the folder to a path without a colon, then set TLLM_HOME "
                 "(models) or ENGINE_DEST_PATH (engines) to the new path",
             )
 
 
 def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
-    """Return the error for a container engine whose containers cannot use GPUs."""
+    """Return the error for a container engine whose containers cannot access GPUs."""
     if engine == "podman":
         return MissingPart(
             f"podman cannot provide GPUs for {subject}.",

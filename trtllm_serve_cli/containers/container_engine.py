@@ -29,8 +29,7 @@ _FIXES = {
     "permission denied": 'run `sudo usermod -aG docker "$USER"` and log in again',
     "Cannot connect to the Docker daemon": "run `sudo systemctl start docker`",
 }
-# Causes of failed pulls. Each entry contains a pattern that matches the output, the cause, and the
-# next step.
+# Causes of failed pulls: the pattern of the engine's output, the cause, and the next step.
 _PULL_FAILURES = (
     (
         r"unauthorized|denied|authentication required|\b401\b|\b403\b",
@@ -63,10 +62,10 @@ _PULL_FAILURES = (
 def find_container_host(
     preferred: ContainerEngine | None, environ: Mapping[str, str] = os.environ
 ) -> ContainerHost:
-    """Return the host with the `preferred` engine or, by default, with docker or podman.
+    """Return this machine's container host with the `preferred` engine.
 
-    Docker takes precedence if both work. Raise `MissingPart` if the preferred engine does not work,
-    or if no engine works.
+    By default, use docker if it works, otherwise podman. Raise `MissingPart` if the preferred
+    engine does not work, or if no engine works.
     """
     reasons: dict[str, str] = {}
     for engine in (preferred,) if preferred else ENGINES:
@@ -86,7 +85,7 @@ def find_container_host(
 
 
 def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerHost | str:
-    """Return the engine's settings for running containers, or the reason why it does not work."""
+    """Return the engine's settings for running containers, or why the engine does not work."""
     program = shutil.which(engine, path=environ.get("PATH"))
     if program is None:
         return NOT_INSTALLED
@@ -94,8 +93,8 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     if answer.failure:
         return answer.failure
     version, _, security = answer.out.strip().partition(" ")
-    # If the engine runs as the current user, containers can run as root, because root in such a
-    # container has only the current user's file permissions.
+    # If the engine runs as the current user, containers can run as root. Root in the container then
+    # has only the current user's file permissions.
     is_users_own = engine == "podman" or "rootless" in security or os.geteuid() == 0
     return ContainerHost(
         engine=engine,
@@ -109,7 +108,7 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
 def suggest_fix(*reasons: str, other: str | None = None) -> str:
     """Return the fix for the first known error in `reasons`.
 
-    If none of the errors is known, return `other` or, by default, suggest installing podman.
+    If no error is known, return `other` or, by default, the command that installs podman.
     """
     fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
     return next(fixes, other or "run `apt-get install podman`")
@@ -128,7 +127,7 @@ def has_gpu_toolkit(engine: ContainerEngine, environ: Mapping[str, str]) -> bool
 
 
 def is_image_here(container: Container) -> bool:
-    """Return whether the container's image is on this machine."""
+    """Return whether the container's image exists on this machine."""
     return not _run(container.find_image).failure
 
 
@@ -139,8 +138,8 @@ def pull_image(
 ) -> None:
     """Pull the container's image, and pass the engine's output to `on_output`.
 
-    If `terminal` is set, the container engine formats its output for a terminal of this size. Raise
-    `MissingPart` with the reason if the pull fails.
+    If `terminal` is set, the container engine formats its output for a terminal of that size. Raise
+    `MissingPart` with the cause if the pull fails.
     """
     code, output = run_streamed(container.pull, on_output, terminal=terminal)
     if code != 0:
@@ -171,12 +170,12 @@ def explain_pull(container: Container, output: str) -> MissingPart:
 
 
 def remove_container(container: Container) -> None:
-    """Kill the container and remove it, if it exists."""
+    """Kill and remove the container if it exists."""
     _run(container.remove)
 
 
 def find_first_process(container: Container) -> int | None:
-    """Return the host process id of the container's first process.
+    """Return the container's first process ID in the host's PID namespace.
 
     Return None if the container is not running.
     """
@@ -203,7 +202,7 @@ def _hard_limits() -> dict[str, int]:
         "stack": resource.RLIMIT_STACK,
     }
     limits = {name: resource.getrlimit(number)[1] for name, number in numbers.items()}
-    # Podman lowers its own nproc limit to pid_max, and a container's limit cannot be higher.
+    # Podman lowers its own nproc limit to pid_max. The limit of a container cannot be higher.
     num_pids = int(Path("/proc/sys/kernel/pid_max").read_text())
     return limits | {"nproc": lower_limit(limits["nproc"], num_pids)}
 

@@ -11,18 +11,17 @@ from trtllm_serve_cli.sizing.plan import plan_size
 from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 from trtllm_serve_cli.sizing.size_options import SizeOptions
 
-# Options that affect memory and speed, and have the same names in `EngineOptions` and
-# `SizeOptions`.
+# Options that affect memory and speed. `EngineOptions` and `SizeOptions` use the same names.
 _SHARED = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 
 
 def find_card_limits(request: BuildRequest, tools: Toolchain) -> ServingLimits | None:
     """Return the default limits for the checkpoint on this machine's GPUs.
 
-    If the user set `max_num_tokens`, the number of sequences does not exceed it, because vLLM
-    rejects limits with more sequences than tokens. Return None if the GPU or the model's family is
-    unknown, if the model does not fit, or if it computes embeddings. Also return None for beam
-    search, in which each request has several sequences.
+    If the user set `max_num_tokens`, limit `max_num_seqs` to this value, because vLLM does not
+    accept more sequences than tokens. Return None if the GPU or the model's family is unknown, if
+    the model does not fit, or if the model computes embeddings. Also return None for beam search,
+    because each request has several sequences.
     """
     options = request.options
     is_beam_search = (options.max_beam_width or 1) > 1
@@ -33,7 +32,7 @@ def find_card_limits(request: BuildRequest, tools: Toolchain) -> ServingLimits |
         facts = read_checkpoint_facts(request.checkpoint)
         plan = plan_size(facts, tools.gpu, options.world_size, size)
     except (BadInput, SourceError):
-        # The estimate does not support this model or this format, but the engine may support it.
+        # The engine may support the model and its format even if the estimate does not.
         return None
     (only,) = plan.plans
     limits = only.limits

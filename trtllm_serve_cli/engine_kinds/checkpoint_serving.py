@@ -14,15 +14,15 @@ from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, ArgumentTable
 
-# tllm's default limits for these engines. They differ from the defaults of vLLM and TensorRT-LLM.
+# tllm's default limits for engines without a build. vLLM and TensorRT-LLM have other defaults.
 MAX_BATCH_SIZE = 256
 MAX_NUM_TOKENS = 8192
-# Maps an entry in `config.pbtxt` to its template parameter, if the two have different names.
+# Maps `config.pbtxt` entries to template parameters if the names differ.
 _RENAMED = {"gpt_model_path": "engine_dir"}
-# The entries in `config.pbtxt` that must have a value.
+# `config.pbtxt` entries that must have a value.
 _REQUIRED = ("max_num_seqs", "max_seq_len", "max_num_tokens", "max_beam_width")
-# Parameters that give Triton's queue priorities or timeouts. If one of them is set, the
-# `tensorrt_llm` model must have a single instance (see `front_ends`).
+# Parameters that enable priorities or timeouts in Triton's queue. If one of these parameters is
+# set, the `tensorrt_llm` model must have a single instance (see `front_ends`).
 _ORDER = ("priority_levels", "default_timeout_microseconds")
 # The number of streams that one instance can serve if each stream produces a token every 19 ms
 # (measured with benchmarks/streams.py). With 256 streams, more than four instances do not improve
@@ -76,14 +76,14 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
 
 
 def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str]:
-    """Return the parameters that set the number of instances of each model.
+    """Return the parameters that set each model's number of instances.
 
-    These are the numbers of instances of the text models and of `tensorrt_llm`, and
+    The result contains the instance counts of the text models and `tensorrt_llm`, and
     `instances_share_engine`. `max_num_seqs` is the engine's maximum number of sequences.
 
-    Several instances of `tensorrt_llm` can share a single engine. If there are several engines,
-    each engine has exactly one instance. A queue with priorities or timeouts requires a single
-    instance, because instances that share an engine dequeue requests independently.
+    Several instances of `tensorrt_llm` can share a single engine. With several engines, each engine
+    has exactly one instance. A queue with priorities or timeouts requires a single instance,
+    because instances that share an engine dequeue requests independently.
     """
     num_instances = min(math.ceil(max_num_seqs / _STREAMS_PER_INSTANCE), _MAX_INSTANCES)
     is_one_engine = count_gpu_groups(overrides.get("gpu_device_ids", "")) == 1

@@ -1,6 +1,6 @@
-"""Describe the memory and the threads of a machine that runs engines on its CPU.
+"""Describe the memory and threads of a machine that runs engines on its CPU.
 
-The memory determines how many tokens the KV cache of an OpenVINO engine can hold.
+The memory determines the KV cache size of OpenVINO engines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SERVER_BYTES = 1 << 30
 # The fraction of the remaining memory that the KV cache may use. The rest is for activations, a
 # second copy of the model (loaded to score prompts), other models, and other programs.
 _CACHE_FRACTION = 0.5
-# Minimum size of the KV cache, in tokens, even if the memory is too small for this size.
+# Minimum KV cache size in tokens, even if the machine has too little memory.
 _MIN_TOKENS = 2048
 _TOKENS_PER_BLOCK = 32
 
@@ -29,7 +29,7 @@ _TOKENS_PER_BLOCK = 32
 class CpuHost:
     """A machine that runs engines on its CPU.
 
-    `memory_bytes` is the memory that processes may use, which a container may limit. If
+    `memory_bytes` is the memory available to processes, including a container's memory limit. If
     `has_8bit_cache` is set, OpenVINO stores the KV cache in 8 bits by default. `num_threads` is the
     number of threads that an engine starts by default, or None if it is unknown.
     """
@@ -70,7 +70,7 @@ def count_required_bytes(size: EngineSize, host: CpuHost) -> int:
 
 
 def count_cache_tokens(size: EngineSize, host: CpuHost) -> int:
-    """Return the maximum size of the KV cache, in tokens.
+    """Return the maximum KV cache size, in tokens.
 
     The size is a whole number of blocks that fits into the host's memory, but at least 2048 tokens.
     """
@@ -80,7 +80,7 @@ def count_cache_tokens(size: EngineSize, host: CpuHost) -> int:
 
 
 def kv_bytes_per_token(size: EngineSize, host: CpuHost) -> float:
-    """Return the size of the KV cache per token, including the scales of 8-bit values.
+    """Return the KV cache size per token in bytes, including the scales of 8-bit values.
 
     OpenVINO scales keys by channel and values by token. Each scale has a zero point, and both are
     32-bit numbers. A channel has one scale per block of 32 keys, which adds a quarter of a byte to

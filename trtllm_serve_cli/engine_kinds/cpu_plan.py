@@ -1,4 +1,4 @@
-"""Plan how an engine serves a model on a machine's CPU."""
+"""Plan the memory and the limits of an engine that runs on a CPU."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from trtllm_serve_cli.engine_kinds.serving import ServingOptions, list_limits
 class CpuPlan:
     """The result of `tllm plan` for a CPU.
 
-    `engine` is an existing engine, or the preview of an engine. `values` are the parameters of its
-    model repository.
+    `engine` is an existing engine or an engine preview. `values` are the model repository's
+    parameters.
     """
 
     engine: Engine
@@ -32,12 +32,12 @@ class CpuPlan:
 
     @property
     def size(self) -> EngineSize | None:
-        """The sizes of the engine, or None if they are unknown."""
+        """The engine's sizes, or None if unknown."""
         return self.engine.details if isinstance(self.engine.details, EngineSize) else None
 
     @property
     def required_bytes(self) -> int | None:
-        """The minimum memory for the server, in bytes, or None if it is unknown."""
+        """The server's minimum memory, in bytes, or None if unknown."""
         return count_required_bytes(self.size, self.host) if self.size else None
 
     @property
@@ -46,7 +46,7 @@ class CpuPlan:
         return (self.required_bytes or 0) <= self.host.memory_bytes
 
     def describe_limits(self) -> str:
-        """Return the limits of the engine as text."""
+        """Return the engine's limits as text."""
         serving = find_kind(self.engine.kind).serving
         return serving.describe_limits(self.engine, self.values, self.host)
 
@@ -68,7 +68,7 @@ class CpuPlan:
 
 
 def plan_on_cpu(engine: Engine, host: CpuHost, options: ServingOptions) -> CpuPlan:
-    """Choose the limits of the engine for the host.
+    """Choose the engine's limits for the host.
 
     Raise `BadInput` if the engine does not support an option.
     """

@@ -1,9 +1,9 @@
-"""Write the `engine.json` that describes an engine, as the last step of a build.
+"""Write the `engine.json` that describes an engine, as the last build step.
 
     python -m trtllm_serve_cli.engine_kinds.describe_step DIRECTORY --checkpoint PATH --engine JSON
         [--details JSON]
 
-`--engine` contains the facts that are known before the build. The engine kind's
+`--engine` contains the `Engine` fields that are known before the build. The engine kind's
 `Building.describe_built` receives `--details`, adds facts from the finished engine, and writes
 other files that the server needs.
 """
@@ -57,7 +57,7 @@ def plan_describe_step(
 def main() -> None:
     """Write `engine.json`.
 
-    Exceptions are not caught, so that the build log contains the traceback.
+    Exceptions are not caught, so the build log contains the traceback.
     """
     from trtllm_serve_cli.engine_kinds.registry import find_kind
 

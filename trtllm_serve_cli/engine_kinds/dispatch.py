@@ -1,4 +1,4 @@
-"""Plan builds and load engines with the functions of the engine kind."""
+"""Plan builds and load engines with the engine kind's functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
 
     Raise `BadInput` if the engine kind does not support the request, or `MissingPart` if a package
-    that the server will need is not installed.
+    that the server requires is not installed.
     """
     kind = find_kind(request.kind)
     _check_format(kind, request)
@@ -48,7 +48,7 @@ def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
 def complete_engine(engine: Engine) -> Engine:
     """Return a copy of the engine with its kind-specific `details`.
 
-    Raise `BuildFailed` if a file of the engine is not valid.
+    Raise `BuildFailed` if an engine file is not valid.
     """
     return dataclasses.replace(engine, details=read_details(engine.kind, engine.path))
 
@@ -62,9 +62,9 @@ def load_engine(path: Path) -> Engine:
 
 
 def read_details(kind: str, path: Path) -> Any:
-    """Return the kind-specific details of the engine in `path`, or None if the kind has none.
+    """Return the kind-specific details of the engine in `path`, or None if the kind has no details.
 
-    Raise `BuildFailed` if a file of the engine is not valid.
+    Raise `BuildFailed` if an engine file is not valid.
     """
     read = find_kind(kind).building.read_details
     again = "build the engine again with --force"
@@ -85,11 +85,11 @@ def find_tools(
 ) -> Toolchain:
     """Return this machine's toolchain: the running Python, its packages and the GPUs.
 
-    If `trtllm_version` is set, builds are planned for this version of TensorRT-LLM instead of the
-    installed version. If `container` is set, builds run in a container image with this version.
-    Raise `BadInput` if `trtllm_version` is not a version. For a container, also raise `BadInput` if
-    the version is not known, if no suitable image is known, if the image contains another version,
-    or if the example scripts are missing.
+    If `trtllm_version` is set, plan builds for this TensorRT-LLM version instead of the installed
+    version. If `container` is set, builds run in a container image with this version. Raise
+    `BadInput` if `trtllm_version` is not a version. For a container, also raise `BadInput` if the
+    version or a suitable image is not known, if the image contains another version, or if the
+    example scripts are missing.
     """
     packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
     gpus = _choose_gpus(find_gpus(), container.gpus if container else ())
@@ -115,8 +115,8 @@ def find_tools(
 def _choose_gpus(gpus: tuple[PresentGpu, ...], ids: tuple[str, ...]) -> tuple[PresentGpu, ...]:
     """Return the GPUs with these ids, or all GPUs if `ids` is empty.
 
-    Only indices can be matched with GPUs. If no id matches, for example because the ids are UUIDs,
-    return the first `len(ids)` GPUs instead.
+    Only GPU indices can be matched. If no id matches, for example because the ids are UUIDs, return
+    the first `len(ids)` GPUs instead.
     """
     if not ids:
         return gpus
@@ -151,10 +151,9 @@ def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
 
 
 def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
-    """Raise `BadInput` if an option that only other engine kinds support is set.
+    """Raise `BadInput` if one of `options` is set but the engine kind does not support it.
 
-    `options` maps the names of these options, which are fields of `BuildRequest`, to their values.
-    The value None means that the option is not set.
+    `options` maps `BuildRequest` field names to values, or to None for options that are not set.
     """
     for option, value in options.items():
         if value is None or option in find_kind(name).building.request_options:

@@ -1,8 +1,7 @@
 """Define `EngineKind`, which describes how engines of one kind are built, served and deployed.
 
-Each kind is declared as `KIND` in its own folder and listed in `registry.py`. No other code
-compares engine kinds by name. The code that runs inside Triton is in a folder of
-`runtime/engines` with the name of the kind.
+Each kind is declared as `KIND` in a separate folder and listed in `registry.py`. No other code
+compares engine kinds by name. The code that runs inside Triton is in `runtime/engines/KIND`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 Values = dict[str, str]
 # The program that starts the processes of a multi-GPU engine. `mpirun` starts one Triton process
-# per rank. With `llm_api`, the launcher of TensorRT-LLM's LLM API starts all ranks for a single
-# Triton process. With `engine`, the engine starts its own processes.
+# per rank. With `llm_api`, TensorRT-LLM's LLM API launcher starts all ranks for a single Triton
+# process. With `engine`, the engine starts its own processes.
 RankLauncher = Literal["mpirun", "llm_api", "engine"]
 
 
@@ -68,7 +67,7 @@ class RepositoryView(Protocol):
 class FitCheck(Protocol):
     """A function that raises `BadInput` if the machine cannot run the model's engine.
 
-    `is_one_machine` is false if the engine can also use GPUs of other machines. `import_again` is
+    `is_one_machine` is false if the engine can also use GPUs on other machines. `import_again` is
     the command that imports the model again.
     """
 
@@ -95,14 +94,14 @@ class Building:
       kind requires a build.
     - `no_build_reason` is a sentence that explains to the user why nothing is built. It is empty if
       the kind requires a build.
-    - `describe_built` returns values for fields of `Engine`. The last step of a build calls it with
-      the engine's folder, the checkpoint and the details from the plan.
+    - `describe_built` returns values for `Engine` fields. Its arguments are the engine folder, the
+      checkpoint and the details from the plan. The last build step calls it.
     - `describe_source` returns the `Engine` for a folder that tllm did not write. Its arguments are
-      the model's name, the engine's folder, the tokenizer's folder and the source.
-    - `read_details` returns the value of `Engine.details` for an engine's folder.
+      the model name, the engine folder, the tokenizer folder and the source.
+    - `read_details` returns the value of `Engine.details` for an engine folder.
     - `preview` returns the `Engine` that a build would create, as far as it is known before the
-      build. Its arguments are the facts of the model, the format of the checkpoint and the value of
-      `--quantization`. It is None if default limits do not depend on the machine's memory.
+      build. Its arguments are the model facts, the checkpoint format and the `--quantization`
+      value. It is None if default limits do not depend on the machine's memory.
     """
 
     plan: Callable[[BuildRequest, Toolchain], BuildPlan]
@@ -137,13 +136,13 @@ class Serving:
     - `describe_draft` returns the engine that generates draft tokens in the `tensorrt_llm_draft`
       model, or None if `draft_parameter` is not set. It raises `BadInput` if the engine cannot
       generate draft tokens for the model.
-    - `draft_parameter` is the parameter for the folder of the draft model's engine. It is empty if
-      engines of this kind cannot use a draft model.
-    - `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
-      parameters of the models, or an empty string for the newest version.
+    - `draft_parameter` is the parameter for the draft engine folder. It is empty if engines of this
+      kind cannot use a draft model.
+    - `contract_version` returns the TensorRT-LLM version that determines the models' tensors and
+      parameters, or an empty string for the newest version.
     - `backends` maps each layout that does not use Triton's Python backend to the backend that it
       requires. It is None if all layouts use the Python backend.
-    - `native_layout` is the layout for which `--engine auto` chooses this kind, if the kind reads
+    - `native_layout` is the layout that makes `--engine auto` choose this kind, if the kind reads
       the checkpoint's format.
     - `describe_limits` returns the engine's limits as text, or an empty string if they are unknown.
     - `model_yaml` returns the arguments that `model.yaml` contains for TensorRT-LLM's LLM API, and
@@ -173,8 +172,8 @@ class ContainerFit:
     """The software that a container needs to serve a model, and a public image with this software.
 
     `needs` names the software, for example "Triton and vLLM". `image` is None if no suitable image
-    is known. `container` describes the release of NVIDIA's container that contains the software,
-    including the CUDA version if known. It is None if no release is known.
+    is known. `container` describes the NVIDIA container release with this software, including the
+    CUDA version if known. It is None if no release is known.
     """
 
     needs: str
@@ -194,8 +193,8 @@ class Deployment:
       can start the server.
     - `check_fits` checks whether a machine can run a model's engine. It is None if engines of this
       kind run on any machine.
-    - `reports_waiting` returns whether the server's metrics include the number of requests that are
-      waiting in the engine.
+    - `reports_waiting` returns whether the server's metrics include the number of requests waiting
+      in the engine.
     """
 
     fit_container: Callable[[ModelView], ContainerFit]
@@ -228,7 +227,7 @@ class EngineKind:
     - `any_python` is true if the package may be installed for another Python on the machine.
     - `converts_to_fp8` is true if `--quantization fp8` converts unquantized checkpoints.
     - `offer` returns this kind as a choice for `--engine auto`, or None if the kind does not suit
-      the machine. Its arguments are the machine and the requested version of TensorRT-LLM.
+      the machine. Its arguments are the machine and the requested TensorRT-LLM version.
     - `require` returns the Python that runs the engine, or an empty string for Triton's Python. It
       raises `MissingPart` if the package is not installed.
     - `check_machine` returns the finding that `tllm doctor` reports for the kind, or None.

@@ -17,10 +17,11 @@ Verdict = Literal["ok", "note", "problem"]
 class Machine:
     """A machine's GPUs, memory and installed engine packages.
 
-    `gpus` are the names that the driver reports for the GPUs. `versions` maps the packages that are
-    installed for this Python to their versions. `pythons` maps each package that may be installed
-    for another Python to the interpreter that has the package. `host` describes the memory, or is
-    None if it is unknown.
+    - `gpus`: the GPU names that the driver reports.
+    - `versions`: the versions of the packages installed for this Python, by package name.
+    - `pythons`: the interpreters for packages that may be installed for another Python, by package
+      name.
+    - `host`: the machine's memory and threads, or None if unknown.
     """
 
     gpus: tuple[str, ...] = ()
@@ -39,8 +40,8 @@ class EngineChoice:
     """The chosen engine kind, and a sentence that explains the choice.
 
     `python` is the interpreter that has the kind's package, or empty for Triton's Python. `missing`
-    is the error to report if this machine lacks something that the kind needs. It is set only in
-    plans for `--dry-run`.
+    is the error to report if this machine lacks something that the kind needs. `missing` is set
+    only for `--dry-run`.
     """
 
     kind: str

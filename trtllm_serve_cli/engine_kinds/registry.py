@@ -1,7 +1,7 @@
-"""List the engine kinds in the order in which `--engine auto` tries them.
+"""List the engine kinds in the order that `--engine auto` tries them.
 
-The module of a kind is imported only when `find_kind` is called. `--help` can therefore list the
-names without importing the code that plans builds.
+`find_kind` imports a kind's module on demand, so `--help` can list the names without importing the
+build planning code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.engine_kinds.kind import EngineKind
 
-# Maps the name of each kind to the module that defines the constant `KIND`.
+# Maps kind names to the modules that define the `KIND` constant.
 MODULES = {
     "tensorrt": "trtllm_serve_cli.engine_kinds.tensorrt.kind",
     "pytorch": "trtllm_serve_cli.engine_kinds.pytorch.kind",
@@ -22,13 +22,12 @@ MODULES = {
     "openvino": "trtllm_serve_cli.engine_kinds.openvino.kind",
     "sim": "trtllm_serve_cli.engine_kinds.sim.kind",
 }
-# The value of `--engine` for which tllm selects a kind based on the machine and the checkpoint.
+# The `--engine` value that makes tllm select a kind based on the machine and the checkpoint.
 AUTO = "auto"
 # The engine kind that runs on any CPU. If no engine is installed, tllm suggests installing this
 # kind.
 EMBEDDED = "openvino"
-# The engine kind of model repositories that do not name a kind, because they are copies of NVIDIA's
-# repository.
+# The engine kind for copies of NVIDIA's model repository, which do not name an engine kind.
 UPSTREAM = "tensorrt"
 
 

@@ -53,9 +53,9 @@ def choose_engine_kind(
 ) -> EngineChoice:
     """Return the engine kind for `requested`, which may be "auto".
 
-    If `trtllm_version` is set, this version of TensorRT-LLM is assumed to be installed. Raise
-    `BadInput` if `requested` is not an engine kind, or if it is "auto" and `trtllm_version` is not
-    a version. Raise `MissingPart` if the kind's package is not installed.
+    If `trtllm_version` is set, assume that this TensorRT-LLM version is installed. Raise `BadInput`
+    if `requested` is not an engine kind, or if it is "auto" and `trtllm_version` is not a version.
+    Raise `MissingPart` if the kind's package is not installed.
     """
     if requested != AUTO:
         python = find_kind(requested).require(machine)
@@ -70,7 +70,7 @@ def choose_engine_kind(
 def choose_for_format(checkpoint_format: str, machine: Machine) -> EngineChoice:
     """Return the first kind that reads the format and suits the machine, for `--engine auto`.
 
-    If no kind does, return the `openvino` kind, or raise `MissingPart` if openvino-genai is not
+    If no kind matches, return the `openvino` kind, or raise `MissingPart` if openvino-genai is not
     installed.
     """
     for kind in all_kinds():
@@ -80,14 +80,14 @@ def choose_for_format(checkpoint_format: str, machine: Machine) -> EngineChoice:
 
 
 def find_engine_source_kind() -> EngineKind:
-    """Return the kind that serves the engine in an `engine:DIR` source."""
+    """Return the kind that serves engines from `engine:DIR` sources."""
     return next(kind for kind in all_kinds() if kind.building.describe_source is not None)
 
 
 def choose_for_layout(layout: Layout, machine: Machine) -> EngineChoice:
     """Return the first kind that supports the layout and suits the machine, for `--engine auto`.
 
-    If no kind does, return the `openvino` kind, or raise `MissingPart` if openvino-genai is not
+    If no kind matches, return the `openvino` kind, or raise `MissingPart` if openvino-genai is not
     installed.
     """
     for kind in kinds_in_layout(layout):

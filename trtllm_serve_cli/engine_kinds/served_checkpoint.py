@@ -1,8 +1,8 @@
 """Plan and describe engines that serve a checkpoint without a build.
 
-The plan has no steps, and the engine's folder is the checkpoint. The engine's `llm_arguments` are
-the arguments for vLLM or TensorRT-LLM's LLM API, without the model's path. They include the default
-serving limits for this machine's GPUs if these limits are known.
+The plan has no steps, and the engine folder is the checkpoint. The engine's `llm_arguments` are the
+arguments for vLLM or TensorRT-LLM's LLM API, without the model path. They include the default
+serving limits for this machine's GPUs if known.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 
-# A function that returns the engine's arguments. The third parameter of the function is the
-# quantization of the checkpoint's weights, or None if the weights are not quantized.
+# A function that returns the engine's arguments. The function's third parameter is the checkpoint's
+# quantization, or None for unquantized weights.
 PlanArguments = Callable[[BuildRequest, Toolchain, "str | None"], dict[str, Any]]
 PlanLimits = Callable[[ServingLimits], dict[str, Any]]
 
@@ -125,7 +125,7 @@ def _describe(request: BuildRequest) -> Engine:
         raise BadInput(
             f"{checkpoint.path / 'config.json'} does not describe a language model.",
             why=f"{type(error).__name__}: {error}",
-            next_step="use the checkpoint of a model that generates text, with -s hf:ORG/NAME",
+            next_step="use the checkpoint of a text-generation model with -s hf:ORG/NAME",
         ) from error
     weights = str(config.get("torch_dtype") or config.get("dtype") or "as in the checkpoint")
     return Engine(

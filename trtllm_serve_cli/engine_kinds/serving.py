@@ -10,7 +10,7 @@ from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.engine_kinds.cpu_memory import CpuHost
 from trtllm_serve_cli.errors import BadInput
 
-# The Triton model that runs the engine of a draft model. NVIDIA's examples use the same name.
+# The Triton model that runs the draft model's engine. NVIDIA's examples use the same name.
 DRAFT_MODEL = "tensorrt_llm_draft"
 # Parameters that apply to every engine that runs in an engine worker.
 WORKER_PARAMETERS = frozenset(
@@ -25,10 +25,10 @@ _LIMITS = ("max_num_seqs", "max_num_tokens", "max_seq_len", "max_tokens_in_paged
 class ServingOptions:
     """The options for serving an engine.
 
-    Options that are None use a default that depends on the engine. `parameters` maps the names of
-    template parameters to the values from `--param`, which override the other options.
-    `engine_python` is the Python that has the engine's package, or empty for Triton's Python.
-    `host` is the machine whose memory limits engines on the CPU, or None if it is unknown.
+    For options that are None, the default depends on the engine. `parameters` maps template
+    parameter names to `--param` values, which override the other options. `engine_python` is the
+    Python that has the engine's package, or empty for Triton's Python. `host` is the machine whose
+    memory limits engines on the CPU, or None if it is unknown.
     """
 
     max_batch_size: int | None = None
@@ -46,8 +46,8 @@ class CoreModel:
     """The Python model or C++ backend that Triton runs as the `tensorrt_llm` model.
 
     `backend_parameter` is the parameter that names the backend, or None for tllm's Python model.
-    `entries` are the entries in the model's `config.pbtxt` that are the same for every engine.
-    `omitted` are parameters that the engine kind supports but that `config.pbtxt` does not contain.
+    `entries` are the `config.pbtxt` entries that are the same for every engine. `omitted` are
+    supported parameters that `config.pbtxt` does not contain.
     """
 
     backend_parameter: str | None = None
@@ -66,9 +66,9 @@ def list_limits(values: Mapping[str, str]) -> dict[str, int]:
 def describe_limits(engine: Engine, values: Mapping[str, str], host: CpuHost | None) -> str:
     """Return the engine's limits, for example "64 sequences, 256 tokens per step".
 
-    `values` are the parameters of the model repository. Return an empty string if they do not
-    contain the limits. `host` describes the machine for engines that run on a CPU. This default
-    implementation ignores it.
+    `values` are the model repository's parameters. Return an empty string if `values` does not
+    contain the limits. This default implementation ignores `host`, which describes the machine for
+    engines that run on a CPU.
     """
     sequences, tokens = (values.get(name) for name in ("max_num_seqs", "max_num_tokens"))
     return show_limits(int(sequences), int(tokens)) if sequences and tokens else ""

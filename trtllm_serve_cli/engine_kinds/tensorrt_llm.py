@@ -1,4 +1,4 @@
-"""Find the version of TensorRT-LLM that the `tensorrt` and `pytorch` engine kinds use."""
+"""Find the TensorRT-LLM version that the `tensorrt` and `pytorch` engine kinds use."""
 
 from __future__ import annotations
 

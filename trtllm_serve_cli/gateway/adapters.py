@@ -1,4 +1,4 @@
-"""Find the LoRA adapters to serve: configured ones, and those that engines load at startup."""
+"""Find the LoRA adapters to serve: configured adapters and adapters that engines prefetch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 
 
 def find_adapter_obstacle(model: LoadedModel) -> str | None:
-    """Return why requests for the model cannot use adapters in folders, or None if they can."""
+    """Return why the model cannot use LoRA adapters from folders, or None if it can."""
     if model.info.embedding is not None:
         return "it computes embeddings"
     if (why := find_obstacle(model, "lora_name")) is not None:
@@ -26,8 +26,8 @@ def find_adapter_obstacle(model: LoadedModel) -> str | None:
 def configure_adapter(model: LoadedModel, adapter: ServedAdapter) -> LoadedModel:
     """Return a copy of the model that uses an adapter from the gateway's configuration.
 
-    The engine's name for the adapter contains a hash of the adapter's folder. The name therefore
-    differs from the names in `lora_prefetch_dir`, and is the same in all gateway processes.
+    The adapter's name in the engine contains a hash of the folder path. The name is the same in all
+    gateway processes and differs from the names in `lora_prefetch_dir`.
     """
     suffix = hashlib.sha256(adapter.folder.encode()).hexdigest()[:8]
     return model.with_adapter(
@@ -38,9 +38,9 @@ def configure_adapter(model: LoadedModel, adapter: ServedAdapter) -> LoadedModel
 def find_prefetched(model: LoadedModel) -> list[LoadedModel]:
     """Return a model for each adapter that the engine of `model` loads at startup.
 
-    These are the adapters in `lora_prefetch_dir`, if the gateway can read this folder. Engines with
-    a worker select adapters by name. Triton's C++ backend selects them by task id, so the name of
-    an adapter's folder must be its task id.
+    Return [] if the gateway cannot read `lora_prefetch_dir`. Engines with a worker select adapters
+    by name. Triton's C++ backend selects adapters by task id, so each adapter folder must be named
+    after the task id.
     """
     if not model.info.lora_prefetch_dir or find_adapter_obstacle(model) is not None:
         return []
@@ -58,7 +58,7 @@ def find_prefetched(model: LoadedModel) -> list[LoadedModel]:
 def list_adapters(folder: Path) -> list[str]:
     """Return the names of the adapters in `folder`, or [] if it cannot be read.
 
-    Each subfolder is an adapter, unless its name starts with a dot.
+    Each subfolder is an adapter. Subfolders whose names start with a dot are ignored.
     """
     with contextlib.suppress(OSError):
         return sorted(

@@ -86,11 +86,11 @@ def build_app(
     registry: ModelRegistry | None = None,
     usage: UsageTable | None = None,
 ) -> Starlette:
-    """Return the gateway's application.
+    """Build the gateway's ASGI application.
 
     By default, the application creates a registry and loads the models of `config`. Tests pass a
-    `registry` with models that are already loaded. `usage` is the table of per-key usage that the
-    gateway's processes share, or None if there is only one process.
+    `registry` with models that are already loaded. `usage` is the per-key usage table that the
+    gateway's processes share, or None for a single process.
     """
     log = AccessLog(config.log_format)
     known = registry or ModelRegistry(config, log.record_start, log.record_refusal)
@@ -149,9 +149,9 @@ async def _beat() -> None:
 def _plan_middleware(
     config: GatewayConfig, report: Callable[[Call], None], tracer: Tracer | None
 ) -> list[Middleware]:
-    """Return the middleware, outermost first: CORS, if it is configured, and the guard.
+    """Return the middleware, outermost first: CORS (if configured) and the guard.
 
-    CORS is outermost, so that web pages can also read the responses to rejected requests.
+    CORS is outermost, so that web pages can read the guard's error responses.
     """
     keys = KeyRing(
         Path(config.keys_file) if config.keys_file else None,

@@ -1,4 +1,4 @@
-"""Define the gateway's configuration, and convert it to and from JSON."""
+"""Define the gateway's configuration and convert it to and from JSON."""
 
 from __future__ import annotations
 
@@ -20,45 +20,42 @@ DEFAULT_MAX_IN_FLIGHT = 4096
 DEFAULT_MAX_WAITING = 4096
 DEFAULT_RECEIVE_TIMEOUT_S = 30.0
 DEFAULT_SEND_TIMEOUT_S = 60.0
-# Number of open files to allow for each gateway process, in addition to one for each running or
-# waiting request. Connections to servers, libraries and idle client connections need them.
+# Open files that each gateway process needs in addition to one per running or queued request. They
+# include connections to servers and idle client connections.
 _OTHER_OPEN_FILES = 256
 
-# Pattern for the names of LoRA adapters.
+# Pattern for LoRA adapter names.
 ADAPTER_NAME = r"^[\w.:/@+-]{1,128}\Z"
 
-# Maps wildcard bind addresses to the addresses at which clients on this machine reach the gateway.
+# Maps wildcard bind addresses to the loopback addresses for clients on this machine.
 _LOOPBACKS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model behind the gateway.
+    """A model that the gateway serves."""
 
-    Clients select the model by `name`. `text_model` is the name of the Triton model that accepts
-    text prompts. `endpoint` contains the addresses of the server that runs the model.
-    `tokenizer_dir` is the tokenizer folder to use if neither the model's Triton configuration nor
-    those of the models that it calls specify one. `created_at` is the import time of the model in
-    seconds since the epoch, or None if it is unknown.
-    """
-
+    # The model's name in API requests.
     name: str
+    # Name of the Triton model that accepts text prompts.
     text_model: str
+    # Addresses of the server that runs the model.
     endpoint: Endpoint
+    # Tokenizer folder to use if the Triton model configurations do not specify one.
     tokenizer_dir: str | None = None
+    # Import time of the model in seconds since the epoch, or None if it is unknown.
     created_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServedAdapter:
-    """A LoRA adapter that clients select as the model `name`.
+    """A LoRA adapter, which clients select by name like a model."""
 
-    `model` is the name of its base model in `GatewayConfig.models`. `folder` contains the adapter's
-    files on the gateway's machine.
-    """
-
+    # The adapter's name in API requests.
     name: str
+    # Folder with the adapter files on the gateway's machine.
     folder: str
+    # Name of the base model in `GatewayConfig.models`.
     model: str
 
 
@@ -66,58 +63,57 @@ class ServedAdapter:
 class GatewayConfig:
     """The configuration of a gateway."""
 
-    # Requests for a model whose name occurs several times are distributed over the listed servers.
+    # If several entries have the same name, requests are distributed over their servers.
     models: tuple[ServedModel, ...]
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     num_processes: int = 1
-    # State folder of the server that `tllm start` supervises together with the gateway, or None if
-    # the gateway runs without such a server.
+    # State folder of the server that `tllm start` supervises together with the gateway, or None for
+    # a standalone gateway.
     server_directory: str | None = None
     # Chat template to use instead of the models' own templates.
     chat_template: str | None = None
-    # Source of the default sampling parameters: "auto" is each model's `generation_config.json`.
+    # Source of the default sampling parameters. "auto" uses each model's `generation_config.json`.
     generation_config: GenerationConfigSource = "auto"
     # Name of a tool call format in `prompts/tools/formats.py`, or None to detect the format from
     # the model's chat template.
     tool_parser: str | None = None
     # Tokenizer folder to use instead of the models' own folders.
     tokenizer_dir: str | None = None
-    # LoRA adapters to serve in addition to those that the engines load at startup.
+    # LoRA adapters to serve in addition to the adapters that the engines load at startup.
     adapters: tuple[ServedAdapter, ...] = ()
-    # Folder from whose subfolders clients may load further adapters. If it is None, clients may not
-    # load adapters.
+    # Folder from which clients may load LoRA adapters at run time, or None to disable loading.
     runtime_lora_dir: str | None = None
     # File with the hashed API keys.
     keys_file: str | None = None
     # Whether requests require an API key. With "auto", a key is required once `keys_file` exists.
     # With "on", a key is always required. With "off", keys are not checked.
     key_policy: KeyPolicy = "auto"
-    # Origins of the web pages that may send requests.
+    # Allowed CORS origins.
     cors_origins: tuple[str, ...] = ()
-    # With a TLS certificate and a key, the gateway serves HTTPS.
+    # Files with the TLS certificate and the private key, or None to serve plain HTTP.
     tls_certificate: str | None = None
     tls_key: str | None = None
-    # Maximum sizes of a request's headers and body. Larger requests are rejected.
+    # Maximum sizes of the request headers and the request body.
     max_header_bytes: int = 32 * 1024
     max_body_bytes: int = DEFAULT_MAX_BODY_MIB * MIB
-    # Maximum time in seconds for the headers of a request to arrive, and then for its body.
+    # Timeout in seconds for receiving the request headers, and again for receiving the body.
     receive_timeout_s: float = DEFAULT_RECEIVE_TIMEOUT_S
-    # Maximum numbers of running and of queued requests. The gateway's processes share both equally.
+    # Maximum numbers of running and queued requests, divided equally among the gateway's processes.
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
     max_waiting: int = DEFAULT_MAX_WAITING
-    # Seconds that requests in flight have to finish when the gateway stops.
+    # Grace period in seconds for requests in flight when the gateway stops.
     drain_s: float = 30.0
     # Timeout in seconds for sending to a client that stops reading a stream. The client is
     # disconnected after at most twice this time.
     send_timeout_s: float = DEFAULT_SEND_TIMEOUT_S
     # Format of the access log.
     log_format: LogFormat = "text"
-    # URL that receives the spans of requests, or None if requests are not traced.
+    # OTLP endpoint URL for request spans, or None to disable tracing.
     otlp_traces: str | None = None
-    # Trace one in this many requests without a valid `traceparent` header.
+    # Trace one in `trace_rate` requests that have no valid `traceparent` header.
     trace_rate: int = 1
-    # API key of the warm-up requests that the server's supervisor sends, or "".
+    # API key that the server's supervisor uses for warm-up requests, or "".
     supervisor_token: str = field(default="", repr=False)
 
     @property

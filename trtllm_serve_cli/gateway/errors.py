@@ -31,22 +31,23 @@ _ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-# Both APIs use the same paths for models. Only Anthropic's clients send this header.
+# Both APIs use the path /v1/models. Only Anthropic clients send this header.
 _ANTHROPIC_HEADER = b"anthropic-version"
-# Substrings of error messages that indicate a transient error. TensorRT-LLM returns the last one if
-# running requests use every adapter in its cache.
+# Substrings of messages that indicate a transient error. TensorRT-LLM returns the last message if
+# running requests use all adapters in its cache.
 _TEMPORARY = ("retry the request", "is being unloaded", "There are no done tasks to evict")
-# Seconds after which clients may retry a request that the gateway or the engine could not accept.
+# Retry-After value, in seconds, for requests that the gateway or the engine cannot accept now.
 RETRY_AFTER_S = 1
 
 
 class ApiError(Exception):
     """An error response with an HTTP status.
 
-    `param` is the request field that caused the error. `code` is a machine-readable error code.
-    `retry_after_s` is the value of the Retry-After header, or None to omit this header. `headers`
-    are additional headers. `reason` identifies the limit that rejected the request, for metrics
-    and the access log, and is empty for all other errors.
+    - `param`: the request field that caused the error.
+    - `code`: a machine-readable error code.
+    - `retry_after_s`: the Retry-After header in seconds, or None to omit the header.
+    - `headers`: additional response headers.
+    - `reason`: the limit that rejected the request, for metrics and the access log, or "".
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class ApiError(Exception):
         )
 
     def headers(self) -> dict[str, str]:
-        """Return the additional headers of the response, which can include Retry-After."""
+        """Return the additional response headers, including Retry-After if it is set."""
         if self.retry_after_s is None:
             return self._headers
         return {**self._headers, "retry-after": str(self.retry_after_s)}
@@ -146,7 +147,7 @@ def model_not_found(name: str, known: tuple[str, ...]) -> ApiError:
 
 
 def unavailable(message: str) -> ApiError:
-    """Return the error (503) for a request that the client may retry after `RETRY_AFTER_S`."""
+    """Return the error (503) for a temporary failure, with a Retry-After header."""
     return ApiError(503, message, code="service_unavailable", retry_after_s=RETRY_AFTER_S)
 
 

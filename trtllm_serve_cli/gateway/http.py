@@ -25,7 +25,7 @@ _MISSING_FIELD = re.compile("Object missing required field `(.*)`")
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
-    """Return the request's body, and store its size in `request.state.num_body_bytes`.
+    """Return the request body and store its size in `request.state.num_body_bytes`.
 
     Raise `ApiError` with status 413 if the body exceeds `max_bytes`, 408 if it does not arrive
     within `timeout_s`, or 499 if the client disconnects.
@@ -40,7 +40,7 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
             headers={"connection": "close"},
         ) from error
     except ClientDisconnect as error:
-        raise ApiError(499, "The client disconnected before the body had arrived.") from error
+        raise ApiError(499, "The client disconnected before sending the whole body.") from error
     request.state.num_body_bytes = len(body)
     return body
 
@@ -71,22 +71,22 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 def _too_large(max_bytes: int) -> ApiError:
     return ApiError(
         413,
-        f"The request body is larger than {max_bytes} bytes. Send a smaller request, or ask the "
-        "operator to increase --openai-max-body-mib.",
+        f"The request body exceeds the limit of {max_bytes} bytes. Send a smaller request, or ask "
+        "the operator to increase --openai-max-body-mib.",
         code="request_too_large",
     )
 
 
 async def read_json(request: Request, kind: type[Body]) -> Body:
-    """Read the request's JSON body, and return it as an instance of `kind`.
+    """Read a JSON request body and return it as an instance of `kind`.
 
-    A request without a content type is accepted. Raise `ApiError` with status 415 if the content
-    type is not JSON. Also raise it in the same cases as `read_body` and `decode_json`.
+    A missing Content-Type header is accepted. Raise `ApiError` (415) if the content type is not
+    JSON. Also raise the errors of `read_body` and `decode_json`.
     """
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:
         raise ApiError(
-            415, f"The content type {content_type!r} is not supported. Send application/json."
+            415, f"The content type {content_type!r} is not supported. Use 'application/json'."
         )
     config = request.app.state.config
     data = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
@@ -94,10 +94,10 @@ async def read_json(request: Request, kind: type[Body]) -> Body:
 
 
 def decode_json(data: bytes, kind: type[Body]) -> Body:
-    """Decode JSON, and return it as an instance of `kind`.
+    """Decode JSON and return it as an instance of `kind`.
 
     Raise `ApiError` (400) if `data` is not valid JSON or is nested too deeply, or if a field is
-    invalid or not supported. If a field caused the error, the error contains the field's name.
+    invalid or not supported. The error names the invalid field.
     """
     try:
         body = msgspec.json.decode(data, type=kind)
@@ -111,7 +111,7 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
         raise invalid(f"{place}{message}.", param=param) from error
     except RecursionError as error:
         raise invalid(
-            "The JSON in the request body is nested too deeply. Send JSON with fewer levels."
+            "The JSON in the request body is nested too deeply. Reduce the nesting depth."
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise invalid(f"The request body is not valid JSON: {error}.") from error
@@ -220,9 +220,9 @@ class _SendWatchdog:
 async def run_while_connected(
     receive: Receive, work: Callable[[], Awaitable[Result]]
 ) -> Result | None:
-    """Run `work` while the client is connected, and return its result.
+    """Run `work` and return its result, unless the client disconnects.
 
-    If the client disconnects, cancel `work` and return None. The request's body must already have
+    If the client disconnects, cancel `work` and return None. The request body must already have
     been read.
     """
     task = asyncio.ensure_future(work())

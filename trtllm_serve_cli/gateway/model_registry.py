@@ -1,4 +1,4 @@
-"""Load the gateway's models, and look them up by name."""
+"""Load the gateway's models and look them up by name."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class ModelRegistry:
         self._on_loaded = on_loaded
         self._on_refused = on_refused
         self._models: dict[str, LoadedModel] = {}
-        # Map model names to the reason why the model is not available yet (`_problems`) or cannot
-        # be served at all (`_refused`).
+        # `_problems` maps the names of models that are still loading to their most recent problems.
+        # `_refused` maps the names of models that the gateway cannot serve to the reasons.
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         # Maps each configured adapter to its base model.
@@ -80,14 +80,14 @@ class ModelRegistry:
         self._tasks = [asyncio.create_task(self._load(each)) for each in self._config.models]
 
     async def close(self) -> None:
-        """Stop loading models, and close the connections of all models."""
+        """Stop loading models and close the connections of all models."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(each.backend.close() for each in self._models.values()))
 
     def find(self, name: str) -> LoadedModel:
-        """Return the model that clients call `name`.
+        """Return the model or adapter that is served as `name`.
 
         Raise `ApiError` with status 404 if the name is unknown, 503 if the model is not available
         yet, or 400 if the gateway cannot serve the model.
@@ -97,9 +97,9 @@ class ModelRegistry:
         names = self.base_names
         base = self._adapter_bases.get(name, name)
         if (why := self._refused.get(name) or self._refused.get(base)) is not None:
-            raise invalid(f"The model '{name}' does not support this API, because {why}.", "model")
+            raise invalid(f"The gateway cannot serve the model '{name}', because {why}.", "model")
         if base in names:
-            raise unavailable(f"{self._describe_loading(base)}; retry the request.")
+            raise unavailable(f"{self._describe_loading(base)}. Retry the request.")
         raise model_not_found(name, tuple(dict.fromkeys((*names, *self._models))))
 
     def require_only_name(self) -> str:
@@ -110,11 +110,11 @@ class ModelRegistry:
         names = self.base_names
         if len(names) != 1:
             available = ", ".join(names)
-            raise invalid(f"model is required. Available models: {available}.", "model")
+            raise invalid(f"`model` is required. Available models: {available}.", "model")
         return names[0]
 
     def find_generating(self, name: str) -> LoadedModel:
-        """Return the model that clients call `name`, if it generates text.
+        """Return the model that is served as `name`, if it generates text.
 
         Raise `ApiError` in the same cases as `find`, and with status 400 if the model computes
         embeddings.
@@ -122,8 +122,8 @@ class ModelRegistry:
         model = self.find(name)
         if model.info.embedding is not None:
             raise invalid(
-                f"The model '{name}' computes embeddings and does not generate text. Send the "
-                "request to /v1/embeddings, or select a model that generates text.",
+                f"The model '{name}' computes embeddings and does not generate text. Use "
+                "/v1/embeddings, or select a model that generates text.",
                 "model",
                 "unsupported",
             )
@@ -138,7 +138,7 @@ class ModelRegistry:
         return name in self._models or name in (*self.base_names, *self._adapter_bases)
 
     def has_runtime_adapter(self, name: str) -> bool:
-        """Return whether a client has loaded, and not unloaded, an adapter with this name."""
+        """Return whether a client has loaded an adapter with this name."""
         return name in self._runtime_adapters
 
     def add_runtime_adapter(self, adapter: LoadedModel) -> None:
@@ -147,7 +147,7 @@ class ModelRegistry:
         self._runtime_adapters.add(adapter.name)
 
     def remove_runtime_adapter(self, name: str) -> bool:
-        """Remove an adapter that a client has loaded, and return whether it existed."""
+        """Remove an adapter that a client has loaded. Return whether the adapter existed."""
         if name not in self._runtime_adapters:
             return False
         self._runtime_adapters.remove(name)
@@ -226,8 +226,8 @@ class ModelRegistry:
         return sum(each.name == name for each in self._config.models) > 1
 
     async def _connect(self, served: ServedModel, stages: StageTimer) -> LoadedModel:
-        # Use HTTP for the server that `tllm start` supervises. The gateway usually sends requests
-        # directly to this server's engine worker, and then does not need to import gRPC.
+        # Use HTTP for the supervised server, to avoid importing gRPC: the gateway usually sends
+        # requests directly to the server's engine worker.
         interface: TritonInterface = "grpc" if self._config.server_directory is None else "http"
         info = await asyncio.to_thread(_fetch_info, served, interface)
         if self._config.tokenizer_dir is not None:
@@ -249,7 +249,7 @@ class ModelRegistry:
         """Return a backend for the model.
 
         Connect to the engine worker if the server that `tllm start` supervises has started one.
-        Otherwise, connect to Triton, and raise `_CannotServe` if the core model does not accept
+        Otherwise, connect to Triton and raise `_CannotServe` if the core model does not accept
         token ids.
         """
         core = info.name if info.embedding else info.name_of(CORE_MODEL)
@@ -264,8 +264,8 @@ class ModelRegistry:
                     return await open_worker(find, tokenizer)
         core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)
         if "input_ids" not in core_info.inputs:
-            raise _CannotServe(f"the model {core} does not accept token ids")
-        # Import gRPC only if it is needed, because it uses 16 MB of memory.
+            raise _CannotServe(f"the Triton model {core} does not have the input input_ids")
+        # Import gRPC only if it is needed: the import takes 16 MB of memory.
         from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 
         return TritonBackend(served.endpoint, core_info, tokenizer)
@@ -331,7 +331,7 @@ async def open_worker(
     """Return a backend that is connected to an engine worker.
 
     `find` returns the name of the worker's socket, or None. Raise `ApiError` (503) if the worker
-    does not accept the connection and report that its engine is ready within `timeout_s`.
+    does not accept the connection within `timeout_s`, or does not report a ready engine.
     """
     worker = WorkerBackend(find, tokenizer)
     deadline_s = time.monotonic() + timeout_s
@@ -339,8 +339,8 @@ async def open_worker(
         if time.monotonic() > deadline_s:
             await worker.close()
             raise unavailable(
-                "its engine worker does not accept connections; the gateway and Triton must run as "
-                "the same user"
+                "its engine worker does not accept connections; run the gateway and Triton as the "
+                "same user"
             )
         await asyncio.sleep(_OPEN_POLL_S)
     return worker
@@ -348,7 +348,7 @@ async def open_worker(
 
 def _load_tokenizer(info: ModelInfo) -> Tokenizer:
     if info.tokenizer_dir is None:
-        raise _CannotServe(f"the configuration of {info.name} does not contain tokenizer_dir")
+        raise _CannotServe(f"the configuration of the model {info.name} does not set tokenizer_dir")
     try:
         return load_tokenizer(Path(info.tokenizer_dir))
     except ImportError as error:

@@ -37,8 +37,7 @@ _RESTART_DELAY_S = 1.0
 # A process that exits within this many seconds is considered to have failed to start, for example
 # because its configuration is invalid.
 _STARTED_AFTER_S = 5.0
-# Seconds that the processes have to exit, in addition to the time for requests in flight
-# (`drain_s`).
+# Seconds to wait for the processes to exit, in addition to `drain_s` for requests in flight.
 _EXIT_S = 5.0
 
 
@@ -49,8 +48,8 @@ def serve_as_configured(config: GatewayConfig) -> int:
     """
     if config.num_processes > 1:
         return serve_processes(config)
-    # Import the server only here: the parent process of the pool does not need it and would use 60
-    # MB more memory.
+    # Import the server only here: the pool's parent process does not need it, and the import takes
+    # 60 MB of memory.
     from trtllm_serve_cli.gateway.server import serve
 
     serve(config)
@@ -76,18 +75,18 @@ def bind_shared(config: GatewayConfig) -> socket.socket:
 
 
 def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
-    """Open the table of per-key usage that the processes share.
+    """Open the per-key usage table that the processes share.
 
-    The table is in the folder that the PROMETHEUS_MULTIPROC_DIR environment variable specifies.
+    The table is a file in the folder that the environment variable PROMETHEUS_MULTIPROC_DIR names.
     """
     file = Path(os.environ[MULTIPROCESS_FOLDER]) / _USAGE_FILE
     return UsageTable(file, process_index, config.num_processes)
 
 
 def serve_processes(config: GatewayConfig) -> int:
-    """Run `config.num_processes` processes until SIGTERM or SIGINT, and return an exit code.
+    """Run `config.num_processes` processes until SIGTERM or SIGINT. Return the exit code.
 
-    Restart processes that die. If a process fails to start, stop all processes, and return the exit
+    Restart processes that die. If a process fails to start, stop all processes and return the exit
     code of the failed process, or 1 if this code is not positive. Raise `OSError` if the port
     cannot be bound.
     """
@@ -114,7 +113,7 @@ def serve_processes(config: GatewayConfig) -> int:
 
 
 class Member:
-    """One of the gateway's processes.
+    """A process of the pool.
 
     The processes share the files in `folder`. `clock` returns the time in seconds.
     """
@@ -140,7 +139,7 @@ class Member:
             preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
         )
         assert self.process.stdin is not None
-        # Pass the configuration through a pipe, because it contains tokens and other users can read
+        # Pass the configuration through a pipe: it contains tokens, and other users can read
         # command lines.
         with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
             pipe.write(self._config.to_json().encode())
@@ -148,10 +147,10 @@ class Member:
         self._ended_s: float | None = None
 
     def restart_if_dead(self) -> int | None:
-        """Restart the process `_RESTART_DELAY_S` seconds after it has died, and return None.
+        """Restart the process if it died more than `_RESTART_DELAY_S` seconds ago. Return None.
 
-        If it failed to start, do not restart it. Return its exit code, or 1 if the code is not
-        positive.
+        If the process failed to start, do not restart it. Return its exit code, or 1 if the code is
+        not positive.
         """
         code = self.process.poll()
         if code is None:
@@ -189,8 +188,8 @@ def _stop_all(pool: list[Member], timeout_s: float) -> None:
 def _shared_folder(config: GatewayConfig) -> Iterator[Path]:
     """Yield an empty folder in which the processes share metrics and per-key usage.
 
-    If the server has a state folder, use a subfolder of it, which is removed with the state folder
-    even if the gateway was killed. Otherwise, use a temporary folder.
+    Use a subfolder of the server's state folder, which is removed with the state folder even if the
+    gateway is killed. Without a state folder, use a temporary folder.
     """
     if config.server_directory is None:
         with tempfile.TemporaryDirectory(prefix="tllm-gateway-") as temporary:

@@ -1,4 +1,4 @@
-"""Run a generation, and return the response as a whole or as a stream."""
+"""Run a generation and return the response as a whole or as a stream."""
 
 from __future__ import annotations
 

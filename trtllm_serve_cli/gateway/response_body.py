@@ -12,8 +12,8 @@ SCOPE_KEY = "tllm.response_body"
 class ResponseBody:
     """The body of a response that uvicorn sends with chunked transfer coding.
 
-    ASGI's `send` is a coroutine, so only the response's task can await it. As long as the client
-    reads fast enough, the callbacks that receive tokens call `write` instead.
+    ASGI's `send` is a coroutine, so only the response's task can await it. While the client reads
+    fast enough, the callbacks that receive tokens call `write` instead.
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
@@ -32,11 +32,11 @@ class ResponseBody:
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def abort(self) -> None:
-        """Close the connection immediately, and discard the data that has not been sent."""
+        """Close the connection immediately and discard the data that has not been sent."""
         self._cycle.transport.abort()
 
 
 def find_response_body(scope: Scope) -> ResponseBody | None:
-    """Return the body of the response to a request, or None if the server did not provide one."""
+    """Return the response body of a request, or None if the server did not provide one."""
     body: ResponseBody | None = scope.get(SCOPE_KEY)
     return body

@@ -1,4 +1,4 @@
-"""Convert OpenAI sampling parameters to the fields of a `GenerationRequest`."""
+"""Convert OpenAI sampling parameters to `GenerationRequest` fields."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def plan_generation(
     guide: tuple[str, str] | None = None,
     skips_special_tokens: bool | None = None,
 ) -> GenerationPlan:
-    """Return the engine request for a prompt, and the settings for converting its tokens to text.
+    """Return the engine request for a prompt and the settings for converting its tokens to text.
 
     If `max_tokens` is None, the response may fill the rest of the model's context. `guide` and
     `skips_special_tokens` override the values in `body`. Raise `ApiError` (400) if the prompt and
@@ -120,7 +120,7 @@ def plan_generation(
     _check_capabilities(model, body, fields)
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if any(not stop for stop in stops):
-        raise invalid("A stop sequence is empty. Send strings with at least one character.", "stop")
+        raise invalid("A stop sequence cannot be empty. Remove the empty string.", "stop")
     return GenerationPlan(
         fields,
         stops=tuple(stops),
@@ -148,16 +148,17 @@ def apply_defaults(model: LoadedModel, body: Body) -> Body:
 def _check_stream(body: SamplingBody) -> None:
     if body.stream_options is not None and not body.stream:
         raise invalid(
-            "stream_options requires stream. Omit stream_options, or set stream to true.",
+            "`stream_options` is only allowed when `stream` is true. Set `stream` to true, or omit "
+            "`stream_options`.",
             "stream_options",
         )
 
 
 def _too_long(model: LoadedModel, num_tokens: int, max_tokens: int | None, param: str) -> ApiError:
-    response = f" and {max_tokens} tokens for the response" if max_tokens else ""
+    requested = f", and {max_tokens} output tokens are requested" if max_tokens else ""
     return invalid(
-        f"This model's maximum context length is {model.max_seq_len} tokens. However, the request "
-        f"has {num_tokens} tokens in the prompt{response}. Shorten the prompt or the response.",
+        f"This model's maximum context length is {model.max_seq_len} tokens. However, the prompt "
+        f"has {num_tokens} tokens{requested}. Reduce the length of the prompt or the output.",
         param,
         "context_length_exceeded",
     )
@@ -207,8 +208,8 @@ def read_guide(body: SamplingBody) -> tuple[str, str] | None:
     guides = [*_list_guides(body)]
     if len(guides) > 1:
         raise invalid(
-            "The request sets several guides (response_format, structured_outputs or guided_*). "
-            "Set only one of them."
+            "The request sets several output constraints (`response_format`, `structured_outputs` "
+            "or `guided_*`). Set only one constraint."
         )
     return guides[0] if guides else None
 
@@ -221,8 +222,8 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
         elif format_.type == "json_schema":
             if format_.json_schema is None:
                 raise invalid(
-                    "response_format.json_schema is required if the type is json_schema. Set "
-                    "json_schema.",
+                    "`response_format.json_schema` is required when `response_format.type` is "
+                    "'json_schema'.",
                     "response_format",
                 )
             guides.append(("json_schema", json.dumps(format_.json_schema.schema)))
@@ -245,15 +246,15 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
             guides.append((_GUIDES[key], text))
         else:
             raise invalid(
-                f"structured_outputs.{key} is not supported. Send json, regex, grammar, choice or "
-                "json_object.",
+                f"`structured_outputs.{key}` is not supported. Use `json`, `regex`, `grammar`, "
+                "`choice` or `json_object`.",
                 "structured_outputs",
             )
     return guides
 
 
 def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float], ...]:
-    """Return the token ids with a nonzero bias, and their biases.
+    """Return the token ids that have a nonzero bias, each with its bias.
 
     Raise `ApiError` (400) if a key of `logit_bias` is not a token id of the model.
     """
@@ -265,8 +266,8 @@ def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float]
         token = int(key) if key.isascii() and key.isdigit() else -1
         if not 0 <= token < vocab_size:
             raise invalid(
-                f"logit_bias contains the key {key[:40]!r}, which is not a token id of this model. "
-                f"Send ids from 0 to {vocab_size - 1}, as strings.",
+                f"The key {key[:40]!r} of `logit_bias` is not a token id of this model. Use token "
+                f"ids from 0 to {vocab_size - 1}.",
                 "logit_bias",
             )
         if value:

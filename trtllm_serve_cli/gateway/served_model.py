@@ -35,8 +35,8 @@ class LoadedModel:
     backend: Backend
     # Chat template, or None if the model does not have one.
     template: ChatTemplate | None
-    # Time in seconds since the epoch: the result of `find_creation_time` or, for an adapter that a
-    # client has loaded, the time of loading.
+    # Result of `find_creation_time` or, for adapters that clients load, the load time. In seconds
+    # since the epoch.
     created: int
     # Default values of the sampling parameters that a request does not set.
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
@@ -45,8 +45,8 @@ class LoadedModel:
     lora_name: str | None = None
     # The adapter's folder. It is None if the engine loads the adapter by name at startup.
     lora_folder: str | None = None
-    # The task id under which the engine has loaded the adapter, or None if the adapter is selected
-    # by name. If the engine evicts the adapter, the weights are read from `lora_folder`.
+    # The adapter's task id in the engine, or None if the adapter is selected by name. If the engine
+    # evicts the adapter, the weights are read from `lora_folder`.
     lora_task_id: int | None = None
     # Name of the adapter's base model, or None if the model is not an adapter.
     root: str | None = None
@@ -69,9 +69,9 @@ class LoadedModel:
         limit = find_max_length(self.max_seq_len)
         if len(text) > limit:
             raise invalid(
-                f"This model's maximum context length is {self.max_seq_len} tokens, which can "
-                f"contain at most {limit} characters. However, the prompt has {len(text)} "
-                "characters. Shorten the prompt.",
+                f"This model's maximum context length is {self.max_seq_len} tokens, which allows "
+                f"at most {limit} characters. However, the prompt has {len(text)} characters. "
+                "Shorten the prompt.",
                 param,
                 "context_length_exceeded",
             )

@@ -25,8 +25,8 @@ def serve(
     """Serve until SIGTERM or SIGINT, then finish the requests in flight within `config.drain_s`.
 
     `listener` is a socket that is already bound to the gateway's port. By default, bind a new one.
-    `usage` is the per-key usage table that the gateway's processes share, or None if there is only
-    one process. If the server cannot start, exit with a nonzero code.
+    `usage` is the per-key usage table that the gateway's processes share, or None for a single
+    process. If the server cannot start, exit with a nonzero code.
     """
     if warning := describe_open_file_limit(config, raise_open_file_limit()):
         AccessLog(config.log_format).record_warning(warning)

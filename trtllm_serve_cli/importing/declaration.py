@@ -1,4 +1,4 @@
-"""Read and write `tllm.yaml` files, which declare a model and the options for its import."""
+"""Read and write `tllm.yaml` files, which declare a model and its import options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
 class Declaration:
     """The content of a `tllm.yaml` file, with one field for each section.
 
-    `launch` contains only the fields of `LaunchOptions` that the file sets.
+    `launch` contains only the `LaunchOptions` fields that the file sets.
     """
 
     model: ModelSection
@@ -43,7 +43,7 @@ def read_declaration(path: Path) -> Declaration:
     """Read a `tllm.yaml` file.
 
     Raise `BadInput` if the file cannot be read or is invalid. The message contains the line number
-    of the error if the parser reports it.
+    if known.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -51,16 +51,16 @@ def read_declaration(path: Path) -> Declaration:
         raise BadInput(
             f"{path} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="pass the path of a readable tllm.yaml file with -f FILE",
+            next_step="pass a readable tllm.yaml file with -f FILE",
         ) from error
     return parse_declaration(text, where=str(path), folder=path.absolute().parent)
 
 
 def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
-    """Parse the text of a `tllm.yaml` file, and resolve its relative paths against `folder`.
+    """Parse the text of a `tllm.yaml` file and resolve its relative paths against `folder`.
 
-    Raise `BadInput` if `text` is invalid. The message contains the file name in `where`, and the
-    line number of the error if the parser reports it.
+    Raise `BadInput` if `text` is invalid. The message contains the file name `where` and the line
+    number if known.
     """
     declared = parse_yaml(Declaration, text, where=where)
     return Declaration(
@@ -97,7 +97,7 @@ def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
 def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
     """Return the options with their paths resolved against `folder`.
 
-    `calib_dataset` may also be the name of a data set, so it is resolved only if the folder exists.
+    `calib_dataset` may also be a data set name, so it is resolved only if the folder exists.
     """
 
     def join(text: str) -> str:
@@ -136,10 +136,10 @@ def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]
 def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
     """Return the declaration that recreates an imported model in its current state.
 
-    The declaration contains the pinned source, the selected engine kind, the repository folder, and
-    the parameters that were declared, set with `tllm set` or edited by hand. Raise `BadInput` if
-    the manifest's declaration is not valid, or if a parameter has different values in the models of
-    the repository.
+    The declaration contains the pinned source, the selected engine kind, the repository folder and
+    the changed parameters. Parameters can be changed in the declaration, with `tllm set` or in the
+    files. Raise `BadInput` if the manifest's declaration is not valid, or if a parameter has
+    different values in the repository's models.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}

@@ -16,7 +16,7 @@ def with_draft_model(declaration: Declaration, name: str, home: Home) -> Declara
 
     If the declared engine kind is "auto", use the draft model's engine kind. Raise `UnknownModel`
     if `name` is not imported. Raise `BadInput` if engines of this kind cannot be draft engines, or
-    if the engine kind differs from the declared one.
+    if the engine kind differs from the declared engine kind.
     """
     draft = load_model(home, name)
     parameter = find_kind(draft.engine_kind).serving.draft_parameter

@@ -1,4 +1,4 @@
-"""Check the name, the folders and the build options of an import before files are downloaded."""
+"""Check an import's name, folders and build options before downloading files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def check_name(model: ModelSection) -> None:
 
 
 def _name_after(source: str) -> str:
-    """Return a valid name for a model, based on the last part of its source.
+    """Return a valid model name based on the last part of the source.
 
-    Return "NAME" if that part contains no letters or digits.
+    Return "NAME" if this part contains no letters or digits.
     """
     last = re.split("[:/#]", source.rstrip("/").removesuffix(".gguf"))[-1].partition("@")[0]
     return re.sub("[^a-z0-9._-]+", "-", last.lower()).strip("-._") or "NAME"

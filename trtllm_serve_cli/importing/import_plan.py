@@ -1,4 +1,4 @@
-"""Plan the import of a model before large files are downloaded."""
+"""Plan a model import before downloading large files."""
 
 from __future__ import annotations
 
@@ -65,10 +65,11 @@ from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, Source
 class ImportPlan:
     """The plan for importing a model.
 
-    `build` is `None` if the source is an engine, or if the checkpoint cannot be inspected before it
-    is downloaded. `repository` is the folder of the model repository. `preserved` contains the
-    settings from `tllm set` that the import keeps or drops. `path_problem` is the error for a
-    folder that Triton cannot use outside a container, or `None`.
+    - `build`: the build plan, or `None` if the source is an engine or if the checkpoint cannot be
+      inspected before the download.
+    - `repository`: the model repository folder.
+    - `preserved`: the `tllm set` settings that the import keeps or drops.
+    - `path_problem`: the error for a folder that Triton cannot use outside a container, or `None`.
     """
 
     declaration: Declaration
@@ -127,7 +128,7 @@ class ImportPlan:
         }
 
     def describe(self) -> str:
-        """Return a description of the plan, in a few lines."""
+        """Return a short description of the plan."""
         lines = [self.fetch.description]
         if self.is_from_catalog:
             lines.append(
@@ -170,7 +171,7 @@ def plan_import(
     declaration has no source and the name is unknown, or `SourceError` if the checkpoint is
     rejected or cannot be inspected. Raise `MissingPart` if the engine kind or another required
     package is not installed. In a dry run with `--engine KIND`, the plan reports a missing engine
-    kind instead.
+    kind instead of raising `MissingPart`.
     """
     check_name(declaration.model)
     check_name_is_free_in_layout(declaration.model.name)
@@ -223,7 +224,7 @@ def find_source(name: str, home: Home) -> Source:
 
 
 def serving_options(declaration: Declaration) -> ServingOptions:
-    """Return the options for serving the engine, including the limits in its build options."""
+    """Return the serving options, including the limits from the build options."""
     return ServingOptions(
         max_batch_size=declaration.build.max_batch_size,
         max_seq_len=declaration.build.max_seq_len,
@@ -254,8 +255,8 @@ def find_preserved_settings(
     """Return the settings of the existing repository that the import preserves or drops.
 
     If the repository was imported from another source, the import drops all settings. Return no
-    settings if there is no existing repository, or if its manifest or its source is not valid.
-    Raise `RepositoryError` if the manifest cannot be read, because its settings would be lost.
+    settings if the repository does not exist, or if its manifest or source is not valid. Raise
+    `RepositoryError` if the manifest cannot be read, because its settings would be lost.
     """
     if not (repository / MANIFEST).exists():
         return PreservedSettings()
@@ -307,7 +308,7 @@ def request_build(
 def find_build_tools(declaration: Declaration) -> Toolchain:
     """Return the toolchain for the declared engine, on this machine or in a container.
 
-    Raise `BadInput` if the GPUs, the version or the container's settings are not valid.
+    Raise `BadInput` if the GPUs, the version or the container settings are not valid.
     """
     engine = declaration.engine
     container = None
@@ -319,10 +320,10 @@ def find_build_tools(declaration: Declaration) -> Toolchain:
 
 
 def plan_engine(request: BuildRequest, declaration: Declaration, home: Home) -> BuildPlan:
-    """Plan the build of an engine and choose the engine's folder.
+    """Plan an engine build and choose the engine folder.
 
-    If the plan has no build steps, do not choose a folder. Raise the errors that `find_build_tools`
-    and `plan_build` raise.
+    If the plan has no build steps, do not choose a folder. Raise the same errors as
+    `find_build_tools` and `plan_build`.
     """
     plan = plan_build(request, find_build_tools(declaration))
     return choose_engine_dir(plan, declaration, home) if plan.steps else plan
@@ -354,9 +355,9 @@ def _choose_kind(
 ) -> EngineChoice:
     """Return the engine kind for the import, and the reason for this choice.
 
-    A source of the form engine:DIR requires the TensorRT engine kind. If the requested kind is
-    "auto", the machine, `--mode container`, the layout and the checkpoint's format determine the
-    kind. Otherwise, use the requested kind. Raise `BadInput` if the source cannot be used with the
+    An `engine:DIR` source requires the TensorRT engine kind. If the requested kind is "auto", the
+    machine, `--mode container`, the layout and the checkpoint's format determine the kind.
+    Otherwise, use the requested kind. Raise `BadInput` if the source cannot be used with the
     requested kind, or `MissingPart` if the kind is not installed. In a dry run for a specific kind,
     return the missing part in the choice instead of raising it.
     """
@@ -371,10 +372,7 @@ def _choose_kind(
             isinstance(source, CheckpointSource) and source.format in native.building.formats
         )
         if is_readable:
-            why = (
-                f"Engine kind {native.name}: the {layout} layout uses the Triton backend of "
-                "this kind."
-            )
+            why = f"Engine kind {native.name}: the {layout} layout uses this kind's Triton backend."
             return EngineChoice(native.name, why)
     try:
         choice = choose_engine_kind(
@@ -407,10 +405,10 @@ def _choose_for_engine_source(source: EngineSource, requested: str) -> EngineCho
 def _with_tokenizer(
     declaration: Declaration, source: EngineSource, kept: Mapping[str, str]
 ) -> Declaration:
-    """Return the declaration with the absolute path of the tokenizer's folder.
+    """Return the declaration with the absolute path of the tokenizer folder.
 
-    The default is `tokenizer_dir` in `kept` or, if not set there, the folder of the source. The
-    server has a different working directory, so a relative path would not be valid there.
+    The default is `tokenizer_dir` in `kept` or, if this parameter is not set, the source folder.
+    The path must be absolute, because the server has a different working directory.
     """
     parameters = declaration.repository.parameters
     default = kept.get("tokenizer_dir", source.path)

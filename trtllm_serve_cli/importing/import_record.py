@@ -1,4 +1,4 @@
-"""Record how long each stage of an import took, in the model repository."""
+"""Record the stage durations of an import in the model repository."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ RECORD_FILE = "import.json"
 class ImportRecord:
     """The record of a model's last import.
 
-    `ended_at` is in seconds since the epoch. `stages_s` maps the name of each stage to its duration
-    in seconds.
+    `ended_at` is in seconds since the epoch. `stages_s` maps stage names to durations in seconds.
     """
 
     ended_at: float

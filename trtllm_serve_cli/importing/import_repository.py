@@ -59,6 +59,6 @@ def _preview_engine(plan: ImportPlan) -> Engine | None:
         facts = read_checkpoint_facts(build.checkpoint)
         engine = preview(facts, build.checkpoint.format, declaration.build.quantization)
     except (BadInput, BuildFailed, SourceError):
-        # The estimate does not support this model, but the engine may support it.
+        # The engine may support the model even if the estimate does not.
         return None
     return dataclasses.replace(engine, path=build.engine_dir, model_name=declaration.model.name)

@@ -1,4 +1,4 @@
-"""Describe the result of an import: how the engine will be served, and how long each stage took."""
+"""Describe the result of an import: the engine's limits and the stage durations."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _UNQUANTIZED = ("bfloat16", "float16", "float32")
 def describe_serving(
     repository: RepositoryPlan, quantization: str | None, card: Gpu | None, host: CpuHost | None
 ) -> Iterator[str]:
-    """Yield a line with the engine's limits, if they are known, and a line about FP8.
+    """Yield a line with the engine's limits, if known, and a line about FP8.
 
-    Yield the line about FP8 only if the GPU supports FP8, the engine is not quantized, no
-    `--quantization` option was passed, and the engine kind can convert checkpoints to FP8.
+    Yield the FP8 line only if the GPU supports FP8 and the engine kind can convert checkpoints to
+    FP8. The engine must not be quantized, and `--quantization` must not be set.
 
-    `quantization` is the value of the `--quantization` option. `card` is the type of this machine's
-    GPU, or `None` if the machine has no GPU or the GPU is not in tllm's GPU table. `host` describes
-    this machine's CPU, or is `None` if it is unknown.
+    `quantization` is the `--quantization` value. `card` is this machine's GPU type, or `None` if
+    the machine has no GPU or the GPU is not in tllm's GPU table. `host` describes this machine's
+    CPU, or is `None` if unknown.
     """
     engine = repository.engine
     serving = find_kind(engine.kind).serving
@@ -40,10 +40,10 @@ def describe_serving(
 
 
 def describe_stages(stages: Mapping[str, float]) -> str:
-    """Return a summary of how long the import and each of its stages took.
+    """Return a summary of the import duration and the stage durations.
 
-    `stages` maps the name of each stage to its duration in seconds. Example of the result:
-    "41.3 s (checkpoint 12.1 s, engine 28.9 s, model repository 0.3 s)".
+    `stages` maps stage names to durations in seconds. Example result: "41.3 s (checkpoint 12.1 s,
+    engine 28.9 s, model repository 0.3 s)".
     """
     details = ", ".join(f"{name} {duration_s:.1f} s" for name, duration_s in stages.items())
     return f"{sum(stages.values()):.1f} s ({details})"

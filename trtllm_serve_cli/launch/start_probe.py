@@ -16,13 +16,15 @@ from trtllm_serve_cli.launch.warmup import warm_up
 
 @dataclass(slots=True)
 class StartProbe:
-    """The probes of a server during one start.
+    """The readiness checks and the warm-up of one server start. Times are in seconds.
 
-    `is_gateway_healthy` returns whether the gateway reports that all models can receive requests.
-    `timeout_s` is the timeout for each request. `first_token_at` is the time when all loaded text
-    models had responded, and `warmup_at` is the time when the warm-up began. Both are in seconds
-    since the epoch. `problems` contains a message for each failed warm-up request. `is_ready` is
-    set when the server is usable and the warm-up has finished.
+    - `timeout_s`: timeout for each request.
+    - `is_gateway_healthy`: returns whether the gateway reports that all models can receive
+      requests.
+    - `first_token_at`: when all loaded text models had responded, since the epoch.
+    - `warmup_at`: when the warm-up began, since the epoch.
+    - `problems`: a message for each failed warm-up request.
+    - `is_ready`: set when the server is usable and the warm-up has finished.
     """
 
     plan: LaunchPlan
@@ -36,9 +38,8 @@ class StartProbe:
     def run(self) -> None:
         """Check the server once, and set `is_ready` if it is usable.
 
-        Warm up the server when it is found usable for the first time. If a warm-up request fails,
-        check the models again before setting `is_ready`, because the request may have broken an
-        engine.
+        Warm up the server after the first successful check. If a warm-up request fails, check the
+        models again before setting `is_ready`, because the request may have broken an engine.
         """
         with contextlib.suppress(TllmError):
             self._probe_models()

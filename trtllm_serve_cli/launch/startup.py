@@ -31,9 +31,9 @@ _LOADED = re.compile(r"successfully loaded '([^']+)'")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A startup stage. `begin_s` is relative to the start of Triton's process.
+    """A startup stage. `begin_s` is the time since Triton's process was started.
 
-    Models are loaded in parallel, so stages can overlap.
+    Stages can overlap, because models are loaded in parallel.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Stage:
 class StartTimes:
     """The supervisor's timestamps for a start, in seconds since the epoch.
 
-    `spawned_at` is when Triton's process was started. `first_token_at` is when all loaded text
-    models had responded. `ready_at` is later than `first_token_at` if the gateway was not ready at
-    that time, or if the server was warmed up. `warmup_at` is when the warm-up began, or None
-    without a warm-up.
+    - `spawned_at`: when Triton's process was started.
+    - `first_token_at`: when all loaded text models had responded.
+    - `ready_at`: when the gateway was also ready and the warm-up had finished.
+    - `warmup_at`: when the warm-up began, or None without a warm-up.
     """
 
     spawned_at: float
@@ -59,11 +59,12 @@ class StartTimes:
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """A start of a server. `why` contains the reasons for a restart, and is empty otherwise.
+    """A server start.
 
-    `started_at` is the time when Triton's process was started, in seconds since the epoch.
-    `total_s` is the time from `started_at` until the server was ready, in seconds. `problems`
-    contains a message for each failed warm-up request.
+    - `started_at`: when Triton's process was started, in seconds since the epoch.
+    - `total_s`: time from `started_at` until the server was ready, in seconds.
+    - `why`: reasons for a restart, or empty for a first start.
+    - `problems`: a message for each failed warm-up request.
     """
 
     models: tuple[str, ...]
@@ -83,9 +84,10 @@ def summarize_start(
     gateway_log: Sequence[str] = (),
     problems: tuple[str, ...] = (),
 ) -> Startup:
-    """Return the record of a start, with stages from the timestamps in `times` and the log lines.
+    """Return the record of a start, with stages derived from `times` and the log lines.
 
-    `log` contains the last lines of the server's log. `why` and `problems` are fields of `Startup`.
+    `log` and `gateway_log` contain the last lines of the logs. `why` and `problems` are fields of
+    `Startup`.
     """
     loads = _parse_loads(log, times.spawned_at)
     first_token_s = times.first_token_at - times.spawned_at
@@ -98,7 +100,7 @@ def summarize_start(
         stages.append(load)
         if (worker := workers.get(load.name.removeprefix(_LOAD))) is not None:
             stages += _list_stages(worker, worker.model, times.spawned_at)
-    # The gateway is ready when its slowest process can serve its slowest model.
+    # Use the slowest process and model, because the gateway is ready only after all of them.
     if gateway_starts := list(read_start_lines(gateway_log, GATEWAY_READY)):
         slowest = max(gateway_starts, key=lambda each: each.ended_at)
         stages += _list_stages(slowest, "gateway", times.spawned_at)
@@ -154,7 +156,7 @@ def _stage(name: str, begin_s: float, end_s: float) -> Stage:
 
 
 def record_start(directory: Path, startup: Startup) -> None:
-    """Record a start of the server in `directory`, and keep the previous start's record."""
+    """Record a server start in `directory`, and keep the record of the previous start."""
     starts = [startup, *read_starts(directory)][:_NUM_STARTS]
     text = json.dumps([dataclasses.asdict(each) for each in starts], indent=2)
     # If the disk is full, continue without the record.
@@ -163,7 +165,7 @@ def record_start(directory: Path, startup: Startup) -> None:
 
 
 def read_starts(directory: Path) -> list[Startup]:
-    """Return the recorded starts of a server, newest first, or [] if the record is not valid."""
+    """Return the recorded starts, newest first, or [] if the record is missing or not valid."""
     try:
         starts = json.loads((directory / STARTUP_FILE).read_text(encoding="utf-8"))
         return [

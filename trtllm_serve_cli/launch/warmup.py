@@ -22,12 +22,11 @@ _WORDS = ("Describe", "a", "city", "and", "the", "people", "who", "live", "in", 
 def warm_up(plan: LaunchPlan, timeout_s: float) -> Iterator[str]:
     """Send the warm-up requests of `plan` in order, and yield a message for each failed request.
 
-    Send them to the server and then to each of its replicas, except chat requests, which are sent
-    only once. `timeout_s` is the timeout for each request.
+    Send text requests to the server and each of its replicas. Send chat requests only once, because
+    the gateway distributes them across replicas. `timeout_s` is the timeout for each request.
     """
     for rank, endpoint in enumerate((plan.endpoint, *plan.replicas)):
         for each in plan.warmup:
-            # Send chat requests only once, because the gateway distributes them over all ranks.
             if each.is_chat and rank > 0:
                 continue
             try:

@@ -1,4 +1,4 @@
-"""List the metric families that servers may publish and that tllm can read.
+"""List the metric families that tllm can read.
 
 `runtime/telemetry` declares the families that this project's models publish. This module adds the
 families that only Triton or its TensorRT-LLM backend publishes.
@@ -28,8 +28,8 @@ BACKEND_FAMILIES = (
     KV_TRANSFERS := Family(
         "nv_trt_llm_disaggregated_serving_metrics",
         "counter",
-        "Transfers of KV caches from a context server to a generation server: the total time in "
-        "milliseconds, and the number of requests. Available since TensorRT-LLM 0.15",
+        "KV cache transfers from context servers to generation servers: total time in "
+        "milliseconds and number of requests. Available since TensorRT-LLM 0.15",
         "disaggregated_serving_type",
         ("kv_cache_transfer_ms", "request_count"),
         origin="tensorrtllm",
@@ -55,7 +55,7 @@ TRITON_FAMILIES = (
     INFERENCES := Family(
         "nv_inference_count",
         "counter",
-        "Inferences, where each row of a batch counts as one inference",
+        "Inferences; each row of a batch counts as one inference",
         origin="triton",
     ),
     PENDING := Family(

@@ -15,10 +15,9 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
     """Return the text of the metrics page at `address`, which has the format `host:port`.
 
     Raise `NoServer` if the server cannot be reached or does not respond within `timeout_s` seconds.
-    Raise `RequestFailed` if the response is an HTTP error, is truncated, is not text or is not
-    valid HTTP.
+    Raise `RequestFailed` if the server returns an HTTP error or an invalid response.
     """
-    # Ignore HTTP_PROXY, because the proxy may be unable to reach servers on the local network.
+    # Ignore HTTP_PROXY, because a proxy may be unable to reach servers on the local network.
     opener = build_opener(ProxyHandler({}))
     try:
         with opener.open(f"http://{address}/metrics", timeout=timeout_s) as response:
@@ -31,7 +30,7 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
         ) from error
     except (HTTPException, UnicodeDecodeError) as error:
         raise _no_page(
-            address, "the response is truncated, is not text, or is not valid HTTP"
+            address, "the response is truncated, not UTF-8 text, or not valid HTTP"
         ) from error
     except (URLError, OSError) as error:
         raise NoServer(
@@ -43,7 +42,7 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
 
 
 def read_saved_metrics(path: Path) -> Snapshot:
-    """Parse a saved page, using the file's modification time as the time of the scrape.
+    """Parse a saved metrics page, with the file's modification time as the scrape time.
 
     Raise `BadInput` if the file cannot be read or is not a metrics page.
     """
@@ -53,8 +52,8 @@ def read_saved_metrics(path: Path) -> Snapshot:
         raise BadInput(
             f"{path} is not a saved metrics page.",
             why=error.why if isinstance(error, RequestFailed) else _describe(error),
-            next_step="run `tllm metrics --raw > metrics.txt` to save a metrics page, then pass "
-            "that file",
+            next_step="save a metrics page with `tllm metrics --raw > metrics.txt`, then pass "
+            "metrics.txt",
         ) from error
 
 
@@ -66,6 +65,5 @@ def _no_page(address: str, why: str) -> RequestFailed:
     return RequestFailed(
         f"The response from {address} is not a metrics page.",
         why=why,
-        next_step="pass the address of Triton's metrics port, which is 8002 by default, instead of "
-        "the HTTP or gRPC port",
+        next_step="pass the address of Triton's metrics port (8002 by default)",
     )

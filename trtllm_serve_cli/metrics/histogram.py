@@ -13,8 +13,8 @@ from trtllm_serve_cli.metrics.parse import Snapshot
 class Latency:
     """The distribution of a latency, in milliseconds.
 
-    Percentiles are interpolated within a bucket. The last bucket has no upper bound, so percentiles
-    in it are reported as its lower bound.
+    Percentiles are interpolated within a bucket. The last bucket has no upper bound, so a
+    percentile in the last bucket is reported as the bucket's lower bound.
     """
 
     count: int
@@ -27,17 +27,17 @@ class Latency:
 def read_latency(
     now: Snapshot, before: Snapshot | None, name: str, labels: Mapping[str, str]
 ) -> Latency | None:
-    """Return the latency from the histogram named `name`, whose values must be in seconds.
+    """Return the latency from the histogram `name`, which must be in seconds.
 
-    If `before` is set, the latency includes only the observations since that snapshot. Return
-    `None` if there are no observations, or if the page does not contain their sum.
+    If `before` is set, include only observations since that snapshot. Return `None` if the
+    histogram has no observations or no sum.
     """
     buckets = _read_buckets(now, name, labels)
     total_s = now.value(f"{name}_sum", **labels)
     if before is not None:
         earlier = _read_buckets(before, name, labels)
-        # If a count is lower than in `before`, the counters were reset, so all observations are
-        # new.
+        # Subtract the earlier counts unless a count has decreased, which means that the counters
+        # were reset and all observations are new.
         if all(count >= earlier.get(bound, 0.0) for bound, count in buckets.items()):
             buckets = {bound: count - earlier.get(bound, 0.0) for bound, count in buckets.items()}
             total_s = (total_s or 0.0) - (before.value(f"{name}_sum", **labels) or 0.0)

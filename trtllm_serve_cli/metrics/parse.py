@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import RequestFailed
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample on a metrics page. A counter's `name` does not include the `_total` suffix."""
+    """A sample on a metrics page. The `name` of a counter does not include the `_total` suffix."""
 
     name: str
     labels: Mapping[str, str]
@@ -28,9 +28,9 @@ class Snapshot:
     samples: tuple[Sample, ...]
 
     def find(self, name: str, **labels: str) -> tuple[Sample, ...]:
-        """Return the samples with this name and at least these labels.
+        """Return the samples that have the name `name` and all of `labels`.
 
-        A `_total` suffix in `name` is ignored.
+        Samples may have additional labels. A `_total` suffix in `name` is ignored.
         """
         plain = name.removesuffix("_total")
         return tuple(
@@ -40,14 +40,14 @@ class Snapshot:
         )
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the sum of the matching samples' values, or `None` if no sample matches."""
+        """Return the sum of the matching samples, or `None` if no sample matches."""
         found = self.find(name, **labels)
         return sum(sample.value for sample in found) if found else None
 
     def models(self, *prefixes: str) -> tuple[tuple[str, str], ...]:
-        """Return the name and version of each model that has samples, in sorted order.
+        """Return the names and versions of the models with samples, in sorted order.
 
-        Samples are considered only if their names start with one of `prefixes`.
+        Consider only samples whose names start with one of `prefixes`.
         """
         return tuple(
             sorted(
@@ -63,8 +63,8 @@ class Snapshot:
 def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
     """Parse a page in Prometheus' text format. Raise `RequestFailed` if the page is not valid.
 
-    A page that does not end with a newline is truncated and therefore not valid, unless it is
-    empty. Unknown families are kept. NaN and infinite values are dropped.
+    A nonempty page without a final newline is truncated and therefore not valid. Keep unknown
+    families, and drop NaN and infinite values.
     """
     if page and not page.endswith("\n"):
         raise _broken("the page ends in the middle of a line")
@@ -76,13 +76,13 @@ def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
             if math.isfinite(sample.value)
         )
     except (ValueError, LookupError) as error:
-        raise _broken(f"a line is not in Prometheus' format ({error})") from error
+        raise _broken(f"a line is not in Prometheus' text format ({error})") from error
     return Snapshot(taken_at_s, samples)
 
 
 def _plain_name(name: str, family_type: str) -> str:
-    # The parser adds `_total` to the names of counters. Remove this suffix, because the names of
-    # Triton's counters do not end with `_total`.
+    # The parser adds `_total` to counter names. Remove the suffix, because Triton's counter names
+    # do not have a suffix.
     return name.removesuffix("_total") if family_type == "counter" else name
 
 

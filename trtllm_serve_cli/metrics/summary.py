@@ -1,10 +1,10 @@
-"""Summarize the metrics in a snapshot by model, engine and GPU, and for the server's machine.
+"""Summarize the metrics in a snapshot by model, engine, GPU and machine.
 
 Counters start at zero when the server or the model starts, so a rate requires an earlier snapshot.
 Values that are missing from the metrics page are `None`, not zero.
 
-Triton publishes `nv_inference_…`, `nv_cpu_…` and `nv_gpu_…`. Its TensorRT-LLM backend publishes
-`nv_trt_llm_…`. This project's models publish `tllm_…` and some of the `nv_trt_llm_…` families.
+Triton publishes `nv_inference_…`, `nv_cpu_…` and `nv_gpu_…`. Triton's TensorRT-LLM backend
+publishes `nv_trt_llm_…`. This project's models publish `tllm_…` and some `nv_trt_llm_…` families.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class ModelRow:
     """The metrics of one Triton model.
 
     For this project's models, `num_succeeded` and `failures` count client requests by outcome. For
-    other models, both contain Triton's counts. Triton counts every request to a decoupled model as
+    other models, they contain Triton's counts. Triton counts every request to a decoupled model as
     successful.
 
-    - `failures` maps the reasons for failures to the numbers of failed requests.
+    - `failures` maps failure reasons to numbers of requests.
     - `num_inferences` counts each row of a batch.
     - `num_pending` is the number of requests in Triton's queue.
     - `queue_ms` and `compute_ms` are means over all requests that Triton counts as successful.
@@ -81,7 +81,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """The metrics of one engine's requests, paged KV cache, memory and worker process.
+    """The request, KV cache, memory and worker metrics of one engine.
 
     If a model has several instances, the counts are sums over all instances.
 
@@ -90,13 +90,13 @@ class EngineRow:
     - `num_waiting` is the number of requests that are waiting in the engine.
     - `max_requests` is the maximum batch size.
     - `kv_fraction` is the fraction of KV cache blocks in use.
-    - `memory_bytes` maps the types of memory (cpu, gpu, pinned) to the memory in use.
+    - `memory_bytes` maps memory types (cpu, gpu, pinned) to the memory in use.
     - `iteration` is the number of steps since the engine started.
     - `is_worker_up` is true only if the workers of all instances are running.
     - `prefix_hit_fraction` is the fraction of prompt blocks that were already in the KV cache.
     - `num_kv_transfers` is the number of requests whose KV cache was transferred between
       disaggregated servers.
-    - `kv_transfer_ms` is the mean time of a transfer.
+    - `kv_transfer_ms` is the mean transfer time.
     - `v1` contains the metrics for static batching, which TensorRT-LLM calls V1.
     """
 
@@ -158,9 +158,9 @@ class Summary:
 
 
 def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
-    """Summarize the `now` snapshot.
+    """Summarize the snapshot `now`.
 
-    Rates cover the time since the `before` snapshot. If `before` is `None`, the rates are `None`.
+    Rates cover the time since the snapshot `before`. If `before` is `None`, the rates are `None`.
     """
     return Summary(
         models=tuple(
@@ -181,7 +181,7 @@ def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
 
 
 def rate_per_s(now: Snapshot, before: Snapshot | None, name: str, **labels: str) -> float | None:
-    """Return the rate of increase of a counter between two snapshots, or `None` if it is unknown.
+    """Return the rate of increase of a counter between two snapshots, or `None` if unknown.
 
     If the later value is lower, the counter was reset to zero, so its increase is the later value.
     """

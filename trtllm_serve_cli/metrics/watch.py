@@ -20,11 +20,10 @@ def watch_metrics(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Snapshot | TllmError]:
-    """Scrape a server every `interval_s` seconds, and yield each snapshot or error.
+    """Scrape a server every `interval_s` seconds, and yield each snapshot or error indefinitely.
 
-    The iterator never ends. Each scrape starts at a multiple of the interval after the first
-    scrape, so that delays do not accumulate. If a scrape takes longer than the interval, the next
-    scrape starts at the next multiple.
+    Scrapes start at multiples of the interval after the first scrape, so that delays do not
+    accumulate. If a scrape takes longer than the interval, skip the missed scrapes.
     """
     started_s = clock()
     while True:
@@ -40,7 +39,7 @@ def watch_metrics(
 def start_watches(sources: Mapping[str, Watch]) -> WatchQueue:
     """Run each watch in a separate thread, and return a queue with the results of all watches.
 
-    Each item in the queue pairs the name of a source with a snapshot or an error.
+    Each queue item is a pair of a source name and a snapshot or error.
     """
     results: WatchQueue = queue.SimpleQueue()
 

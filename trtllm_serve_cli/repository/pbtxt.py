@@ -1,8 +1,8 @@
-"""Read values from a `config.pbtxt`, and change a value without changing any other byte.
+"""Read and change values in a `config.pbtxt` without changing any other byte.
 
-`_Reader` parses the text, because protobuf's parser discards the positions of values. It also
-accepts the templates in triton-inference-server/tensorrtllm_backend, which protobuf rejects if a
-`${name}` variable is unquoted.
+`_Reader` parses the text, because protobuf's parser discards the positions of values. `_Reader`
+also accepts the templates in triton-inference-server/tensorrtllm_backend, which protobuf rejects if
+a `${name}` variable is unquoted.
 
 A place is the path to a field, for example `max_batch_size`, `instance_group.count`,
 `input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`. In
@@ -20,7 +20,7 @@ from typing import Any
 
 from trtllm_serve_cli.rendering import quote_pbtxt
 
-# Maps the name of each list field to the field that identifies an element of the list.
+# Maps list fields to the field that identifies an element of the list.
 _SELECTED_BY = {"input": "name", "output": "name", "parameters": "key", "step": "model_name"}
 _TOKEN = re.compile(
     r"""(?P<skip>[\s]+|\#[^\n]*)
@@ -119,10 +119,10 @@ def line_of(text: str, place: str) -> int | None:
 def change(text: str, place: str, value: str) -> str:
     """Return `text` with `value` at `place`. If the field is missing, add it.
 
-    Pass `value` without quotes; they are added if the field is a string. If the field is a list of
-    numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be parsed. Raise
-    `KeyError` if Triton's model configuration has no such field, or if `place` names a tensor or
-    step that is missing in the text.
+    Pass `value` without quotes. Quotes are added if the field is a string. If the field is a list
+    of numbers, `value` replaces the complete list. Raise `PbtxtError` if the text cannot be parsed.
+    Raise `KeyError` if Triton's model configuration has no such field, or if `place` names a tensor
+    or step that is missing in the text.
     """
     steps = _steps(place)
     literal = write_value(place, value)
@@ -189,8 +189,7 @@ def _steps(place: str) -> _Steps:
         if name == "parameters":
             return (*steps, (name, rest), ("value", None), ("string_value", None))
         if name in _SELECTED_BY:
-            # Split at the last dot, because an element name may contain dots, but the field name
-            # after it cannot.
+            # Split at the last dot, because element names can contain dots, but field names cannot.
             element, _, rest = rest.rpartition(".")
             steps.append((name, element))
         else:
@@ -202,7 +201,7 @@ def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:
     """Return the scalars at the path `steps`, which is a parsed place.
 
     A list with several elements is returned as one scalar, from the first to the last element, so
-    that `change` replaces the whole list.
+    that `change` replaces the complete list.
     """
     (name, element), *rest = steps
     found: list[_Value] = []
@@ -273,7 +272,7 @@ def _insert(text: str, position: int, snippet: str, *, is_top: bool) -> str:
 
 
 def _plain(text: str, value: _Value) -> str:
-    """Return the value of a scalar, without quotes and with escape sequences decoded."""
+    """Return a scalar's value, without quotes and with escape sequences decoded."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
@@ -311,9 +310,7 @@ def _read(text: str) -> _Message:
 
 
 class _Reader:
-    """A recursive descent parser for protobuf's text format, which keeps the position of each
-    value.
-    """
+    """A recursive descent parser for protobuf text format that keeps value positions."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -325,7 +322,7 @@ class _Reader:
         return _Message(0, len(self._text), fields)
 
     def _peek(self) -> str:
-        """Return the next token if it is punctuation, "end" if no token is left, or else ""."""
+        """Return the next token if it is punctuation, "end" at the end of the text, or ""."""
         if self._next == len(self._tokens):
             return "end"
         kind, start, end = self._tokens[self._next]

@@ -1,6 +1,7 @@
-"""The code that runs inside Triton, copied next to each `model.py` in a rendered repository.
+"""Run models inside Triton and engines inside engine workers.
 
-This package requires only NumPy, the standard library, Triton's `triton_python_backend_utils`, and
-the packages of the engine and the tokenizer. It imports no other package of this project, so a
-repository works on machines where `tllm` is not installed.
+Rendering a model repository copies this package next to each `model.py`. The package requires only
+NumPy, the standard library, Triton's `triton_python_backend_utils`, and the engine and tokenizer
+packages. It imports no other package of this project, so a repository works on machines where
+`tllm` is not installed.
 """

@@ -1,7 +1,7 @@
 """Read the CPU and memory limits of this process's control groups (cgroups).
 
-A container's limits are those of its cgroup. The limits of all parent cgroups apply, too. Version 2
-has one hierarchy of cgroups. Version 1 has one per controller, for example `/sys/fs/cgroup/memory`.
+The limits of a cgroup and of all its parents apply. cgroup v2 has a single hierarchy. cgroup v1 has
+one hierarchy per controller, for example `/sys/fs/cgroup/memory`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _OWN = Path("/proc/self/cgroup")
 
 
 def read_cpu_limit(own: Path = _OWN, mount: Path = _MOUNT) -> float | None:
-    """Return the process's CPU limit as a number of cores, or None if no cgroup sets a limit.
+    """Return the process's CPU limit in cores, or None if no cgroup sets a limit.
 
     Ignore limits that cannot be read. CPU affinity is a separate limit (see
     `os.sched_getaffinity`).
@@ -25,7 +25,7 @@ def read_cpu_limit(own: Path = _OWN, mount: Path = _MOUNT) -> float | None:
             *_read_words(folder / "cpu.cfs_quota_us"),
             *_read_words(folder / "cpu.cfs_period_us"),
         )
-        # The quota "max" in version 2 and the quota -1 in version 1 mean that there is no limit.
+        # The quota is "max" (cgroup v2) or -1 (cgroup v1) if the CPU time is unlimited.
         if len(quota_and_period) == 2 and all(map(str.isdecimal, quota_and_period)):
             quota_us, period_us = map(int, quota_and_period)
             limits.append(quota_us / max(1, period_us))
@@ -35,8 +35,8 @@ def read_cpu_limit(own: Path = _OWN, mount: Path = _MOUNT) -> float | None:
 def read_memory_limit(own: Path = _OWN, mount: Path = _MOUNT) -> int | None:
     """Return the process's memory limit in bytes, or None if no cgroup sets a limit.
 
-    Ignore limits that cannot be read. In version 1, the limit of an unlimited cgroup is a number
-    that is larger than any machine's memory. In this case, return the number, not None.
+    Ignore limits that cannot be read. For an unlimited cgroup, cgroup v1 reports a number larger
+    than any machine's memory. Return this number unchanged.
     """
     limits = [
         int(word)
@@ -49,11 +49,11 @@ def read_memory_limit(own: Path = _OWN, mount: Path = _MOUNT) -> int | None:
 
 
 def _list_folders(controller: str, own: Path, mount: Path) -> Iterator[Path]:
-    """Yield the folders of the cgroups that may limit `controller` for this process.
+    """Yield the cgroup folders that can limit `controller` for this process.
 
-    In each hierarchy, start with the innermost cgroup and end with the root. In a container, `own`
-    may contain the paths on the host. These folders do not exist in the container, and `mount`
-    itself describes the container's cgroup.
+    In each hierarchy, start with the process's cgroup and end with the root. In a container, `own`
+    may contain host paths that do not exist in the container, but `mount` describes the container's
+    cgroup.
     """
     for line in _read_text(own).splitlines():
         _, names, path = line.split(":", 2)

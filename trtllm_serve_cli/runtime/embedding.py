@@ -1,4 +1,4 @@
-"""Pool, shorten and normalize embeddings, and convert them to and from text."""
+"""Pool, truncate, normalize and encode embeddings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from .embedding_settings import EmbeddingSettings, unknown_pooling
 
 Vector = NDArray[np.float32]
-# Little-endian, as in the responses of OpenAI's API.
+# Little-endian, as in OpenAI API responses.
 _FLOAT32 = np.dtype("<f4")
 
 
 def shorten(vector: Vector, dimensions: int | None, settings: EmbeddingSettings) -> Vector:
     """Truncate an embedding to `dimensions` values, or return it unchanged if `dimensions` is None.
 
-    A truncated embedding is normalized again if the model normalizes embeddings.
+    Normalize the truncated embedding again if the model normalizes embeddings.
     """
     if dimensions is None or dimensions == len(vector):
         return vector
@@ -28,11 +28,11 @@ def shorten(vector: Vector, dimensions: int | None, settings: EmbeddingSettings)
 
 
 def pool(hidden: NDArray[Any], mask: NDArray[Any], mode: str) -> Vector:
-    """Return one vector per row of `hidden`, which has the shape [rows, tokens, values].
+    """Pool the token vectors in `hidden` to one vector per row.
 
-    `mask` is 1 for tokens and 0 for the padding after them. Raise `ValueError` if `mode` is not one
-    of the `POOLING_MODES`. The modes are defined in sentence_transformers/models/Pooling.py in
-    UKPLab/sentence-transformers 5.
+    `hidden` has the shape [rows, tokens, values]. `mask` is 1 for tokens and 0 for padding. Raise
+    `ValueError` if `mode` is not one of the `POOLING_MODES`. The modes are defined in
+    sentence_transformers/models/Pooling.py (UKPLab/sentence-transformers 5).
     """
     states = np.asarray(hidden, dtype=np.float32)
     weights = mask.astype(np.float32)[:, :, None]
@@ -57,13 +57,13 @@ def pool(hidden: NDArray[Any], mask: NDArray[Any], mode: str) -> Vector:
 
 
 def normalize(vectors: Vector) -> Vector:
-    """Return the vectors scaled to length 1. Zero vectors are unchanged."""
+    """Scale each vector to length 1. Zero vectors stay unchanged."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
 
 
 def encode_vector(vector: Vector) -> str:
-    """Encode an embedding as Base64 text of little-endian 32-bit floats."""
+    """Encode an embedding as Base64-encoded little-endian 32-bit floats."""
     return base64.b64encode(np.ascontiguousarray(vector, dtype=_FLOAT32).tobytes()).decode()
 
 
@@ -73,7 +73,7 @@ def decode_vector(text: str) -> Vector:
 
 
 def pad_right(prompts: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the token ids and the attention mask of a batch, padded on the right."""
+    """Return the right-padded token ids and attention mask of a batch."""
     longest = max(map(len, prompts))
     ids = np.zeros((len(prompts), longest), dtype=np.int64)
     mask = np.zeros_like(ids)

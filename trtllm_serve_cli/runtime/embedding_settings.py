@@ -1,4 +1,4 @@
-"""Define the settings of models that compute embeddings.
+"""Define the settings of embedding models.
 
 The command line imports this module, so it must not import NumPy.
 """
@@ -24,17 +24,16 @@ def unknown_pooling(mode: object) -> ValueError:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
-    """The settings that a model uses to compute embeddings.
+    """The settings of an embedding model.
 
     - `dimension`: the number of values in an embedding.
-    - `pooling`: one of the `POOLING_MODES`, which pools the vectors of all tokens.
+    - `pooling`: the pooling mode, which is one of the `POOLING_MODES`.
     - `is_normalized`: true if embeddings are scaled to length 1.
-    - `is_matryoshka`: true if clients can request shorter embeddings, which consist of the first
-      values of the full embedding.
-    - `matryoshka_dimensions`: the supported lengths of shorter embeddings. If it is empty, all
-      lengths up to `dimension` are supported.
-    - `prompts`: maps names to prompts. A client can send a name to prepend the prompt to its
-      inputs.
+    - `is_matryoshka`: true if clients can request truncated embeddings.
+    - `matryoshka_dimensions`: the supported lengths of truncated embeddings. If the tuple is empty,
+      all lengths up to `dimension` are supported.
+    - `prompts`: maps prompt names to prompts. If a request contains a prompt name, the prompt is
+      prepended to the inputs.
     """
 
     dimension: int
@@ -45,7 +44,7 @@ class EmbeddingSettings:
     prompts: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Return the settings as JSON, for an entry in `config.pbtxt`."""
+        """Return the settings as JSON for a parameter in `config.pbtxt`."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
     @classmethod
@@ -95,7 +94,7 @@ class EmbeddingSettings:
         if (prompt := self.prompts.get(name)) is None:
             known = ", ".join(self.prompts) or "none"
             raise InvalidRequest(
-                f"prompt_name is {name!r}, but this model does not have a prompt with that name; "
-                f"its prompts are: {known}"
+                f"prompt_name is {name!r}, but this model has no prompt with this name; available "
+                f"prompts: {known}"
             )
         return prompt

@@ -1,4 +1,4 @@
-"""The interface that all engines implement, with its requests, updates and statistics."""
+"""Define the engine interface and its requests, updates and statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FinishReason = Literal["stop", "length"]
 
 # A token id and its log probability.
 TokenLogProb = tuple[int, float]
-# The number of values in the shortest entry for a `SequenceUpdate` in a `step` frame.
+# The minimum number of values in a `SequenceUpdate` entry of a `step` frame.
 _NUM_BASIC_ENTRIES = 9
 
 
@@ -21,11 +21,12 @@ class InvalidRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A prompt and its sampling parameters, most of which are named after NVIDIA's request tensors.
+    """A prompt and its sampling parameters.
 
-    If `end_id` is not set, a sequence ends only at a stop word or after `max_new_tokens`. If
-    neither `top_k` nor `top_p` is set, decoding is greedy at any temperature, as in TensorRT-LLM.
-    An engine that computes embeddings accepts only requests whose `max_new_tokens` is 0.
+    Most fields are named after NVIDIA's request tensors. If `end_id` is not set, a sequence ends
+    only at a stop word or after `max_new_tokens` tokens. If neither `top_k` nor `top_p` is set,
+    decoding is greedy at any temperature, as in TensorRT-LLM. Embedding engines accept only
+    requests whose `max_new_tokens` is 0.
     """
 
     id: int
@@ -51,15 +52,15 @@ class GenerationRequest:
     return_perf_metrics: bool = False
     guide_type: str | None = None
     guide: str = ""
-    # `lora_task_id` or `lora_name` selects a LoRA adapter. `lora_file` is the path of a file with
-    # adapter weights from the client, or of an adapter folder on the server.
+    # `lora_task_id` or `lora_name` selects a LoRA adapter. `lora_file` is the path of the adapter
+    # weights from the client, or of an adapter folder on the server.
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
-    # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains pairs of a token id and the value that
-    # is added to the token's logit. `num_top_log_probs` is the number of most likely tokens to
-    # return at each position, with their log probabilities. `trace_parent` is the W3C `traceparent`
-    # for the engine's spans, or empty if the request is not traced.
+    # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains pairs of a token id and its bias.
+    # `num_top_log_probs` is the number of most likely tokens to return at each position, with their
+    # log probabilities. `trace_parent` is the W3C `traceparent` for the engine's spans, or empty if
+    # the request is not traced.
     min_p: float | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_top_log_probs: int = 0
@@ -104,7 +105,7 @@ OPTIONAL_FIELDS = (
 _BASIC_FIELDS = tuple(each for each in GenerationRequest.__slots__ if each not in OPTIONAL_FIELDS)
 
 
-# The names of the output tensors that a client requests with `return_perf_metrics`.
+# The names of the output tensors that `return_perf_metrics` requests.
 PERF_OUTPUTS = (
     "kv_cache_alloc_new_blocks",
     "kv_cache_reused_blocks",
@@ -142,10 +143,12 @@ class PerfMetrics:
 class PromptFacts:
     """Information from the engine about a prompt.
 
-    `num_cached_tokens` counts the tokens that the engine read from the KV cache, and is None if the
-    engine does not report this number. If the request sets `return_prompt_log_probs`, `log_probs`
-    contains one value per token of the prompt after the first one. If it also sets
-    `num_top_log_probs`, `top_log_probs` contains the most likely tokens at the same positions.
+    - `num_cached_tokens`: the number of prompt tokens read from the KV cache, or None if the engine
+      does not report this number.
+    - `log_probs`: one value per prompt token except the first, if the request sets
+      `return_prompt_log_probs`.
+    - `top_log_probs`: the most likely tokens at the same positions, if the request also sets
+      `num_top_log_probs`.
     """
 
     num_cached_tokens: int | None = None
@@ -161,8 +164,8 @@ class PromptFacts:
         return cls(num_cached_tokens, tuple(log_probs), _as_alternatives(top))
 
 
-# Not frozen, because `__init__` of a frozen dataclass takes four times as long, and an instance is
-# created for each token.
+# Do not freeze this dataclass, because an instance is created for each token and `__init__` of a
+# frozen dataclass takes four times as long.
 @dataclass(slots=True)
 class SequenceUpdate:
     """New tokens for one sequence of a request, the end of the sequence, or both.
@@ -171,7 +174,7 @@ class SequenceUpdate:
     - `cum_log_prob`: the sum of the sequence's log probabilities so far.
     - `error`: the error message. An update with an error is the last update for its request.
     - `perf`: the performance metrics of the whole request.
-    - `rejected`: true if the request caused the error, and false if the engine did.
+    - `rejected`: true if the request caused the error, false if the engine did.
     - `top_log_probs`: the most likely tokens at the position of each token in `token_ids`, if the
       request sets `num_top_log_probs`.
     - `prompt`: information about the prompt. Only one update of the first sequence contains it.
@@ -195,7 +198,7 @@ class SequenceUpdate:
         """Return the update as an entry for a `step` frame.
 
         The entry is a list, because a dictionary would repeat its keys for every token. Most
-        entries end with `rejected`, because the fields after it are omitted if they are not set.
+        entries end with `rejected`, because the optional fields after it are omitted.
         """
         entry = [
             self.request_id,
@@ -216,7 +219,10 @@ class SequenceUpdate:
 
     @classmethod
     def from_wire(cls, entry: list[Any]) -> SequenceUpdate:
-        """Create an update from an entry, which may be from a worker of an earlier version."""
+        """Create an update from a `step` frame entry.
+
+        The entry may come from an engine worker of an earlier version.
+        """
         top: tuple[tuple[TokenLogProb, ...], ...] = ()
         prompt = None
         embedding = ""
@@ -274,10 +280,9 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits of an engine. `check_request` (request_check.py) enforces them for each request.
+    """The engine limits that `check_request` (request_check.py) enforces for each request.
 
-    If `computes_embeddings` is set, the engine computes the embeddings of prompts and generates no
-    tokens.
+    If `computes_embeddings` is set, the engine computes embeddings instead of generating tokens.
     """
 
     max_seq_len: int
@@ -290,11 +295,12 @@ class EngineLimits:
 class EngineStats:
     """The current state of an engine.
 
-    `paused_requests` counts the requests that are currently preempted: they had generated tokens,
-    but lost their KV cache blocks to other requests. `kv_blocks_reused` counts prompt blocks that
-    were in the KV cache, and `kv_blocks_missed` counts prompt blocks that were not. These two
-    counters and `preemptions` start at 0 when the engine is loaded. `memory_bytes` is the amount of
-    host memory in use.
+    - `paused_requests`: the number of preempted requests. A preempted request has generated tokens
+      but has lost its KV cache blocks to other requests.
+    - `kv_blocks_reused` and `kv_blocks_missed`: the numbers of prompt blocks found and not found in
+      the KV cache since the engine was loaded.
+    - `preemptions`: the number of preemptions since the engine was loaded.
+    - `memory_bytes`: the host memory in use.
     """
 
     active_requests: int = 0
@@ -316,7 +322,7 @@ class EngineStats:
     kv_blocks_missed: int = 0
 
 
-# The counters in `EngineStats`. Their values never decrease while the engine is loaded.
+# The fields in `EngineStats` that never decrease while the engine is loaded.
 COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 
@@ -341,13 +347,13 @@ class Engine(Protocol):
         """Return the current state. This method must be fast, because it runs between steps."""
 
     def close(self) -> None:
-        """Release all resources that would outlive this process. This must be the last call."""
+        """Release resources that would outlive this process. Call no other method afterwards."""
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error's text, which is the message without source locations.
+    """Return the last line of an error message, which contains no source locations.
 
-    If the text is empty, return the name of the error's type.
+    If the message is empty, return the exception class name.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

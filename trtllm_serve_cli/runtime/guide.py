@@ -1,4 +1,4 @@
-"""Validate guides for guided decoding before an engine receives them.
+"""Validate guided-decoding guides before an engine receives them.
 
 The guide types are the values of the request tensor `guided_decoding_guide_type`.
 """
@@ -9,10 +9,10 @@ import json
 from typing import Any
 
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
-# The types whose guides are in JSON format. The type `json` is not included, because it has no
-# guide: it allows any JSON output.
+# The types whose guides are JSON documents. The type `json` is not included, because it allows any
+# JSON output and has no guide.
 _JSON_GUIDES = ("json_schema", "structural_tag")
-# Maps each guide type except `json` to the argument name in vLLM and TensorRT-LLM's LLM API.
+# Maps each guide type except `json` to its argument name in vLLM and TensorRT-LLM's LLM API.
 _ARGUMENTS = {
     "json_schema": "json",
     "regex": "regex",
@@ -25,12 +25,12 @@ _MAX_GUIDE_BYTES = 64 * 1024
 def find_guide_problem(guide_type: str, guide: str) -> str | None:
     """Return an error message for `guide`, or None if the guide is valid.
 
-    The message starts with a verb, so that the caller can put the tensor's name before it.
+    The message starts with a verb. The caller prepends the tensor name.
     """
     if guide_type == "json":
         return None
     if not guide:
-        return f"is missing, but the guide type {guide_type} requires it; send the guide"
+        return f"is missing, but the guide type {guide_type} requires a guide; send a guide"
     if (num_bytes := len(guide.encode())) > _MAX_GUIDE_BYTES:
         return f"has {num_bytes} bytes; send at most {_MAX_GUIDE_BYTES} bytes"
     if "\0" in guide:
@@ -41,7 +41,7 @@ def find_guide_problem(guide_type: str, guide: str) -> str | None:
 
 
 def guide_arguments(guide_type: str | None, guide: str) -> dict[str, Any]:
-    """Return the guide's arguments for `StructuredOutputsParams` or `GuidedDecodingParams`.
+    """Return the `StructuredOutputsParams` or `GuidedDecodingParams` arguments for a guide.
 
     The result is empty if `guide_type` is None.
     """

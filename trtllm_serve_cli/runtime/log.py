@@ -1,7 +1,7 @@
 """Write the log lines of models and engine workers to the server's log.
 
-The environment variable TLLM_LOG_FORMAT sets the format to `json` or `text`. Default: text.
-Triton's own lines keep Triton's format, because Triton cannot log JSON.
+The environment variable TLLM_LOG_FORMAT selects the format: `text` (default) or `json`. It does not
+affect Triton's own log lines, because Triton cannot log JSON.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-# Read the model's name from the path of this file. A model and its engine worker both run this file
-# from MODEL/VERSION/tllm_runtime.
+# Derive the model name from the path of this file. A model and its engine worker both run the copy
+# in MODEL/VERSION/tllm_runtime.
 MODEL_NAME = Path(__file__).parent.parent.parent.name
 
 
@@ -27,8 +27,8 @@ _LEVELS: dict[Level, str] = {"I": "info", "W": "warning", "E": "error"}
 def write_log(level: Level, text: str, **fields: Any) -> None:
     """Write a log line with the level, the model, `text` and `fields`.
 
-    `level` is the letter that Triton's log uses for the level, for example `E` for an error. Write
-    errors are ignored, so that a full disk, for example, does not stop the model.
+    `level` is the level's letter in Triton's log, for example `E` for errors. Ignore write errors,
+    because a full disk must not stop the model.
     """
     with contextlib.suppress(OSError, ValueError):
         is_json = os.environ.get("TLLM_LOG_FORMAT") == "json"
@@ -45,14 +45,14 @@ def write_traceback() -> None:
 
 
 def render_json(level: Level, text: str, fields: dict[str, Any], now: datetime) -> str:
-    """Return the line as a JSON object. `fields` override the standard keys."""
+    """Return a log line as a JSON object. `fields` override the standard keys."""
     at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {"time": at, "level": _LEVELS[level], "model": MODEL_NAME, "message": text, **fields}
     return json.dumps(line, ensure_ascii=False)
 
 
 def render_text(level: Level, text: str, fields: dict[str, Any]) -> str:
-    """Return the line as text, with each field appended as `name=value`."""
+    """Return a log line as text, with each field appended as `name=value`."""
     pairs = "".join(f" {name}={_as_word(value)}" for name, value in fields.items())
     return f"{level} {MODEL_NAME}] {text}{pairs}"
 

@@ -1,12 +1,12 @@
-"""Write heartbeats to small files, which the server's supervisor reads.
+"""Write heartbeats to small files that the server's supervisor reads.
 
 The folder `$TLLM_PULSES` contains one file for each model process, gateway process and engine
-worker. If a process hangs, the heartbeat count in its file stops increasing. Unlike sending a
-request, reading a file does not require a response, so a hung process cannot block the supervisor.
+worker. If a process hangs, the heartbeat count in its file stops increasing. A hung process cannot
+block the supervisor, because reading a file does not require a response from the process.
 
 The process that creates a file locks it. The kernel releases the lock when the process exits, so
 the supervisor can ignore the files of unloaded models. The model that starts an engine worker
-creates the worker's file, so the supervisor also detects that a worker is missing.
+creates the worker's file, so the supervisor also detects missing workers.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ Role = Literal["model", "worker", "gateway"]
 class PulseState(IntEnum):
     """The activity of a process.
 
-    A process is `LOADING` until its first start has finished. `IDLE` processes write heartbeats,
-    and `BUSY` engine workers count steps. A worker that has died is `FAILED` until its replacement
-    has loaded the engine. A model's process that has exited is `ENDED` if `read_pulses` was called
-    with `reports_ended`.
+    - `LOADING`: the process has not finished its first start.
+    - `IDLE`: the process writes heartbeats.
+    - `BUSY`: the engine worker counts steps.
+    - `FAILED`: the engine worker has died, and its replacement has not loaded the engine yet.
+    - `ENDED`: the model process has exited. Only `read_pulses` with `reports_ended` returns this
+      state.
     """
 
     LOADING = 0
@@ -57,9 +59,10 @@ class PulseState(IntEnum):
 class Pulse:
     """The content of a heartbeat file.
 
-    `num_beats` increases while the process is idle. `num_updates` counts the engine steps that
-    generated tokens, and `iteration` is the number that the engine assigned to its latest step.
-    `num_in_flight` is the number of requests that the engine is processing.
+    - `num_beats`: the number of heartbeats. It increases only while the process is idle.
+    - `num_updates`: the number of engine steps that generated tokens.
+    - `iteration`: the number that the engine assigned to its latest step.
+    - `num_in_flight`: the number of requests that the engine is processing.
     """
 
     role: Role
@@ -73,7 +76,7 @@ class Pulse:
 
 
 class PulseWriter:
-    """Writes the heartbeats of a process to a file. If `path` is None, they are discarded."""
+    """Writes a process's heartbeats to a file, or discards them if `path` is None."""
 
     def __init__(self, path: Path | None) -> None:
         self._record: mmap.mmap | bytearray = bytearray(_RECORD.size)
@@ -100,7 +103,7 @@ class PulseWriter:
         self._num_updates += 1
 
     def note_iteration(self, iteration: int) -> None:
-        """Remember the number of the engine's latest step.
+        """Store the number of the engine's latest step.
 
         The next call of `work`, `beat` or `fail` writes the number to the file.
         """
@@ -132,7 +135,7 @@ class PulseFile:
         temporary = path.with_name(f".{path.name}")
         self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
-        # Write the whole file now, because on a full disk, a write to the mapped file would kill
+        # Allocate the whole file now. On a full disk, a later write to the mapped file would kill
         # the process.
         os.write(self._fd, bytes(_RECORD.size))
         temporary.rename(path)
@@ -150,8 +153,8 @@ class PulseFile:
 def start_beating(role: Role, model: str) -> None:
     """Write heartbeats for this process from a separate thread until the process exits.
 
-    Write no heartbeats if `$TLLM_PULSES` is not set or the file cannot be created. The handler for
-    `STACKS_SIGNAL` is registered in any case.
+    If `$TLLM_PULSES` is not set or the file cannot be created, write no heartbeats. In both cases,
+    register the `STACKS_SIGNAL` handler.
     """
     register_stacks_signal()
     file = PulseFile(role, model)
@@ -168,17 +171,18 @@ def start_beating(role: Role, model: str) -> None:
 
 
 def register_stacks_signal() -> None:
-    """Write the stacks of all threads to stderr when the process receives `STACKS_SIGNAL`."""
-    # If stderr is not usable, the signal kills the process, which the supervisor would kill anyway.
+    """Register a `STACKS_SIGNAL` handler that writes the stacks of all threads to stderr."""
+    # If stderr is unusable, no handler is registered and the signal kills the process. The
+    # supervisor kills hung processes anyway.
     with contextlib.suppress(ValueError, RuntimeError, OSError, AttributeError):
         faulthandler.register(STACKS_SIGNAL, all_threads=True)
 
 
 def read_pulses(folder: Path, *, reports_ended: bool = False) -> Iterator[Pulse]:
-    """Yield the heartbeats in `folder`, and remove files whose creators have exited.
+    """Yield the heartbeats in `folder` and remove files whose creators have exited.
 
-    If `reports_ended` is set, keep the files of model processes that have exited, and yield these
-    processes as `ENDED`. Set `reports_ended` only for servers that never unload a model.
+    If `reports_ended` is set, keep the files of exited model processes and yield these processes as
+    `ENDED`. Set `reports_ended` only for servers that never unload a model.
     """
     for path in sorted(folder.glob("[!.]*.*.*.*")):
         role, _, rest = path.name.partition(".")

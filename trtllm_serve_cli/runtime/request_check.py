@@ -1,4 +1,4 @@
-"""Check requests before an engine runs them, and fit them to the engine's vocabulary."""
+"""Check requests before an engine runs them and fit token ids to the engine's vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from itertools import chain
 from .engine import EngineLimits, GenerationRequest, InvalidRequest
 from .guide import GUIDE_TYPES, find_guide_problem
 
-# Maximum number of tokens in a word list. Compiling this many into an automaton takes about 1 s.
+# The maximum number of tokens in a word list. Compiling 4096 tokens into an automaton takes about
+# one second.
 MAX_WORD_TOKENS = 4096
 # The maximum number of alternatives per token, as in OpenAI's API.
 MAX_TOP_LOG_PROBS = 20
@@ -19,13 +20,13 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
     """Raise `InvalidRequest` if a value of the request is invalid or exceeds `limits`.
 
     Generation requests may contain input ids outside the vocabulary, because `fit_to_vocabulary`
-    replaces them. Embedding requests must not contain such ids.
+    replaces these ids. In embedding requests, all input ids must be in the vocabulary.
     """
     if not request.input_ids:
         raise InvalidRequest("input_ids is empty; send a prompt with at least one token")
     if (lowest := min(request.input_ids)) < 0:
         raise InvalidRequest(
-            f"input_ids contains {lowest}, which is not a token id; send ids that are 0 or greater"
+            f"input_ids contains {lowest}, which is not a token id; send non-negative ids"
         )
     if limits.computes_embeddings:
         _check_embedding_request(request, limits)
@@ -90,11 +91,12 @@ def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
     _check_range("num_top_log_probs", request.num_top_log_probs, 0, MAX_TOP_LOG_PROBS)
     _check_tokens("embedding_bias", [token for token, _ in request.logit_bias], limits)
     if any(bias != bias for _, bias in request.logit_bias):
-        raise InvalidRequest("embedding_bias contains NaN; send numbers")
+        raise InvalidRequest("embedding_bias contains NaN; replace NaN with a number")
     if request.beam_width > 1 and request.num_return_sequences > request.beam_width:
         raise InvalidRequest(
             f"num_return_sequences is {request.num_return_sequences}, but a beam search returns at "
-            f"most one sequence per beam; request at most {request.beam_width} (beam_width)"
+            f"most one sequence per beam; request at most {request.beam_width} sequences "
+            "(beam_width)"
         )
 
 
@@ -111,11 +113,11 @@ def _check_guide(guide_type: str, guide: str) -> None:
 def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
     """Return `request` with `input_ids` and `end_id` limited to the vocabulary.
 
-    NVIDIA's backend accepts ids outside the vocabulary. Each input id is replaced by its remainder
+    NVIDIA's backend accepts ids outside the vocabulary. Replace each input id with its remainder
     modulo the vocabulary size, because NVIDIA's benchmark sends random ids from the whole INT32
-    range. An `end_id` outside the vocabulary is removed, because some of NVIDIA's clients send
-    50256 to every model. If `min_tokens` is set, OpenVINO GenAI would write out of bounds with such
-    an `end_id`.
+    range. Remove an `end_id` outside the vocabulary, because some of NVIDIA's clients send 50256 to
+    every model. If `min_tokens` is set, this `end_id` would make OpenVINO GenAI write out of
+    bounds.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)

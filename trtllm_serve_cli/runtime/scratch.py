@@ -1,7 +1,7 @@
-"""Create temporary folders in the server's own temporary folder.
+"""Create temporary folders in the server's temporary folder.
 
-The supervisor clears this folder. In the system's temporary folder, files left behind by killed
-processes would accumulate.
+The supervisor clears the server's temporary folder, so files left behind by killed processes do not
+accumulate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VARIABLE = "TLLM_SCRATCH"
 def make_temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
     """Create a temporary folder in `$TLLM_SCRATCH`.
 
-    If `$TLLM_SCRATCH` is unset or does not exist, create it in the system's temporary folder.
+    If `$TLLM_SCRATCH` is unset or does not exist, use the system's temporary folder.
     """
     parent = os.environ.get(VARIABLE, "")
     return tempfile.TemporaryDirectory(

@@ -1,7 +1,7 @@
-"""Measure the startup stages of a process, and format them as the fields of a log line.
+"""Measure a process's startup stages and format them as log fields.
 
-The server's supervisor reads the log lines with these fields. In containers and on clusters, users
-can read them in the logs.
+The server's supervisor reads the fields from the log. In containers and on clusters, users can read
+the fields in the logs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GATEWAY_READY = "the gateway can serve the model"
 
 
 class StageTimer:
-    """Measures consecutive stages.
+    """Measures the durations of consecutive stages.
 
     `durations_s` maps the names of completed stages to their durations.
     """
@@ -39,7 +39,7 @@ class StageTimer:
 def stage_fields(started_at: float, durations_s: Mapping[str, float]) -> dict[str, Any]:
     """Return the log fields for startup stages.
 
-    `started_at` is the start of the first stage, in seconds since the epoch.
+    `started_at` is the start time of the first stage, in seconds since the epoch.
     """
     started = datetime.fromtimestamp(started_at, timezone.utc)
     return {

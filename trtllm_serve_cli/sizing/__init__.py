@@ -4,5 +4,5 @@ The inputs are a GPU type from `gpus.yaml`, and either a source's config.json an
 file's header. The outputs are a `ModelShape` with the architecture's dimensions and a `SizePlan`. A
 plan contains the number of parameters by layer type, the memory use per GPU, the number of
 concurrent sequences, and the speed. This package does not require a GPU, and it writes only to the
-Hugging Face Hub's cache.
+Hugging Face cache.
 """

@@ -28,7 +28,7 @@ _LOGIT_BYTES = 4
 class Demand:
     """The formats, lengths and limits that a plan must support.
 
-    `weights` is the format of the large matrices, and `others` is the format of all other
+    `weights` is the format for the large matrices, and `others` is the format for all other
     parameters. Lengths are in tokens. The limits have TensorRT-LLM's names and defaults. The
     computed weight size is multiplied by `scale` to match the checkpoint's index.
     """
@@ -85,12 +85,12 @@ def weight_bytes(stage: Stage, demand: Demand) -> float:
 def activation_bytes(shape: ModelShape, parallelism: Parallelism, demand: Demand) -> int:
     """Return the size of the logits and activations on each GPU for `max_num_tokens`, in bytes.
 
-    Activations consist of two copies of the residual stream, plus the attention tensors or the MLP
-    tensors, whichever are larger. The attention tensors are queries, keys, values and an output.
-    The MLP tensors are the gate, the up projection and their product. An MLP without a gate has two
-    tensors. In a mixture of experts, each selected expert has these tensors and an output. On an
-    H200, Llama layers in PyTorch used 90% to 92% of this estimate. Logits are in single precision,
-    with one row for each sequence in the batch.
+    The estimate for activations is two copies of the residual stream, plus the attention tensors or
+    the MLP tensors, whichever are larger. The attention tensors are queries, keys, values and an
+    output. The MLP tensors are the gate, the up projection and their product. An MLP without a gate
+    has two tensors. In a mixture of experts, each selected expert has these tensors and an output.
+    On an H200, Llama layers in PyTorch used 90% to 92% of this estimate. Logits are in single
+    precision, with one row for each sequence in the batch.
     """
     tp, heads = parallelism.tp, shape.num_attention_heads
     attention = 2 * (heads + max(tp, shape.num_key_value_heads)) * shape.head_dim / tp

@@ -24,9 +24,10 @@ from trtllm_serve_cli.sources.source import CheckpointSource, Source
 class ModelFacts:
     """A model's shape and size.
 
-    `weight_bytes` is the size of the weights according to the checkpoint's index, or the size of
-    the only weight file on disk. It is None if neither size is known. `catalog_reason` explains why
-    the shape is from the catalog of models. It is empty if the shape is from the checkpoint.
+    - `weight_bytes`: the weight size in the checkpoint's index, or the size of the only weight file
+      on disk. None if both are unknown.
+    - `catalog_reason`: the reason why the shape is from the model catalog. Empty if the shape is
+      from the checkpoint.
     """
 
     source: str
@@ -38,8 +39,8 @@ class ModelFacts:
 def read_facts(source: Source, home: Home) -> ModelFacts:
     """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
 
-    If the hub is busy, cannot be reached or denies access, read the shape from the catalog of
-    models. If the catalog does not contain the model, raise the hub's error.
+    If the hub is busy, cannot be reached or denies access, read the shape from the model catalog.
+    If the catalog does not contain the model, raise the hub's error.
 
     Raise `BadInput` if `source` is an engine, a wheel that has not been downloaded or a folder that
     does not exist. Also raise `BadInput` if the model's config is invalid or its architecture is
@@ -48,7 +49,7 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     if not isinstance(source, CheckpointSource):
         raise BadInput(
             f"{source} is an engine, but `tllm plan` supports only checkpoints.",
-            why="the build determines the memory use and the limits of an engine",
+            why="the build determines an engine's memory use and limits",
             next_step="pass the checkpoint that the engine was built from, for example "
             "-s hf:ORG/NAME, or import the engine and print its limits with `tllm show`",
         )

@@ -24,7 +24,7 @@ class Family:
     """The properties of an architecture, with Llama's properties as defaults.
 
     A bias is True (present), False (absent), or the name of the config key that sets the bias.
-    `defaults` contains default values of Transformers' config class, and keys of tllm for
+    `defaults` contains the default values of Transformers' config class, and tllm-specific keys for
     properties that are not in config.json, for example `has_sinks`. `adapt` converts a config to
     the keys and structure of a Llama config. If a config has a sliding window and `window_period`
     is n > 1, every n-th layer does not use the window.
@@ -140,8 +140,7 @@ _LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bia
 _GEMMA_3 = Family(
     norms_per_layer=4,
     window_period=6,
-    # Repeat the defaults of the config class, because published config.json files omit values that
-    # equal the default.
+    # Repeat the config class's defaults, because published config.json files omit default values.
     defaults={
         **_TIED,
         "vocab_size": 262208,

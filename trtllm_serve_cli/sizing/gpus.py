@@ -14,7 +14,7 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.processes import run_captured
 
-# Maps each common short name to the GPU type that users usually mean.
+# Maps common short names to GPU types.
 _ALIASES = {
     "a100": "a100-80gb",
     "h100": "h100-sxm",
@@ -33,7 +33,7 @@ _TIMEOUT_S = 20.0
 _GPU_LINE = re.compile(r"GPU (\d+):")
 _MIG_LINE = re.compile(r"\s+MIG (\S+)\s+Device")
 
-# Matches an item of CUDA_VISIBLE_DEVICES: an index, or the id of a GPU or MIG device.
+# Matches an item in CUDA_VISIBLE_DEVICES: an index, or the id of a GPU or MIG device.
 _GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 
@@ -43,9 +43,9 @@ class Gpu:
 
     - `bandwidth_gb_per_s`: the memory bandwidth.
     - `capability`: the compute capability, for example (9, 0).
-    - `fp16`, `fp8`, `fp4`: the rates of dense multiplications in TFLOP/s. `fp8` and `fp4` are
-      `None` if the GPU's tensor cores do not support the format. If `has_bf16` is true, `fp16` is
-      also the rate for bf16.
+    - `fp16`, `fp8`, `fp4`: the dense compute rates in TFLOP/s. `fp8` and `fp4` are `None` if the
+      GPU's tensor cores do not support the format. If `has_bf16` is true, `fp16` is also the rate
+      for bf16.
     - `nvlink_gb_per_s`: the NVLink bandwidth, or 0 if the GPU does not have NVLink.
     - `shown_as`: the GPU's names in nvidia-smi, without the prefix "NVIDIA ".
     """
@@ -93,9 +93,9 @@ def load_gpus() -> Mapping[str, Gpu]:
 
 
 def load_gpu(name: str) -> Gpu:
-    """Return the GPU type with the given name, alias or name in nvidia-smi.
+    """Return the GPU type with the given name, alias or nvidia-smi name.
 
-    If the name is unknown, raise `BadInput` with similar names, or with all names if none is
+    If the name is unknown, raise `BadInput` with similar names, or with all names if no name is
     similar.
     """
     normalized = name.lower().strip().replace("_", "-").replace(" ", "-")
@@ -157,11 +157,11 @@ def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
 
 
 def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
-    """Return the type of the GPUs in this machine, and their number.
+    """Return the type and the number of the GPUs in this machine.
 
-    The memory size of the returned type is the smallest size that the driver reports. Raise
-    `BadInput` if `gpus` is empty, if a GPU has MIG devices or is not in `gpus.yaml`, or if the GPUs
-    have different types.
+    The returned memory size is the smallest size that the driver reports. Raise `BadInput` if
+    `gpus` is empty, if a GPU has MIG devices or is not in `gpus.yaml`, or if the GPUs have
+    different types.
     """
     if not gpus:
         raise BadInput(
@@ -215,7 +215,7 @@ def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
 
 
 def parse_gpu_ids(text: str | None) -> tuple[str, ...]:
-    """Parse GPUs in the format of CUDA_VISIBLE_DEVICES: indices, or ids of GPUs or MIG devices.
+    """Parse GPUs in CUDA_VISIBLE_DEVICES format: indices, GPU UUIDs or MIG device UUIDs.
 
     Return an empty tuple if `text` is None or empty. Raise `BadInput` if a GPU is not valid or is
     listed twice.

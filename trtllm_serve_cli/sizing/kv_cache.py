@@ -1,4 +1,4 @@
-"""Compute the size of the KV cache.
+"""Compute the KV cache size.
 
 For each token, a layer caches a key and a value for each key-value head. MLA caches one latent and
 one rotary key for all heads. Layers with a sliding window cache at most the tokens in the window.
@@ -37,8 +37,8 @@ def kv_bytes_of_sequence(
     """Return a sequence's KV cache size in bytes on each of `tp` GPUs.
 
     `num_layers` is the number of layers on the GPU, or None for all layers. Layers with a sliding
-    window are assumed to be distributed evenly over the pipeline stages. The number of such layers
-    on a GPU is rounded down, and the GPU's remaining layers are counted as layers without a window.
+    window are assumed to be distributed evenly over the pipeline stages. The number of these layers
+    on a GPU is rounded down. The GPU's remaining layers count as layers without a window.
     """
     layers = shape.num_layers if num_layers is None else num_layers
     window = shape.window

@@ -1,4 +1,4 @@
-"""Check whether a model can be divided among a number of GPUs."""
+"""Check whether a model can be split over several GPUs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Parallelism:
 
     The layers are divided among `pp` pipeline stages, and each layer is split over `tp` GPUs. In
     layers with experts, the experts are divided among `moe_ep` groups of GPUs, and each expert is
-    split over `moe_tp` GPUs. The product of `moe_tp` and `moe_ep` is then `tp`. Both are 1 if the
-    model does not have experts.
+    split over `moe_tp` GPUs. The product of `moe_tp` and `moe_ep` is `tp` if the model has experts.
+    Otherwise, both are 1.
     """
 
     tp: int = 1
@@ -39,8 +39,8 @@ def check_parallelism(
 
     If only one of `moe_tp` and `moe_ep` is set, the other value is `tp` divided by the set value.
     If neither is set, each expert is split over all `tp` GPUs. Raise `BadInput` if a number is less
-    than 1, if the model cannot be divided in this way, or if `moe_tp` or `moe_ep` is greater than 1
-    and the model does not have experts.
+    than 1, or if the model cannot be divided in this way. Also raise `BadInput` if `moe_tp` or
+    `moe_ep` is greater than 1 but the model does not have experts.
     """
     for name, number in (("tp", tp), ("pp", pp), ("moe-tp", moe_tp), ("moe-ep", moe_ep)):
         if number is not None and number < 1:
@@ -106,7 +106,7 @@ def _resolve(tp: int, moe_tp: int | None, moe_ep: int | None) -> tuple[int, int]
                 for flag, number in (("--moe-tp", moe_tp), ("--moe-ep", moe_ep))
                 if number
             ),
-            f"the product of --moe-tp and --moe-ep must be equal to --tp, which is {tp}",
+            f"the product of --moe-tp and --moe-ep must equal --tp ({tp})",
             f"pass --moe-tp {tp} --moe-ep 1",
         )
     return resolved

@@ -13,7 +13,7 @@ class ParameterCounts:
 
     `embedding` includes learned positions. `experts` includes routers and shared experts. `head` is
     0 if the LM head is tied to the embedding. `active` is the number of parameters used for one
-    token, which excludes the experts that the token does not select.
+    token, without the experts that the token does not select.
     """
 
     embedding: int
@@ -70,7 +70,7 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
 
 
 def count_embedding(shape: ModelShape) -> int:
-    """Count the parameters of the embedding.
+    """Count the embedding parameters.
 
     The count includes learned positions, and projections between `embedding_size` and
     `hidden_size`.
@@ -82,7 +82,7 @@ def count_embedding(shape: ModelShape) -> int:
 
 
 def count_head(shape: ModelShape) -> int:
-    """Count the parameters of the LM head, even if it is tied to the embedding."""
+    """Count the LM head parameters, even if the LM head is tied to the embedding."""
     bias = shape.vocab_size if shape.extras.head_bias else 0
     return shape.vocab_size * shape.embedding_size + bias
 
@@ -153,7 +153,7 @@ def count_layer_norms(shape: ModelShape) -> int:
 
 
 def count_last_norms(shape: ModelShape) -> int:
-    """Count the parameters of the norms outside the layers."""
+    """Count the parameters in norms outside the layers."""
     return shape.extras.norms_outside * _count_norm(shape)
 
 

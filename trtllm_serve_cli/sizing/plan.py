@@ -33,8 +33,8 @@ _MAX_BATCH_SIZE, _MAX_NUM_TOKENS = 2048, 8192
 # Maximum number of GPUs in the plans to try if the model does not fit on the available GPUs.
 _MAX_GPUS = 128
 # Bounds on the ratio of on-disk size to computed size. Above the maximum, the weights are stored in
-# a wider type than the serving type. Below the minimum, they are quantized even though config.json
-# does not specify a quantization, as in checkpoints from older ModelOpt versions.
+# a wider type than the serving type. Below the minimum, the weights are quantized even though
+# config.json does not specify a quantization, as in checkpoints from older ModelOpt versions.
 _MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 
@@ -52,8 +52,7 @@ class Formats:
 class ParallelPlan:
     """The memory use and the speed of a model with a given parallelism.
 
-    `limits` are the default limits of engines. `speed` and `limits` are None if the model does not
-    fit.
+    `limits` are the default engine limits. `speed` and `limits` are None if the model does not fit.
     """
 
     parallelism: Parallelism
@@ -68,8 +67,7 @@ class SizePlan:
 
     `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
     on which the model fits. If the model does not fit on `num_gpus` GPUs, larger powers of two are
-    tried, up to 128 GPUs. `smallest` is None if the model does not fit on any of these numbers of
-    GPUs.
+    tried, up to 128 GPUs. `smallest` is None if the model does not fit in any of these cases.
 
     `smallest_in_fp8` is the same plan with FP8 weights. It is None if `smallest` is None, if the
     GPU does not support FP8, if the options specify a quantization, or if the checkpoint is
@@ -118,9 +116,10 @@ def plan_size(
 ) -> SizePlan:
     """Plan the deployment of a model on up to `num_gpus` identical GPUs.
 
-    If `num_gpus` is None, the limit is 8 GPUs, or the number of GPUs that the options request if
-    that is higher. Raise `BadInput` if the options request more than `num_gpus` GPUs, if the model
-    or the GPU does not support the options, or if the size of quantized weights is unknown.
+    If `num_gpus` is None, the limit is 8 GPUs or the number of GPUs that the options request,
+    whichever is higher. Raise `BadInput` if the options request more than `num_gpus` GPUs, or if
+    the model or the GPU does not support the options. Also raise `BadInput` if the size of
+    quantized weights is unknown.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
@@ -266,7 +265,7 @@ def _choose_formats(
 
 
 def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
-    """Return the name of the dtype.
+    """Return the dtype name.
 
     For "auto", choose bfloat16 if the checkpoint uses bfloat16 and the GPU supports it. Otherwise,
     choose float16, as TensorRT-LLM does.
@@ -277,9 +276,9 @@ def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
 
 
 def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
-    """Return the name of the checkpoint's quantization, or "none" if it is not quantized.
+    """Return the checkpoint's quantization, or "none" if the checkpoint is not quantized.
 
-    Return "as stored" if only the size of the weights shows that they are quantized.
+    Return "as stored" if only the weight size shows that the checkpoint is quantized.
     """
     if quantization := facts.shape.quantization:
         return name_weight_format(quantization) or quantization
@@ -293,13 +292,12 @@ def _measure_format(facts: ModelFacts, others: Format) -> Format:
     """Return a format for a quantization whose number of bits is unknown.
 
     The format's `bits` is the average number of bits per parameter of the large matrices, computed
-    from the size of the checkpoint's weights. Raise `BadInput` if the size of the weights is
-    unknown.
+    from the checkpoint's weight size. Raise `BadInput` if the weight size is unknown.
     """
     if facts.weight_bytes is None:
         raise BadInput(
             f"The size of the {facts.shape.quantization} weights is unknown.",
-            why="the checkpoint does not have an index that contains the size of the weights",
+            why="the checkpoint does not have an index with the weight size",
             next_step="pass a quantization of similar size, for example --quantization int8",
         )
     stage = split_stages(facts.shape, Parallelism())[0]
@@ -334,8 +332,9 @@ def _choose_demand(
 def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
     """Return the factor that adjusts computed weight sizes to the size on disk.
 
-    Return 1 if the size on disk is unknown or may include parts other than the language model, if
-    the weights are not served in their stored format, or if the sizes differ by 15% or more.
+    Return 1 if the size on disk is unknown or may include parts other than the language model. Also
+    return 1 if the weights are not served in their stored format, or if the sizes differ by 15% or
+    more.
     """
     own = facts.shape.quantization
     is_as_stored = options.quantization is None or (options.quantization == "none" and not own)

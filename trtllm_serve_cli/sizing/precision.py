@@ -16,9 +16,9 @@ Rate = Literal["fp16", "fp8", "fp4"]
 class Format:
     """A number format.
 
-    `bits` is the average size of a number, including scales. `rate` names the field of `Gpu` that
-    contains the multiplication rate for this format. GPUs multiply numbers in this format at
-    `speed` times this rate. `capability` is the minimum compute capability.
+    `bits` is the average number of bits per value, including scales. `rate` names the `Gpu` field
+    with the compute rate for this format. GPUs compute in this format at `speed` times this rate.
+    `capability` is the minimum compute capability.
     """
 
     bits: float
@@ -66,7 +66,7 @@ _CHECKPOINT_WORDS = {
 
 
 def read_quantization_word(config: Mapping[str, Any]) -> str:
-    """Return the name of the quantization in a `quantization_config`, in lower case.
+    """Return the lower-case quantization name in a `quantization_config`.
 
     Return "unknown" if the name is missing. For GPTQ and AWQ, the name includes the number of bits
     unless the number is 4 or missing.
@@ -79,7 +79,7 @@ def read_quantization_word(config: Mapping[str, Any]) -> str:
 def name_weight_format(checkpoint_word: str) -> str | None:
     """Return the key in `WEIGHT_FORMATS` for a checkpoint's quantization.
 
-    Return None if `WEIGHT_FORMATS` does not contain it.
+    Return None if `WEIGHT_FORMATS` does not contain the quantization.
     """
     word = _CHECKPOINT_WORDS.get(checkpoint_word, checkpoint_word)
     return word if word in WEIGHT_FORMATS else None

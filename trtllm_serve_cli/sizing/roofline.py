@@ -22,8 +22,8 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 BANDWIDTH_REACHED = 4.3 / 4.8
-# Maps each `Gpu` field that contains a peak rate to the fraction of this rate that a GPU sustains.
-# FP4 was not measured, so it uses the fraction for FP8.
+# Maps the `Gpu` fields with peak rates to the fraction of the rate that a GPU sustains. FP4 was not
+# measured and uses the FP8 fraction.
 COMPUTE_REACHED = {"fp16": 670 / 989, "fp8": 1310 / 1979, "fp4": 1310 / 1979}
 
 
@@ -153,7 +153,7 @@ class _Cost:
         return num_bytes / (self.gpu.bandwidth_gb_per_s * 1e9 * BANDWIDTH_REACHED)
 
     def _weights_read(self, batch: int) -> float:
-        """Return how many bytes of weights are read for `batch` tokens.
+        """Return the number of weight bytes that are read for `batch` tokens.
 
         The tokens are assumed to select experts at random.
         """
@@ -190,7 +190,7 @@ class _Cost:
         return matrices / sustained + other / self._sustained("fp16")
 
     def _sustained(self, rate: str) -> float:
-        """Return the number of operations per second that the GPU sustains in a precision."""
+        """Return the GPU's sustained number of operations per second in a precision."""
         return float(getattr(self.gpu, rate)) * COMPUTE_REACHED[rate] * 1e12
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:

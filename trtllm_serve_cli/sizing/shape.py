@@ -1,4 +1,4 @@
-"""Parse a config.json into a model shape that has the same fields for all architectures."""
+"""Parse a config.json into an architecture-independent model shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES, Config, Family
 from trtllm_serve_cli.sizing.precision import read_quantization_word
 
-# Maps each field to its possible keys in config.json, which differ by architecture.
+# Maps each field to its possible config.json keys, which depend on the architecture.
 _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -28,8 +28,8 @@ _NAMES = {
     ),
     "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
 }
-# Upper limits for values in config.json. No real model comes close to these limits, so a
-# config.json with larger values is rejected.
+# Upper limits for config.json values. Larger values are rejected, because no real model comes close
+# to these limits.
 _MAX_COUNT = 1 << 40
 _MAX_LAYERS = 1 << 14
 
@@ -97,8 +97,8 @@ class Extras:
 class ModelShape:
     """The shape of a language model.
 
-    `dtype` and `quantization` are the names in the checkpoint. `head_dim` is the dimension of a
-    query head. `intermediate_size` is the size of a dense MLP. `embedding_size` differs from
+    `dtype` and `quantization` are names from the checkpoint. `head_dim` is the dimension of a query
+    head. `intermediate_size` is the size of a dense MLP. `embedding_size` differs from
     `hidden_size` only if the architecture projects between these sizes. `is_part` is true if the
     checkpoint may contain other parts, such as a vision tower.
     """
@@ -133,7 +133,7 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
         raise BadInput(
             f"tllm cannot estimate the size of {model_type!r} models.",
             why=f"the supported types are {', '.join(FAMILIES)}",
-            next_step="pass a model of one of these types",
+            next_step="pass a model of a supported type",
         )
     family = FAMILIES[model_type]
     # Remove keys whose value is null, so that their defaults apply, as for missing keys.
@@ -147,9 +147,9 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
 def find_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the language model's config.
 
-    In multimodal models, this config is nested under `text_config`. The result then also contains
-    the outer keys for the dtype, the quantization and the tied embedding, unless the nested config
-    sets them.
+    In multimodal models, this config is nested under `text_config`. For multimodal models, the
+    result includes the outer keys for the dtype, the quantization and the tied embedding, unless
+    the nested config sets these keys.
     """
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
@@ -202,8 +202,8 @@ def _parse(
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
     """Return the intermediate size of the MLP.
 
-    If config.json does not set the size, assume 4 times the hidden size for an MLP without a gate,
-    and raise `BadInput` for an MLP with a gate.
+    If config.json does not set the size, assume 4 times the hidden size for an MLP without a gate.
+    Raise `BadInput` for an MLP with a gate.
     """
     if size := _find_count(config, "intermediate_size"):
         return size
@@ -294,8 +294,8 @@ def _parse_latent(config: Config) -> LatentAttention | None:
 def _parse_window(family: Family, config: Config, num_layers: int) -> SlidingWindow | None:
     """Parse the sliding window, or return None if no layer uses one.
 
-    The layers that use the window are marked in `layer_types`, are all layers from
-    `max_window_layers` on, or follow a fixed pattern.
+    `layer_types` marks the layers that use the window. Without `layer_types`, these layers start at
+    `max_window_layers` or follow a fixed pattern.
     """
     size = config.get("sliding_window")
     if not size or not config.get("use_sliding_window", True):
@@ -338,7 +338,7 @@ def _find_count(config: Config, what: str) -> int | None:
 def _check_count(name: str, config: Config) -> int:
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MAX_COUNT:
-        raise _broken(f"{name} must be a positive integer in a plausible range, but is {value!r}")
+        raise _broken(f"{name} must be a positive integer less than 2^40, but is {value!r}")
     return value
 
 

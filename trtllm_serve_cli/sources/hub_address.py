@@ -1,4 +1,4 @@
-"""Locate a hub, its local cache and its repositories."""
+"""Locate the Hugging Face Hub, its local cache and its repositories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_serve_cli.sources.disk_space import find_free_bytes
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A hub and its local cache.
+    """A Hugging Face Hub and its local cache.
 
     `endpoint` is `None` for the public hub. If `is_offline` is set, only the cache is used.
     `free(folder)` returns the free space, in bytes, on the folder's disk.

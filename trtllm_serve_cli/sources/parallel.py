@@ -26,7 +26,8 @@ def run_parallel(
 
     While the threads are running, call `tick` in the calling thread about four times per second. If
     a worker fails or the user presses Ctrl-C, set the event that is passed to `work`. `work` should
-    then raise `Stopped`. All workers have stopped by the time this function returns or raises.
+    raise `Stopped` when the event is set. All workers have stopped by the time this function
+    returns or raises.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=max_workers) as pool:

@@ -103,7 +103,7 @@ def notify_periodically(
 class _Count:
     size_bytes: int
     done_bytes: int = 0
-    # Samples of the time and `moved_bytes`, used to compute the rate.
+    # Samples of the time and `moved_bytes` for computing the rate.
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     # The number of bytes that this process has transferred, excluding bytes that were already
     # present.
@@ -140,7 +140,7 @@ class Meter:
             self._all.moved_bytes += num_bytes
 
     def read(self) -> Progress:
-        """Return the current progress. Each call adds a sample from which rates are computed."""
+        """Return the current progress, and add a sample for computing rates."""
         with self._lock:
             now_s = self._clock()
             files = tuple(

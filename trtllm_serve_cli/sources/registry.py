@@ -1,6 +1,6 @@
-"""List the kinds of sources.
+"""List the source kinds.
 
-A kind's module is imported only when a source of that kind is parsed.
+`parse_source` imports a kind's module on demand.
 """
 
 from __future__ import annotations

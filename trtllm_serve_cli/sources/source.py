@@ -1,6 +1,6 @@
-"""Define the interface of a source, from which tllm fetches a checkpoint or an engine.
+"""Define the interface of checkpoint and engine sources.
 
-`registry.py` lists the kinds of sources. `parse_source` parses the text of a source, for example
+`registry.py` lists the source kinds. `parse_source` parses a source's text, for example
 `hf:ORG/NAME`, and `str(source)` returns the text.
 """
 
@@ -78,7 +78,7 @@ class Source(ABC):
         """
         raise BadInput(
             f"{self} does not support revisions.",
-            why="--revision applies only to models on the Hugging Face hub",
+            why="--revision applies only to models on the Hugging Face Hub",
             next_step="omit --revision",
         )
 
@@ -93,8 +93,8 @@ class CheckpointSource(Source):
     def fetch(self, request: FetchRequest) -> Checkpoint:
         """Fetch the checkpoint.
 
-        Raise `BadInput` if the source's path or address cannot be used, `MissingPart` if pip is
-        required but not installed, or `SourceError` if the checkpoint cannot be fetched or is
+        Raise `BadInput` if the source's path or address cannot be used. Raise `MissingPart` if pip
+        is required but not installed. Raise `SourceError` if the checkpoint cannot be fetched or is
         rejected.
         """
 
@@ -118,9 +118,9 @@ def parse_path(rest: str, prefix: str, noun: str) -> Path:
     """Parse a path and expand `~`. Raise `BadInput` if the path is empty or not valid."""
     if not rest.strip() or "\0" in rest:
         raise BadInput(
-            f"'{prefix}:' does not contain the path of a {noun}.",
+            f"'{prefix}:' does not contain a {noun} path.",
             why="the text after the colon is not a valid path",
-            next_step=f"pass the {noun}'s path with -s {prefix}:PATH",
+            next_step=f"pass the {noun} path with -s {prefix}:PATH",
         )
     try:
         return Path(rest).expanduser()

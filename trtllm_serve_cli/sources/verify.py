@@ -18,7 +18,7 @@ from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 
 _CHUNK_BYTES = 1 << 20
-# The maximum number of workers. More workers would not help, because the disk is the bottleneck.
+# Maximum number of workers. More workers would not help, because the disk is the bottleneck.
 _MAX_WORKERS = 4
 
 

@@ -61,7 +61,8 @@ def test_fetch_model_reports_an_unknown_model(serve: Serve) -> None:
 
 
 def test_fetch_model_rejects_a_model_that_is_not_an_llm(serve: Serve) -> None:
-    with pytest.raises(BadInput, match=r"not an LLM(.|\n)*input_ids, request_output_len") as raised:
+    refused = r"does not accept token ids(.|\n)*input_ids, request_output_len"
+    with pytest.raises(BadInput, match=refused) as raised:
         _fetch(serve(FakeTriton(input_names=("input_lengths", "image"))))
     assert not isinstance(raised.value, UnknownModel)
     assert "or run `tllm bench end-to-end` to send text" in raised.value.next_step

@@ -110,7 +110,7 @@ def test_keeps_the_scheduler_limits() -> None:
         (measure(number=1), "calibration requires 100 gaps between tokens, but "),
         (measure(stdev=0), "most prompts have a similar length (median: 600)"),
         (measure(concurrency=1), "most steps have a similar number of sequences (median: 1)"),
-        (MeasuredRun("none", (), 1), "calibration requires the times at which tokens arrived"),
+        (MeasuredRun("none", (), 1), "calibration requires token arrival times"),
     ],
     ids=["not streamed", "too short", "one length", "one in flight", "nothing"],
 )

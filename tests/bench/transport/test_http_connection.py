@@ -99,5 +99,5 @@ def test_reports_an_unknown_model_over_http(serve_http: ServeHttp) -> None:
 
 def test_rejects_a_model_without_text_input(serve_http: ServeHttp) -> None:
     target = Target(serve_http(FakeTriton(answer=exact_length)), "tensorrt_llm", "http")
-    with pytest.raises(BadInput, match="is not an LLM with text input"):
+    with pytest.raises(BadInput, match="does not accept text"):
         fetch_model(target, "text")

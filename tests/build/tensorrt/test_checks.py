@@ -222,8 +222,8 @@ def test_gptq_checkpoint_of_qwen_needs_the_quantization() -> None:
 def test_gptq_without_the_quantized_weights_is_refused() -> None:
     assert refuse("0.16.0", quantization="int4_gptq") == (
         "--quantization int4_gptq requires a file with the quantized weights.\n"
-        "Why: the converter does not quantize weights, but reads them from a file that AutoGPTQ "
-        "writes\n"
+        "Why: the converter does not quantize the weights, but reads quantized weights from an "
+        "AutoGPTQ file\n"
         "Next: add --build-option quant_ckpt_path=FILE (ammo_quant_ckpt_path before 0.10, "
         "modelopt_quant_ckpt_path in 0.10)"
     )
@@ -269,7 +269,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "0.14.0",
             {"quantization": "fp8_rowwise"},
             "TensorRT-LLM 0.14.0 does not support --quantization fp8_rowwise on l4.\n"
-            "Why: in this version, the kernels for fp8_rowwise run only on Hopper\n"
+            "Why: in this version, the fp8_rowwise kernels run only on Hopper GPUs\n"
             "Next: use TensorRT-LLM 0.15 or later",
         ),
         (

@@ -93,9 +93,9 @@ def test_flag_of_quantize_py() -> None:
             "0.16.0",
             {"awq_block_size": "64"},
             "The awq_block_size flag has no effect on this engine.\n"
-            "Why: the flag belongs to quantize.py, but this build runs convert_checkpoint.py for "
+            "Why: the flag applies to quantize.py, but this build runs convert_checkpoint.py for "
             "llama and trtllm-build\n"
-            "Next: omit awq_block_size, or pass a --quantization for which tllm runs quantize.py",
+            "Next: omit awq_block_size, or pass a --quantization that requires quantize.py",
         ),
         (
             "0.16.0",

@@ -199,7 +199,7 @@ def test_medusa_works_with_fp8() -> None:
             "0.10.0",
             {"gemm_plugin": "auto"},
             "TensorRT-LLM 0.10.0 does not support gemm_plugin auto.\n"
-            "Why: in this version, the valid values of --gemm_plugin in trtllm-build are "
+            "Why: in this version, trtllm-build accepts these values for --gemm_plugin: "
             "float16, float32, bfloat16, disable\n"
             "Next: set gemm_plugin to a valid value",
         ),
@@ -207,7 +207,7 @@ def test_medusa_works_with_fp8() -> None:
             "0.16.0",
             {"kv_cache_dtype": "nvfp4"},
             "TensorRT-LLM 0.16.0 does not support --kv-cache-dtype nvfp4.\n"
-            "Why: in this version, the valid values of --kv_cache_dtype in quantize.py are int8, "
+            "Why: in this version, quantize.py accepts these values for --kv_cache_dtype: int8, "
             "fp8\n"
             "Next: set --kv-cache-dtype to a valid value",
         ),

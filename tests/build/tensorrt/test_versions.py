@@ -49,7 +49,7 @@ def test_invalid_version_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         parse_version("latest")
     assert str(raised.value) == (
-        "'latest' is not a valid version of TensorRT-LLM.\n"
+        "'latest' is not a valid TensorRT-LLM version.\n"
         "Why: valid versions are, for example, 0.11.0, 0.17.0.post1 and the container tag 24.07\n"
         "Next: run `pip show tensorrt_llm` to see the installed version"
     )
@@ -61,7 +61,7 @@ def test_unknown_container_tag_is_refused() -> None:
     assert str(raised.value) == (
         "The TensorRT-LLM version in the 29.12 container is not known.\n"
         "Why: the known containers are 23.10 to 26.07\n"
-        "Next: pass the version of TensorRT-LLM, for example --trtllm-version 1.2.1"
+        "Next: pass the TensorRT-LLM version, for example --trtllm-version 1.2.1"
     )
 
 

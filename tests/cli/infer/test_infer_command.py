@@ -400,7 +400,7 @@ def test_batch_continues_after_a_failed_line_and_exits_with_3(triton: FakeTriton
     prompts = b"echo:a\nrefuse\necho:c\n"
     code, out, err = run("--batch", "-", "-u", triton.endpoint.grpc, stdin=prompts)
     answers = [json.loads(line) for line in out.splitlines()]
-    assert (code, err) == (3, '1 of 3 lines failed. See the field "error" in the output.\n')
+    assert (code, err) == (3, '1 of 3 lines failed. See the "error" field in the output.\n')
     assert [a.get("text_output") for a in answers] == ["a", None, "c"]
     assert "max_tokens must be at least 1" in answers[1]["error"]
 

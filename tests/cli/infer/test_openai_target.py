@@ -76,7 +76,7 @@ def test_url_and_key_are_read_from_the_environment(
 
 def test_url_is_required(server: FakeOpenAI, tllm: Tllm) -> None:
     code, _, err = tllm("infer", "-i", "openai", "go")
-    assert (code, "requires the URL of a server" in err) == (3, True)
+    assert (code, "requires a server URL" in err) == (3, True)
 
 
 @pytest.mark.parametrize(

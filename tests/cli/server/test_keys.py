@@ -60,9 +60,9 @@ def test_revoked_keys_are_gone_and_the_last_one_is_explained(tllm: Tllm) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("add", "a b"), "'a b' is not a valid name for an API key."),
+        (("add", "a b"), "'a b' is not a valid API key name."),
         (("add", "a", "--expires-in", "soon"), "'soon' is not a valid duration."),
-        (("revoke", "nope"), "There is no API key named 'nope'."),
+        (("revoke", "nope"), "The API key 'nope' does not exist."),
     ],
 )
 def test_user_errors_exit_with_3(tllm: Tllm, arguments: tuple[str, ...], message: str) -> None:

@@ -294,7 +294,7 @@ def test_several_models_in_one_server(tllm: Tllm, home: Home, ports: list[str]) 
     assert {"m", "m_tensorrt_llm", "n", "n_ensemble"} <= {path.name for path in served.iterdir()}
     assert tllm("status")[1].startswith("m, n: ready, up ")
     code, _, err = tllm("infer", "hello")
-    assert (code, "The server has several models, but none of them was specified." in err) == (
+    assert (code, "The server has several models, but no model was specified." in err) == (
         3,
         True,
     )
@@ -502,7 +502,8 @@ def test_status_shows_a_stopped_supervisor_and_the_report_of_a_hang(
     text = tllm("status")[1]
     server = json.loads(tllm("status", "--json")[1])["servers"][0]
     why = (
-        f"the server's supervisor was stopped by a signal; run `kill -CONT {state.supervisor_pid}`"
+        "the server's supervisor is suspended; run "
+        f"`kill -CONT {state.supervisor_pid}` to resume it"
     )
     assert f"m: unresponsive\n  {why}\n" in text
     assert f"  hang report {directory / 'hang-report.txt'}\n" in text

@@ -34,14 +34,14 @@ def test_only_running_gateway_is_the_default(home: Home) -> None:
 
 
 def test_without_a_gateway_a_server_can_be_started(home: Home) -> None:
-    with pytest.raises(BadInput, match="requires the URL of a server") as refused:
+    with pytest.raises(BadInput, match="requires a server URL") as refused:
         find_openai_endpoint(None, None)
     assert refused.value.next_step.startswith("run `tllm start`, or ")
 
 
 def test_several_gateways_require_a_url(home: Home) -> None:
     _record_servers(home, 9000, 9001)
-    with pytest.raises(BadInput, match="requires the URL of a server") as refused:
+    with pytest.raises(BadInput, match="requires a server URL") as refused:
         find_openai_endpoint(None, None)
     assert "several servers with an OpenAI-compatible API are running" in refused.value.why
     assert refused.value.next_step == (

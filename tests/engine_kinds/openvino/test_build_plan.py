@@ -154,7 +154,7 @@ def test_rejects_an_unknown_gguf_architecture() -> None:
     assert str(raised.value) == (
         "The openvino engine kind does not support GGUF files with the 'mamba' architecture.\n"
         "Why: the supported architectures are llama, qwen2, qwen3\n"
-        "Next: import the model's Hugging Face checkpoint instead, with -s hf:ORG/NAME"
+        "Next: import the model's Hugging Face checkpoint with -s hf:ORG/NAME instead"
     )
 
 

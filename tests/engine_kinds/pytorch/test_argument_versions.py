@@ -19,14 +19,15 @@ PENALTY = {"speculative_config": {"enable_penalty": True}}
         (
             OFF,
             "1.3.0",
-            "TensorRT-LLM 1.3.0 does not support this value of kv_cache_onboard_blocks.\n"
+            "TensorRT-LLM 1.3.0 does not support the requested value of kv_cache_onboard_blocks.\n"
             "Why: the argument kv_cache_config.onboard_blocks was removed in 1.3.0rc25\n"
-            "Next: omit kv_cache_onboard_blocks, or use an earlier version of TensorRT-LLM",
+            "Next: omit kv_cache_onboard_blocks, or use an earlier TensorRT-LLM version",
         ),
         (
             PENALTY,
             "1.2.1",
-            "TensorRT-LLM 1.2.1 does not support this value of speculative_config.enable_penalty.\n"
+            "TensorRT-LLM 1.2.1 does not support the requested value of "
+            "speculative_config.enable_penalty.\n"
             "Why: the argument speculative_config.enable_penalty was added in 1.3.0rc26\n"
             "Next: omit speculative_config.enable_penalty, or use TensorRT-LLM 1.3.0rc26 or later",
         ),

@@ -171,7 +171,7 @@ def test_weights_keep_the_quantization_of_the_checkpoint(requested: str | None) 
     ("options", "version", "why"),
     [
         ({}, "0.21.0", "TensorRT-LLM 0.21.0 does not support the pytorch engine kind"),
-        ({}, "newest", "'newest' is not a valid version of TensorRT-LLM"),
+        ({}, "newest", "'newest' is not a valid TensorRT-LLM version"),
         ({"tokens_per_block": 64}, "1.0.0", "TensorRT-LLM 1.0 does not support tokens_per_block"),
         (
             {"kv_cache_dtype": "nvfp4"},

@@ -216,7 +216,7 @@ def test_rejects_a_beam_width_that_differs_from_the_arguments() -> None:
 def test_rejects_a_parameter_that_the_version_lacks(parameters: dict[str, str]) -> None:
     plan_repository("mine", engine(), ServingOptions(parameters=parameters))
     newer = dataclasses.replace(engine(), details="1.3.0")
-    with pytest.raises(BadInput, match="does not support this value of kv_cache_onboard_blocks"):
+    with pytest.raises(BadInput, match="does not support the requested value of kv_cache"):
         plan_repository("mine", newer, ServingOptions(parameters=parameters))
 
 

@@ -108,12 +108,12 @@ def test_error_names_a_missing_rank(tmp_path: Path) -> None:
     ("text", "what"),
     [
         (None, "does not contain a TensorRT engine"),
-        ("{", "is not the configuration of a TensorRT engine"),
-        ("[]", "is not the configuration of a TensorRT engine"),
-        ('{"builder_config": {}}', "is not the configuration of a TensorRT engine"),
+        ("{", "is not a valid TensorRT engine configuration"),
+        ("[]", "is not a valid TensorRT engine configuration"),
+        ('{"builder_config": {}}', "is not a valid TensorRT engine configuration"),
         (
             '{"pretrained_config": 1, "build_config": {}}',
-            "is not the configuration of a TensorRT engine",
+            "is not a valid TensorRT engine configuration",
         ),
     ],
 )

@@ -53,7 +53,7 @@ def test_accepts_an_engine_that_may_fit(model: ImportedModel, machine: Machine) 
     [
         (
             dataclasses.replace(HERE, versions={"tensorrt_llm": "1.2.0"}),
-            "The engine for mine was built with another version of TensorRT-LLM.",
+            "The engine for mine was built with another TensorRT-LLM version.",
             "run `tllm export mine > mine.yaml && tllm import -f mine.yaml --force`, or serve the "
             "engine in nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3",
         ),
@@ -85,7 +85,7 @@ def test_next_step_for_an_engine_source_is_a_build_by_the_user(model: ImportedMo
     model = dataclasses.replace(model, source=f"engine:{model.engine_path}")
     with pytest.raises(BadInput) as raised:
         check_engine_fits(model, Machine(gpus=("NVIDIA L4",) * 2))
-    assert raised.value.next_step == "build the engine again on this machine, then import it"
+    assert raised.value.next_step == "build the engine again on this machine and import it"
 
 
 def test_other_engine_kinds_fit_any_machine(model: ImportedModel) -> None:

@@ -59,6 +59,6 @@ def test_lora_dir_error_names_the_parameter_to_use() -> None:
     with pytest.raises(BadInput) as raised:
         plan_vllm_arguments(EngineOptions(lora_dir=("/a",)))
     assert raised.value.next_step == (
-        "pass the folder with the adapters as --param lora_prefetch_dir=DIR, and set the maximum "
-        "rank, for example --build-option max_lora_rank=16"
+        "pass the adapter folder with --param lora_prefetch_dir=DIR, and set the maximum rank, "
+        "for example --build-option max_lora_rank=16"
     )

@@ -71,7 +71,7 @@ def test_concurrent_changes_are_not_lost(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a\n", "x" * 65, "é"])
 def test_names_that_could_forge_a_log_are_refused(file: Path, name: str) -> None:
-    with pytest.raises(BadInput, match="not a valid name"):
+    with pytest.raises(BadInput, match="not a valid API key name"):
         add_key(file, name, now_s=1.0)
     assert not file.exists()
 
@@ -81,7 +81,7 @@ def test_names_are_unique_and_revoked_once(file: Path) -> None:
     with pytest.raises(BadInput, match="already exists"):
         add_key(file, "alice", now_s=1.0)
     revoke_key(file, "alice")
-    with pytest.raises(BadInput, match="There is no API key"):
+    with pytest.raises(BadInput, match="does not exist"):
         revoke_key(file, "alice")
     assert read_keys(file) == ()
 
@@ -182,7 +182,7 @@ def test_unreadable_file_must_not_be_deleted(file: Path, monkeypatch: pytest.Mon
         read_keys(file)
     assert (caught.value.why, caught.value.next_step) == (
         "Input/output error",
-        f"check the disk, and the permissions with `ls -l {file}`",
+        f"check the disk and the file permissions (`ls -l {file}`)",
     )
 
 

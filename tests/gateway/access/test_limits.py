@@ -164,7 +164,7 @@ def test_concurrency_of_a_key_counts_waiting_requests() -> None:
 def test_concurrency_of_a_key_counts_sequences() -> None:
     limits, key = Limits(9, 9), make_key(concurrency=4)
     ticket = limits.admit(key, 3)
-    with pytest.raises(ApiError, match="limit of 4 sequences at the same time"):
+    with pytest.raises(ApiError, match="limit of 4 concurrent sequences"):
         limits.admit(key, 2)
     limits.admit(key, 1)
     ticket.release()
@@ -210,7 +210,7 @@ def test_a_rejected_request_does_not_count() -> None:
 
 def test_a_prompt_that_can_never_run_is_not_retried() -> None:
     limits = Limits(9, 9, clock=Clock())
-    with pytest.raises(ApiError, match="Send a shorter prompt") as caught:
+    with pytest.raises(ApiError, match="Shorten the prompt") as caught:
         admit_prompt(limits, make_key(tokens_per_minute=100), 101)
     assert caught.value.headers() == {"x-should-retry": "false"}
 
@@ -229,7 +229,7 @@ def test_processes_share_the_limits_of_a_key(tmp_path: Path) -> None:
     ticket = admit_prompt(first, key, 40)
     assert dict(admit_prompt(second, key, 10).headers)[b"x-ratelimit-remaining-tokens"] == b"50"
     for limits in (first, second):
-        with pytest.raises(ApiError, match="2 sequences at the same time"):
+        with pytest.raises(ApiError, match="2 concurrent sequences"):
             limits.admit(key)
     ticket.use_tokens(20)
     ticket.release()
@@ -247,7 +247,7 @@ def test_requests_of_a_restarted_process_do_not_count(tmp_path: Path) -> None:
     Limits(10, 8, 2, Clock(), UsageTable(file, 0, 2)).admit(key)
     restarted = Limits(10, 8, 2, Clock(), UsageTable(file, 0, 2))
     restarted.admit(key)
-    with pytest.raises(ApiError, match="1 sequence at the same time"):
+    with pytest.raises(ApiError, match="1 concurrent sequence"):
         Limits(10, 8, 2, Clock(), UsageTable(file, 1, 2)).admit(key)
 
 

@@ -168,7 +168,7 @@ def test_allowed_tools_must_exist() -> None:
     with make_client(FakeBackend()) as client:
         response = client.post(PATH, json=body(tools=TOOLS, tool_choice=allow("auto", "tide")))
     assert response.status_code == 400
-    assert "the function 'tide', which is not in tools" in response.json()["error"]["message"]
+    assert "the function 'tide', which is not in `tools`" in response.json()["error"]["message"]
 
 
 def test_history_with_tool_calls_is_rendered() -> None:

@@ -64,7 +64,7 @@ def test_number_of_sequences_is_limited(fields: dict[str, Any], is_valid: bool) 
         assert response.status_code == 200
     else:
         assert (response.status_code, backend.submitted) == (400, [])
-        assert "Request at most 2048 sequences" in response.json()["error"]["message"]
+        assert "the maximum is 2048" in response.json()["error"]["message"]
         assert response.json()["error"]["param"] == "prompt"
 
 
@@ -73,7 +73,7 @@ def test_prompts_of_different_types_are_rejected() -> None:
         for prompt in (["a", 1], [1, "a"], [1, [2]], ["a", [2]]):
             error = client.post(PATH, json=body(prompt=prompt)).json()["error"]
             assert error["param"] == "prompt"
-            assert error["message"].startswith("prompt mixes values of different types")
+            assert error["message"].startswith("The items of `prompt` have different types")
 
 
 def test_prompt_that_is_too_long_is_named() -> None:

@@ -79,5 +79,5 @@ def test_pages(client: TestClient, query: str, expected: Any) -> None:
 def test_invalid_queries(client: TestClient, query: str, param: str) -> None:
     response = client.get(f"/v1/models?{query}", headers=VERSION)
     assert response.status_code == 400
-    assert response.json()["error"]["message"].startswith(param)
+    assert response.json()["error"]["message"].lstrip("`").startswith(param)
     assert client.get(f"/v1/models?{query}").status_code == 200

@@ -189,7 +189,7 @@ def test_adapter_whose_weights_are_a_folder_is_an_error(tmp_path: Path) -> None:
     (folder / PEFT_WEIGHTS).mkdir()
     with FakeTriton(answer=LoraCache()) as triton:
         (updates,) = send(triton, {"lora_name": "poet", "lora_file": str(folder)})
-    assert updates[-1].error == "the adapter cannot be read (Is a directory)"
+    assert updates[-1].error == "the adapter files cannot be read (Is a directory)"
 
 
 def test_changed_adapter_is_not_sent(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_changed_adapter_is_not_sent(tmp_path: Path) -> None:
             await wait_until(lambda: backend.num_ended == 2)
 
         updates = run(triton.endpoint, test)
-    assert "have changed since it was loaded" in (updates[-1].error or "")
+    assert "have changed since the adapter was loaded" in (updates[-1].error or "")
     assert len(cache.sent) == 1
 
 
@@ -228,7 +228,7 @@ def test_model_without_the_inputs_rejects_adapters(tmp_path: Path) -> None:
 
     async def test(backend: Backend) -> None:
         assert not backend.accepts_adapters
-        with pytest.raises(ApiError, match="no inputs for LoRA adapters") as raised:
+        with pytest.raises(ApiError, match="does not have the inputs for LoRA adapters") as raised:
             backend.send(**write(tmp_path / "poet", 7))
         assert (raised.value.status, raised.value.code) == (400, "unsupported_parameter")
 

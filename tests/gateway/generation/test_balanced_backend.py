@@ -31,7 +31,7 @@ def test_requests_go_to_the_open_backend_with_the_fewest_requests() -> None:
         assert len(second.submitted) == 5
         second.is_open = False
         assert not balanced.is_open
-        with pytest.raises(ApiError, match="No server of this model is ready"):
+        with pytest.raises(ApiError, match="No server for this model is ready"):
             balanced.submit(FIELDS, lambda update: None)
 
     asyncio.run(run())

@@ -141,15 +141,15 @@ RESULT = {"type": "tool_result", "tool_use_id": "1", "content": [IMAGE]}
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "'image' is not supported"),
-        ({"messages": [{"role": "user", "content": [RESULT]}]}, "'image' is not supported"),
-        ({"messages": [{"role": "assistant", "content": [RESULT]}]}, "'tool_result' is not"),
-        ({"messages": [{"role": "system", "content": [RESULT]}]}, "'tool_result' is not"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "'image' are not supported"),
+        ({"messages": [{"role": "user", "content": [RESULT]}]}, "'image' are not supported"),
+        ({"messages": [{"role": "assistant", "content": [RESULT]}]}, "'tool_result' are not"),
+        ({"messages": [{"role": "system", "content": [RESULT]}]}, "'tool_result' are not"),
         ({"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "Invalid value 'x'"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "`text`"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_2025"),
-        ({"tools": [{"name": "f"}]}, "has no input_schema"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "requires a name"),
+        ({"tools": [{"name": "f"}]}, "`input_schema` is missing"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "`tool_choice.name` is required"),
         ({"temperature": 1.5}, "temperature"),
     ],
 )

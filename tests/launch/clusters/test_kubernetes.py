@@ -222,7 +222,7 @@ def test_autoscaler_counts_pending_requests_of_triton_and_the_engine(reports_wai
     ("model", "options", "message"),
     [
         (SPREAD, KubernetesOptions(nodes=2), "needs a custom image to run on 2 nodes"),
-        (PLAIN, ON_TWO, "cannot be spread over 2 nodes"),
+        (PLAIN, ON_TWO, "cannot be distributed across 2 nodes"),
         (
             SPREAD,
             KubernetesOptions(nodes=3, image="i"),
@@ -236,7 +236,7 @@ def test_autoscaler_counts_pending_requests_of_triton_and_the_engine(reports_wai
         (
             dataclasses.replace(PLAIN, folders=(HOME / "models" / "l", Path("/data/engine"))),
             KubernetesOptions(claim="models"),
-            "The claim models does not contain all files that Llama_3.1 needs",
+            "The claim models does not contain all of Llama_3.1's files",
         ),
         (PLAIN, KubernetesOptions(namespace="UPPER"), "'UPPER' is not a valid namespace"),
     ],

@@ -148,7 +148,7 @@ def test_mig_slice_is_requested_by_its_gres_name() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (PLAIN, SlurmOptions(nodes=2), "llama cannot be spread over 2 nodes."),
+        (PLAIN, SlurmOptions(nodes=2), "llama cannot be distributed across 2 nodes."),
         (MODEL, SlurmOptions(nodes=3), "8 ranks cannot be divided evenly among 3 nodes."),
         (MODEL, SlurmOptions(ntasks_per_node=4),
          "--ntasks-per-node must be 8 for llama, not 4."),

@@ -148,7 +148,7 @@ def test_unreachable_controller_gives_an_unknown_phase(folder: Path) -> None:
     assert phase_and_why(folder, squeue=squeue) == (
         "unknown",
         (
-            "Slurm job 12: Slurm did not report the state of the job.",
+            "Slurm job 12: Slurm did not report the job state.",
             "slurm_load_jobs error: Unable to contact slurm controller",
         ),
     )
@@ -178,7 +178,7 @@ def test_submit_timeout_names_the_job_that_may_exist(
         submit_job("script", PLAIN, make_job_folder(tmp_path, "llama"), run)
     assert str(raised.value) == (
         "sbatch did not respond within 0.1 s.\n"
-        "Why: Slurm's controller may have accepted the job, but tllm did not receive its id\n"
+        "Why: Slurm's controller may have accepted the job, but tllm did not receive the job ID\n"
         f"Next: run `squeue --name tllm-{PLAIN.name}` to find the job, and "
         "cancel it with `scancel ID`"
     )

@@ -112,8 +112,8 @@ def test_tensorrt_engine_has_a_rank_per_gpu_and_the_image_of_its_version(tmp_pat
 @pytest.mark.parametrize(
     ("version", "needs"),
     [
-        (None, "the engine's version of TensorRT-LLM (unknown)"),
-        ("0.17.0rc1", "Triton's backend of TensorRT-LLM 0.17.0rc1"),
+        (None, "the engine's TensorRT-LLM version (unknown)"),
+        ("0.17.0rc1", "Triton's TensorRT-LLM 0.17.0rc1 backend"),
     ],
 )
 def test_engine_without_a_known_container_accepts_an_image(

@@ -245,7 +245,8 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"hub_error": "timed out"},
             Finding("model hub", "note",
-                    "https://hub cannot be reached (timed out); gguf:, local: and pypi: work",
+                    "https://hub cannot be reached (timed out); the sources gguf:, local: and "
+                    "pypi: still work",
                     "set HF_ENDPOINT=https://… to use a mirror"),
         ),
         (

@@ -36,7 +36,7 @@ def test_adapters_have_a_name_a_folder_and_a_base_model(poet: Path) -> None:
         (["poet"], ["a"], "The --lora value poet is not valid", "--lora poet=/srv/adapters/poet"),
         (["=poet"], ["a"], "=poet is not valid", "--lora poet="),
         (["a b=poet"], ["a"], "a b=poet is not valid", "--lora poet="),
-        (["poet=poet"], ["a", "b"], "does not name the base model", "--lora a:poet=poet"),
+        (["poet=poet"], ["a", "b"], "does not specify the base model", "--lora a:poet=poet"),
         (["a=poet"], ["a"], "uses the name 'a'", "choose another name"),
         (["x=poet", "x=poet"], ["a"], "uses the name 'x'", "choose another name"),
         (["x=missing"], ["a"], "missing does not contain a LoRA adapter", "tllm lora convert"),

@@ -171,7 +171,7 @@ def test_ports_that_clash() -> None:
         plan(http_port=8001)
     assert str(raised.value) == (
         "The ports 8001, 8001, 8002 are not distinct.\n"
-        "Why: each service of the server needs its own port\n"
+        "Why: HTTP, gRPC, metrics and the OpenAI-compatible API each need a separate port\n"
         "Next: set --http-port, --grpc-port, --metrics-port and --openai-port to different ports"
     )
 
@@ -283,7 +283,10 @@ def test_load_model_selects_the_models_loaded_at_startup() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"load_model": ("mine",)}, "in model control mode 'none'"),
+        (
+            {"load_model": ("mine",)},
+            "--load-model requires explicit model control mode, but the mode is 'none'",
+        ),
         (
             {"load_model": ("nope",), "model_control_mode": "explicit"},
             "the server's models are mine",

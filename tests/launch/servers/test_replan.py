@@ -24,5 +24,5 @@ def test_slurm_job_cannot_be_restarted(home: Home) -> None:
         "Slurm job 12 cannot be restarted.\n"
         "Why: `tllm restart` does not support Slurm jobs\n"
         "Next: run `tllm stop -m m`, then run `tllm deploy slurm -m m --submit` with the options "
-        "from the job's script, /jobs/job.sbatch"
+        "from the batch script /jobs/job.sbatch"
     )

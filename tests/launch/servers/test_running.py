@@ -80,8 +80,8 @@ def test_server_whose_supervisor_is_stopped_is_unresponsive(home: Home) -> None:
             supervisor.send_signal(signal.SIGSTOP)
             wait_until(lambda: server.phase == "unresponsive")
             assert server.why == (
-                "the server's supervisor was stopped by a signal; run "
-                f"`kill -CONT {supervisor.pid}`",
+                "the server's supervisor is suspended; run "
+                f"`kill -CONT {supervisor.pid}` to resume it",
             )
         finally:
             supervisor.kill()
@@ -98,7 +98,7 @@ def test_folder_without_a_server(home: Home, name: str) -> None:
     (server.directory / name).write_text("{}")
     with pytest.raises(NoServer, match="does not contain a server") as caught:
         read_server(server.directory)
-    assert caught.value.why == f"{name} is missing, not readable or not valid"
+    assert caught.value.why == f"{name} is missing or cannot be read"
     assert list_servers(home) == []
 
 
@@ -172,7 +172,7 @@ def test_several_running_servers_are_ambiguous(home: Home) -> None:
         find_running(home, None)
     assert raised.value.what == "2 servers are running."
     why, _, listed = raised.value.why.partition(": ")
-    assert why == "the command applies to only one server, and these servers match"
+    assert why == "the command applies to a single server, but several servers match"
     each = sorted(listed.split(", "))
     assert each == [f"{server.models[0]} on {server.endpoint.http}" for server in servers]
     assert raised.value.next_step == "select a server with -m NAME or -u HOST:PORT"
@@ -184,9 +184,9 @@ def test_model_without_a_server(home: Home) -> None:
         find_running(home, "b")
     assert str(raised.value) == (
         "No server is running for b.\n"
-        "Why: neither an imported model nor a model on a running server has this name\n"
+        "Why: no imported model and no model on a running server has this name\n"
         "Next: list the imported models with `tllm list`, or the models in the catalog with `tllm "
-        "list --catalog`; import others with `tllm import -m NAME -s SOURCE`"
+        "list --catalog`; import other models with `tllm import -m NAME -s SOURCE`"
     )
     with pytest.raises(NoServer) as raised:
         find_to_stop(home, "b")
@@ -236,7 +236,7 @@ def test_job_in_an_unknown_state_is_neither_running_nor_over(
     home: Home, listed: list[RunningServer]
 ) -> None:
     job = add_job(
-        home, "a", UNKNOWN, "Slurm job 12: Slurm did not report the state of the job.", "no route"
+        home, "a", UNKNOWN, "Slurm job 12: Slurm did not report the job state.", "no route"
     )
     listed.append(job)
     assert (job.is_running, job.is_over) == (False, False)
@@ -244,7 +244,7 @@ def test_job_in_an_unknown_state_is_neither_running_nor_over(
         find_running(home, None)
     assert str(raised.value) == (
         "The state of the server for a is unknown.\n"
-        "Why: Slurm job 12: Slurm did not report the state of the job.; no route\n"
+        "Why: Slurm job 12: Slurm did not report the job state.; no route\n"
         "Next: run `sinfo` to check whether Slurm's controller responds, then run `tllm status`"
     )
     assert find_to_stop(home, None) == [job]
@@ -306,7 +306,8 @@ def test_server_of_another_machine_has_an_unknown_phase(home: Home) -> None:
             find(home, None)
         assert str(raised.value) == (
             "The state of the server for a is unknown.\n"
-            "Why: only node-a, where the server was started, can determine its state\n"
+            "Why: the server was started on node-a, and only that machine can determine the "
+            "server's state\n"
             f"Next: run `tllm status` on node-a, or `rm -r {server.directory}` if that machine no "
             "longer exists"
         )

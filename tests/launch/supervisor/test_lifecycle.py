@@ -151,7 +151,7 @@ def test_incompatible_engine_is_explained(home: Home) -> None:
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
     assert raised.value.why.endswith(
-        "\n       this means that the engine was built with a different TensorRT version, or "
+        "\n       cause: the engine was built with a different TensorRT version, or "
         "for a different kind of GPU"
     )
     assert raised.value.next_step == (
@@ -217,7 +217,7 @@ def test_killed_server_is_explained(home: Home) -> None:
         start(plan)
     assert raised.value.why == (
         "the server ended with signal 9\n"
-        "       this means that the process was killed, probably because the machine ran out of "
+        "       cause: the process was killed, probably because the machine ran out of "
         "memory"
     )
 
@@ -323,7 +323,7 @@ def test_restarting_server_is_not_started_twice(home: Home) -> None:
     with pytest.raises(LaunchFailed, match=r"A server with HTTP port \d+ already exists") as raised:
         start(plan)
     assert raised.value.why == (
-        f"the server is restarting, and its supervisor is process {os.getpid()}"
+        f"the server is restarting, and its supervisor has process ID {os.getpid()}"
     )
     with filelock.FileLock(plan.directory / "start.lock", timeout=0):
         pass
@@ -338,7 +338,7 @@ def test_folder_of_another_machines_server_is_kept(home: Home) -> None:
         start(plan)
     assert str(raised.value) == (
         f"A server with HTTP port {plan.ports['HTTP']} may be running on node-a.\n"
-        f"Why: both servers would use the folder {plan.directory}, which the machines share\n"
+        f"Why: both servers would use the shared folder {plan.directory}\n"
         "Next: run `tllm stop` on node-a, choose another port with --http-port N, or run "
         f"`rm -r {plan.directory}` if node-a no longer exists"
     )
@@ -346,7 +346,7 @@ def test_folder_of_another_machines_server_is_kept(home: Home) -> None:
 
 
 def test_stop_ignores_a_reused_process_id(home: Home) -> None:
-    """The supervisor's process id now belongs to this process."""
+    """The supervisor's process ID now belongs to this process."""
     server = RunningServer(
         home.servers, fake_plan(home.servers), ServerState("ready", os.getpid(), 0.0)
     )
@@ -361,7 +361,7 @@ def test_slurm_job_cannot_drain(home: Home) -> None:
     assert str(raised.value) == (
         "Slurm job 12 cannot be stopped gracefully.\n"
         "Why: Slurm ends all processes of a job at the same time, so requests in flight cannot "
-        "complete\n"
+        "finish\n"
         "Next: run `tllm stop -m m` without --timeout to cancel the job and its requests"
     )
 
@@ -405,7 +405,7 @@ def test_supervisor_that_does_not_respond_is_killed(home: Home) -> None:
 
 def test_server_that_another_command_stops_is_not_started_again(home: Home) -> None:
     server = start(fake_plan(home.servers))
-    with pytest.raises(LaunchFailed, match="The server for m was not started again"):
+    with pytest.raises(LaunchFailed, match="The server for m was not restarted"):
         stop_server(server, is_restart=True, on_progress=lambda _: request_stop(server.directory))
     server = start(server.plan)
     assert stop_server(server, is_restart=True) == ()

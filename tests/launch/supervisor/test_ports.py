@@ -37,8 +37,8 @@ def test_used_port_error_names_the_holder_and_the_option(used_port: int) -> None
         check_ports("127.0.0.1", {"HTTP": free, "gRPC": used_port})
     assert str(raised.value) == (
         f"The gRPC port {used_port} is in use.\nWhy: {ME} is listening on this port\n"
-        "Next: stop this process (`tllm stop` stops tllm's servers), or choose another port with "
-        "--grpc-port N"
+        "Next: stop the process (with `tllm stop` if it is a tllm server), or choose another port "
+        "with --grpc-port N"
     )
 
 

@@ -252,8 +252,8 @@ def test_ports_above_the_range_are_rejected() -> None:
     with pytest.raises(BadInput) as raised:
         plan(world_size=3, http_port=65000, grpc_port=65100, metrics_port=65200)
     assert raised.value.why == (
-        "each server's ports are 201 higher than the previous server's ports, and the last port "
-        "would be 65602, which exceeds 65535"
+        "each server uses a range of 201 ports, so the last port would be 65602, but the highest "
+        "valid port is 65535"
     )
 
 

@@ -46,7 +46,7 @@ def test_every_alert_has_a_description_and_a_severity() -> None:
 
 @pytest.mark.parametrize("hold", ["", "5", "m", "5 m", "1m1h", "-5m"])
 def test_rejects_an_invalid_duration(hold: str) -> None:
-    with pytest.raises(BadInput, match="is not a duration"):
+    with pytest.raises(BadInput, match="is not a valid Prometheus duration"):
         plan_export("prometheus", ADDRESSES, hold)
 
 

@@ -58,7 +58,7 @@ def test_rejects_an_instance_count_that_contradicts_the_groups(name: str, value:
         with_instance_count({"gpu_device_ids": "0;1", name: value}, "vllm")
     assert str(raised.value) == (
         f"{name}={value} contradicts gpu_device_ids=0;1.\n"
-        "Why: each group of GPUs requires one instance with a separate engine\n"
+        "Why: each GPU group requires one instance with a separate engine\n"
         f"Next: omit {name}, or change the groups, for example to gpu_device_ids=0,1;2,3"
     )
 

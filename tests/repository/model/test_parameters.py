@@ -87,7 +87,7 @@ def test_table_has_every_rendered_entry() -> None:
     ],
 )
 def test_unknown_parameter_error_suggests_similar_names(name: str, next_step: str) -> None:
-    with pytest.raises(BadInput, match=f"There is no parameter named '{name}'") as raised:
+    with pytest.raises(BadInput, match=f"The '{name}' parameter does not exist") as raised:
         check_parameters({name: "1"}, "openvino")
     assert raised.value.next_step.startswith(next_step)
 
@@ -133,7 +133,7 @@ def test_rejects_an_override_of_an_engine_fact() -> None:
             "set tensorrt_llm_instance_count=N with a whole number N from 1 to 1024",
         ),
         ("engine_dir", "", "set engine_dir=PATH"),
-        ("tensorrt_llm_model_name", "a/b", "set tensorrt_llm_model_name=… with the name of a"),
+        ("tensorrt_llm_model_name", "a/b", "set tensorrt_llm_model_name=… with a model name"),
     ],
 )
 def test_rejects_an_invalid_value(name: str, value: str, next_step: str) -> None:

@@ -126,7 +126,8 @@ def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
             "m",
             [
                 "Next: list the imported models with `tllm list`, or the models in the catalog "
-                "with `tllm list --catalog`; import others with `tllm import -m NAME -s SOURCE`"
+                "with `tllm list --catalog`; import other models with `tllm import -m NAME -s "
+                "SOURCE`"
             ],
         ),
     ],

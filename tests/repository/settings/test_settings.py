@@ -107,7 +107,7 @@ def test_setting_the_current_value_changes_nothing(ours: Path, name: str) -> Non
 @pytest.mark.parametrize(
     ("name", "value", "what"),
     [
-        ("max_beam", "1", "There is no parameter named 'max_beam'."),
+        ("max_beam", "1", "The 'max_beam' parameter does not exist."),
         ("max_beam_width", "0", "'0' is not a valid value for the max_beam_width parameter."),
         (
             "kv_cache_free_gpu_mem_fraction", "1.9",

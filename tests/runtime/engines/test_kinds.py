@@ -51,7 +51,7 @@ def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
         reject_tensors({"embedding_bias": np.asarray(values)}.get, ["embedding_bias"], "openvino")
     assert str(raised.value) == (
         "embedding_bias (embedding bias) is not supported by the openvino engine kind, "
-        "because OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or serve "
+        "because OpenVINO GenAI does not support a logit bias. Omit the tensor, or serve "
         "this model with the pytorch or sim or tensorrt or vllm engine kind."
     )
 

@@ -121,7 +121,7 @@ def q_tensors(**changes: Any) -> tuple[Any, Any]:
         ({"config": [[1, 2, 1]]}, r"module 1 \(attn_q\) of layer 2, .* of layers 0 to 1"),
         ({"config": [[1, 0, 0]]}, "row 0 has the adapter size 0; send a size of at least 1"),
         ({"config": [[1, 0, 2]]}, "row 0 has 16 values, but an adapter of size 2 .* requires 32"),
-        ({"weights": [[1.0] * 17]}, "row 0 is not zero after the 16 values"),
+        ({"weights": [[1.0] * 17]}, "row 0 has nonzero values after the 16 values"),
         (
             {"weights": [[1.0] * 16] * 2, "config": [[1, 0, 1]] * 2},
             f"lora_config has several rows for {Q}",
@@ -161,7 +161,7 @@ def test_any_tensors_are_decoded_or_rejected(weights: Any, config: Any) -> None:
             Q,
             (5, 8),
             (8, 5),
-            r"has the size \(rank\) 5, but this server accepts only sizes from 1 to 4",
+            r"has the rank 5, but this server accepts only ranks from 1 to 4",
         ),
         (Q, (1, 9), (8, 1), "has 9 input features and 8 output features, but this model has 8"),
     ],

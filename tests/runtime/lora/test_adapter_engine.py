@@ -205,8 +205,8 @@ def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> N
     updates = run(engine)
     results = outcomes(updates)
     assert {each.request_id for each in updates if each.rejected} == {1, 2, 3, 5}
-    assert "a file of the adapter 'poet' does not exist" in results[5]
-    assert "has the size (rank) 3, but this server accepts only sizes from 1 to 2" in results[1]
+    assert "a file of the adapter 'poet' is missing" in results[5]
+    assert "has the rank 3, but this server accepts only ranks from 1 to 2" in results[1]
     assert "lora_config row 0 is for module 1 (attn_q) of layer 9" in results[2]
     assert (results[3], results[4]) == (UNKNOWN.format(3), [0, 0])
     with pytest.raises(InvalidRequest, match="LoRA task 1 not found in cache"):
@@ -307,7 +307,7 @@ def test_prefetched_adapters_are_found_by_name_and_number(tmp_path: Path, load: 
 
 def test_names_an_invalid_prefetched_adapter(tmp_path: Path, load: Loader) -> None:
     write_peft(tmp_path / "poet", make_adapter(SITES, rank=65))
-    with pytest.raises(BadAdapter, match=r"the adapter in .*/poet cannot be served: .*rank\) 65"):
+    with pytest.raises(BadAdapter, match=r"the adapter in .*/poet cannot be served: .*rank 65"):
         make(load, lora_prefetch_dir=str(tmp_path))
 
 

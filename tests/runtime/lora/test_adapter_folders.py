@@ -1,4 +1,4 @@
-"""Adapters from all sources as folders in PEFT's format."""
+"""Adapters from all sources as folders in PEFT format."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_an_adapter_in_use_is_not_evicted(tmp_path: Path) -> None:
         ({"lora_task_id": 9, "lora_file": "/gone"}, "LoRA task 9 not found in cache"),
         (
             {"lora_name": "monk", "lora_file": "/gone"},
-            "a file of the adapter 'monk' does not exist; restore its folder on the server",
+            "a file of the adapter 'monk' is missing; restore the adapter folder on the server",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_rejects_an_unknown_adapter(tmp_path: Path, fields: dict[str, Any], why:
 def test_rejects_an_adapter_whose_rank_is_too_high(tmp_path: Path) -> None:
     known = folders(tmp_path, lora_cache_max_adapter_size=1)
     file = send(PIRATE, tmp_path / "sent")
-    with pytest.raises(InvalidRequest, match="has the size"):
+    with pytest.raises(InvalidRequest, match="has the rank"):
         known.find(request(lora_task_id=7, lora_file=file))
 
 

@@ -65,7 +65,7 @@ def test_discard_deletes_unread_files(tmp_path: Path) -> None:
         (
             None,
             {"lora_task_id": IDS[:1]},
-            r"lora_task_id has shape \[1\], but the request has \d rows; send one id per row",
+            r"lora_task_id has the shape \[1\], but the request has \d rows; send one id per row",
         ),
         (None, {"lora_task_id": IDS, "lora_weights": WEIGHTS}, "lora_config is missing"),
         (None, {"lora_task_id": IDS, "lora_config": CONFIG}, "lora_weights is missing"),
@@ -109,5 +109,5 @@ def test_read_lora_name(parameters: str, name: str | None) -> None:
 
 @pytest.mark.parametrize("value", ["5", "true", '""'])
 def test_rejects_a_name_that_is_not_text(value: str) -> None:
-    with pytest.raises(InvalidRequest, match="send the name of an adapter"):
+    with pytest.raises(InvalidRequest, match="send an adapter name"):
         read_lora_name(f'{{"lora_name": {value}}}')

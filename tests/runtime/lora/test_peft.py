@@ -48,8 +48,8 @@ def test_both_formats_give_the_same_adapter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"peft_type": "IA3"}, "is not the configuration of a LoRA adapter"),
-        ({"use_dora": True}, "use_dora, but adapters with DoRA cannot be served"),
+        ({"peft_type": "IA3"}, "is not a LoRA adapter configuration"),
+        ({"use_dora": True}, "use_dora, but adapters with DoRA are not supported"),
         ({"modules_to_save": ["lm_head"]}, "but adapters with fully trained modules"),
         ({"bias": "lora_only"}, "bias to 'lora_only', but adapters with trained biases"),
         ({"lora_bias": True}, "lora_bias, but adapters with trained biases"),
@@ -69,7 +69,7 @@ def test_rejects_more_than_plain_lora(tmp_path: Path, config: Any, why: str) -> 
     [
         ({}, "contains no tensors"),
         ({"base_model.model.lm_head.weight": (1, 1)}, "lm_head.weight, which is not a LoRA tensor"),
-        ({f"{Q}.lora_A.weight": (1, 8)}, "requires one lora_A and one lora_B"),
+        ({f"{Q}.lora_A.weight": (1, 8)}, "must have one lora_A and one lora_B"),
         ({f"{Q}.lora_A.weight": (1, 8), f"{Q}.lora_B.weight": (8, 2)}, "the shapes must be"),
         ({f"{Q}.lora_A.weight": (0, 8), f"{Q}.lora_B.weight": (8, 0)}, "the shapes must be"),
     ],

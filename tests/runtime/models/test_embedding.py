@@ -108,7 +108,7 @@ def test_prompt_is_prepended(model: Any) -> None:
     ("tensors", "message"),
     [
         ({}, "a request must contain either text_input or input_ids, but not both"),
-        ({"text_input": texts("a"), "input_ids": [[1]]}, "send exactly one of them"),
+        ({"text_input": texts("a"), "input_ids": [[1]]}, "send exactly one of the two"),
         ({"text_input": texts("a" * 12)}, "the input has 13 tokens, but .* at most 12 tokens"),
         ({"text_input": np.array([[b"\xff"]], dtype=object)}, "not valid UTF-8"),
         ({"input_ids": [[256]]}, "input_ids contains 256"),
@@ -117,7 +117,7 @@ def test_prompt_is_prepended(model: Any) -> None:
         ({"text_input": texts("a", "b"), "dimensions": [[2], [3]]}, "differs between rows"),
         (
             {"text_input": texts("a"), "prompt_name": texts("x")},
-            "does not have a prompt with that name",
+            "has no prompt with this name",
         ),
         (
             {"text_input": texts("a", "b"), "prompt_name": texts("query", "")},

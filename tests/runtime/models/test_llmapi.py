@@ -150,8 +150,8 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
-        ({"text_input": [b""]}, "text_input does not contain exactly one non-empty prompt"),
-        ({"text_input": [b"a", b"b"]}, "text_input does not contain exactly one non-empty prompt"),
+        ({"text_input": [b""]}, "text_input must contain exactly one non-empty prompt"),
+        ({"text_input": [b"a", b"b"]}, "text_input must contain exactly one non-empty prompt"),
         ({"text_input": [b"\xff"]}, "text_input is not valid UTF-8 at byte 0; send UTF-8 text"),
         ({"sampling_param_seed": [1, 2]}, "sampling_param_seed has the shape [2]; send one value"),
         (
@@ -184,7 +184,7 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
             {"sampling_param_best_of": [2], "streaming": [True]},
             "a response with sampling_param_best_of above 1 cannot be streamed",
         ),
-        ({"stop": [True]}, "the stop request has the id ''"),
+        ({"stop": [True]}, "no running request has the id ''"),
     ],
 )
 def test_error_names_the_invalid_tensor(model: Any, tensors: dict[str, Any], why: str) -> None:
@@ -211,7 +211,7 @@ def test_logits_post_processors_are_ignored(
 
 
 def test_multimodal_models_are_rejected(tmp_path: Path) -> None:
-    why = "model.yaml sets triton_config.multimodal, but only text models are served"
+    why = "model.yaml sets triton_config.multimodal, but only text models are supported"
     with pytest.raises(TritonModelException, match=why), loaded(tmp_path, multimodal=True):
         pass
 

@@ -49,8 +49,8 @@ def test_rejects_lengths_that_do_not_fit(model: Any, lengths: Any, shape: Any) -
 def test_rejects_negative_tokens_except_padding(model: Any) -> None:
     assert _respond(model, [[[104, -1, -1]]], [[1]]) == {"OUTPUT": [b"h"]}
     assert _respond(model, [[[104, -7, -1]]], [[2]]) == (
-        "TOKENS_BATCH contains -7, which is not a token id; send ids of at least 0, and padding "
-        "only after the first SEQUENCE_LENGTH tokens of a sequence"
+        "TOKENS_BATCH contains -7, which is not a token id; send non-negative ids, and pad a "
+        "sequence only after its first SEQUENCE_LENGTH tokens"
     )
 
 

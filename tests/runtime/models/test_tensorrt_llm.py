@@ -237,7 +237,7 @@ def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
         (
             {"embedding_bias": [[3.0]]},
             "embedding_bias (embedding bias) is not supported by the openvino engine kind, "
-            "because OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or "
+            "because OpenVINO GenAI does not support a logit bias. Omit the tensor, or "
             "serve this model with the pytorch or sim or tensorrt or vllm engine kind.",
         ),
     ],
@@ -272,8 +272,8 @@ def test_rejects_a_stop_for_an_id_that_is_not_running(model: Any, request_id: st
     stop = _request(0, request_id=request_id, stop=[[True]])
     model.execute([stop])
     assert stop.sender.responses() == [
-        f"the stop request has the id {request_id!r}, but no running request has this id; send the "
-        "id of a running request"
+        f"no running request has the id {request_id!r}; send a stop request with the id of a "
+        "running request"
     ]
 
 

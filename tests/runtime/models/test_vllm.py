@@ -155,7 +155,7 @@ def test_max_tokens_defaults_to_that_of_vllm(model: Any) -> None:
         ({"text_input": [b""]}, "text_input is empty; send a prompt"),
         (
             {"text_input": [b"a", b"b"]},
-            "text_input does not contain exactly one string; send one string",
+            "text_input must contain exactly one string; send one string",
         ),
         (
             {"image": np.array([b"x"], dtype=object)},
@@ -183,7 +183,7 @@ def test_sampling_parameters_require_the_features_of_the_engine_kind(model: Any)
     (why,) = generate(model, sampling={"logit_bias": {"5": 1}})
     assert why == (
         "sampling_parameters contains logit_bias, which the openvino engine kind does not support, "
-        "because OpenVINO GenAI does not accept a bias on its logits; omit logit_bias"
+        "because OpenVINO GenAI does not support a logit bias; omit logit_bias"
     )
 
 

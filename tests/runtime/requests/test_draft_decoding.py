@@ -225,7 +225,7 @@ def test_step_without_outputs_ends_the_response() -> None:
         ({"return_generation_logits": [[True]]}, "return_generation_logits cannot be combined"),
         ({"guided_decoding_guide": [[b"x"]]}, "guided_decoding_guide cannot be combined"),
         ({"prompt_embedding_table": [[[0.5]]]}, "prompt_embedding_table cannot be combined"),
-        ({"input_ids": [[1], [2]]}, "supports one prompt per request, but the request has 2"),
+        ({"input_ids": [[1], [2]]}, "supports only one prompt per request, but the request has 2"),
     ],
 )  # fmt: skip
 def test_rejects_what_drafts_do_not_support(others: dict[str, Any], message: str) -> None:

@@ -141,7 +141,7 @@ def test_failed_and_cancelled_requests_have_their_outcome() -> None:
     ] == [
         ("error", "no memory"),
         ("cancelled", ""),
-        ("error", "the engine worker ended before the request was complete"),
+        ("error", "the engine worker exited before the request was complete"),
     ]
     assert (traced.inner.cancelled, traced.exporter.is_closed) == ([2, 2], True)
 

@@ -9,7 +9,7 @@ from trtllm_serve_cli.runtime.triton.stub_workarounds import StreamKeeper, pick_
 
 
 class Responses:
-    """A stand-in for the responses of a business-logic request."""
+    """A stand-in for the responses of a BLS request."""
 
 
 def test_picks_only_requested_tensors() -> None:

@@ -237,7 +237,7 @@ def test_worker_ends_on_an_invalid_frame(model: Model, capfd: pytest.CaptureFixt
 
 def test_rejects_an_unknown_engine_kind() -> None:
     with pytest.raises(
-        ValueError, match=r"^unknown engine kind 'abacus'; correct the engine_kind parameter$"
+        ValueError, match=r"^unknown engine kind 'abacus'; set the engine_kind parameter to one of "
     ):
         load_engine("abacus", {})
 

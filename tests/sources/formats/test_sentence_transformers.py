@@ -48,7 +48,7 @@ def test_other_checkpoints_generate_text(tmp_path: Path) -> None:
 def test_an_encoder_without_modules_is_rejected(tmp_path: Path) -> None:
     files = embedding_files()
     del files["modules.json"]
-    with pytest.raises(SourceError, match="not a text generation model") as caught:
+    with pytest.raises(SourceError, match="not a text-generation model") as caught:
         inspect(write_files(tmp_path, files))
     assert "lacks modules.json" in caught.value.why
 

@@ -253,15 +253,15 @@ def test_reports_a_response_that_is_not_the_hubs(fake, hub, body):
         fetch(hub)
     assert str(caught.value) == (
         f"The response from {fake.url} did not come from the hub.\n"
-        "Why: the response is neither a list of files nor a file, which can be caused by a "
-        "proxy, a login page or a wrong HF_ENDPOINT\n"
+        "Why: the response is neither a file list nor a file; possible causes are a proxy, a "
+        "login page or a wrong HF_ENDPOINT\n"
         f"Next: inspect the response with `curl -sI {fake.url}`, and check HTTPS_PROXY and "
         "HF_ENDPOINT"
     )
 
 
 def test_rejects_endpoint_without_a_scheme(hub):
-    with pytest.raises(BadInput, match=r"hub.example is not a valid address of a Hugging Face hub"):
+    with pytest.raises(BadInput, match=r"hub.example is not a valid Hugging Face Hub address"):
         fetch(replace(hub, endpoint="hub.example"))
 
 
@@ -278,7 +278,7 @@ def test_offline_mode_reports_a_model_that_is_not_cached(fake, hub):
     assert str(caught.value) == (
         "hf:acme/tiny was not fetched from the hub.\n"
         "Why: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so only the cache is used\n"
-        "Next: run `unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE`, or download the model to this "
+        "Next: run `unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE`, or download the model to the "
         f"cache ({hub.cache}) while the hub can be reached"
     )
     assert fake.requests == []

@@ -1,1 +1,1 @@
-"""Generate load from worker processes, and check that the client is fast enough."""
+"""Generate load from worker processes and check that the client is fast enough."""

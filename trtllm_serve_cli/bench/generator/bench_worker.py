@@ -1,4 +1,4 @@
-"""Send a worker's share of a run's requests from a single event loop."""
+"""Send one worker's share of the requests in a run from a single event loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CONNECTIONS: dict[Interface, Callable[[ServedModel, RequestOptions], Connection
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The numbers of requests sent, ended and failed so far, by one worker or by all workers.
+    """The request counts of one worker or of all workers so far.
 
     `num_ended` includes failed and interrupted requests. Warm-up requests are not counted.
     """
@@ -56,8 +56,8 @@ class WorkerResult:
     - `is_server_lost` is true if every contacted target became unreachable.
     - `num_uncounted` is the number of completed responses for which the server did not report a
       token count.
-    - `texts` maps the request index and turn of each of these responses to its text. It is empty if
-      the share's `keeps_text` is false.
+    - `texts` contains the texts of responses without a token count, keyed by request index and
+      turn. It is empty if the share's `keeps_text` is false.
     """
 
     records: tuple[RequestRecord, ...]
@@ -73,9 +73,9 @@ def make_loop(share: Share) -> asyncio.AbstractEventLoop:
     """Return an event loop for `run_share`.
 
     The loop uses select() if possible, because select() timeouts have microsecond resolution. epoll
-    rounds timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP with a
-    high or unlimited concurrency uses epoll and raises the limit on open files, because each
-    request in flight needs a socket and select() supports too few sockets.
+    rounds timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. Over HTTP,
+    each request in flight needs a socket. With a high or unlimited concurrency, select() supports
+    too few sockets, so the loop uses epoll, and the limit on open files is raised.
     """
     is_http = any(model.interface != "grpc" for model in share.models)
     if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):
@@ -146,7 +146,7 @@ async def _run(
 
 
 async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
-    """Send every warm-up request to every target simultaneously, and wait for all responses."""
+    """Send all warm-up requests to all targets at the same time and wait for the responses."""
     ready = [
         ReadyRequest(index, connection.encode(spec, f"tllm-warm-up-{index}"), spec, target)
         for target, connection in enumerate(connections)
@@ -177,7 +177,7 @@ def _garbage_collection_disabled() -> Iterator[None]:
     """Disable the garbage collector during the run, because garbage collection delays requests.
 
     At 1000 requests/s, a full collection paused the process for 15 to 25 ms. Runs do not need the
-    collector: after 15,000 requests, only 20 objects could be collected, and memory use was the
+    collector. After 15,000 requests, only 20 objects could be collected, and memory use was the
     same as with the collector enabled.
     """
     was_enabled = gc.isenabled()

@@ -28,9 +28,11 @@ _MIN_RUN_S = 0.2
 class WorkerLoad:
     """The load on a worker process during a run.
 
-    `wall_s` is the duration of the run, `cpu_s` is the CPU time of the process, and `loop_cpu_s` is
-    the CPU time of the event loop's thread. `loop_lags_s` contains the delay of each tick of a 10
-    ms timer in the event loop. Ticks that were due while the loop was blocked are included.
+    - `wall_s` is the duration of the run.
+    - `cpu_s` is the CPU time of the process.
+    - `loop_cpu_s` is the CPU time of the event loop's thread.
+    - `loop_lags_s` contains the delay of each tick of a 10 ms timer in the event loop. It includes
+      ticks that were due while the loop was blocked.
     """
 
     wall_s: float
@@ -43,10 +45,12 @@ class WorkerLoad:
 class ClientReport:
     """The load on the client during a benchmark.
 
-    `cpu_s` is the CPU time of all worker processes. `busiest_loop` is the highest CPU utilization
-    of any event loop's thread, from 0 to 1. `loop_lag` is the distribution of the timer delays in
-    the event loops. `busiest_loop` and `loop_lag` exclude runs shorter than `_MIN_RUN_S`.
-    `bottlenecks` describes each reason why the client was too slow.
+    - `cpu_s` is the CPU time of all worker processes.
+    - `busiest_loop` is the highest CPU utilization of any event loop's thread, from 0 to 1.
+    - `loop_lag` is the distribution of the timer delays in the event loops.
+    - `bottlenecks` contains the reasons why the client was too slow.
+
+    `busiest_loop` and `loop_lag` exclude runs shorter than `_MIN_RUN_S`.
     """
 
     num_workers: int
@@ -62,12 +66,12 @@ class ClientReport:
 
 @contextlib.contextmanager
 def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
-    """Measure the load on this process and its event loop, and append the result to `loads`."""
+    """Measure the load on this process while the block runs, then append it to `loads`."""
     wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
     lags: list[float] = []
 
     def catch_up() -> float:
-        """Record the lag of each overdue tick, and return the time until the next tick."""
+        """Record the lag of each overdue tick and return the time until the next tick."""
         now = time.perf_counter()
         while (late := now - wall - (len(lags) + 1) * _TICK_S) >= 0:
             lags.append(late)
@@ -94,7 +98,7 @@ def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
 
 
 def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) -> ClientReport:
-    """Return a report that states whether the client was the bottleneck.
+    """Check whether the client was the bottleneck and return a report.
 
     docs/reference/benchmark-metrics.md documents the criteria.
     """

@@ -1,4 +1,4 @@
-"""End a run early on Ctrl-C, and keep its measurements."""
+"""End a run early on Ctrl-C and keep its measurements."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Interruption:
-    """The state of an interruptible block.
+    """The state of a block that SIGINT can interrupt.
 
-    `has_occurred` is true if SIGINT has arrived. `actions` contains functions to call when SIGINT
-    arrives.
+    `has_occurred` is true if SIGINT has arrived. `actions` contains the functions that the signal
+    handler calls.
     """
 
     has_occurred: bool = False
@@ -45,16 +45,16 @@ def interruptible() -> Iterator[Interruption]:
 def interrupts_blocked() -> Iterator[None]:
     """Block SIGINT in this thread and in the processes that it spawns.
 
-    Ctrl-C sends SIGINT to all processes of the terminal's foreground process group. Without this
-    block, a process that is starting would print a traceback.
+    Ctrl-C sends SIGINT to all processes of the terminal's foreground process group. Without
+    blocking, a process that is still starting would print a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     from multiprocessing import resource_tracker
 
-    # Start the resource tracker now. Otherwise, multiprocessing would start it with the first
-    # worker, and then unblock SIGINT.
+    # Start the resource tracker now. Otherwise, multiprocessing would start the tracker with the
+    # first worker and unblock SIGINT afterwards.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,8 +1,8 @@
 """Send requests when they are due and timestamp the responses.
 
 An open loop sends requests without waiting for earlier responses, unless a concurrency cap is set.
-Latency is measured from a request's due time, so it includes the delay if the client sends the
-request late. The schedule lag metric shows this delay.
+Latency is measured from a request's due time, so it includes any delay in sending the request. The
+schedule lag metric measures this delay.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from trtllm_serve_cli.bench.transport.connection import Connection, SendFailed
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 
-# A server counts as lost if at least `_GIVE_UP_COUNT` requests in a row, over at least `GIVE_UP_S`
-# seconds, fail because the connection is refused or lost.
+# A server counts as lost after at least `_GIVE_UP_COUNT` consecutive connection failures that span
+# at least `GIVE_UP_S` seconds.
 GIVE_UP_S = 5.0
 _GIVE_UP_COUNT = 3
 # Pause after a refused connection, in seconds. Without the pause, a closed loop would exhaust its
@@ -38,7 +38,7 @@ _REFUSED_PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ReadyRequest:
-    """A request that was encoded in advance, so that it can be sent as soon as it is due.
+    """An encoded request that is ready to be sent.
 
     `index` is the request's index in the whole run. `payload` is the encoded `spec`. `target` is
     the index of the connection that sends the request.
@@ -59,11 +59,11 @@ class LoadGenerator:
 
     - `ramp_s` is the duration of the ramp. Requests that are due during the ramp are marked as ramp
       requests.
-    - `give_up_s` is the duration of connection failures after which a target counts as lost.
-    - `keeps_text` states whether to store the texts of responses without a token count in `texts`.
+    - `give_up_s` is how long connection failures must last before a target counts as lost.
+    - `keeps_text` is true if `texts` stores the texts of responses without a token count.
     - `records` contains the records in order of completion.
     - `num_sent` and the other counts may be read at any time to show progress.
-    - `start` is the start time of the run on `clock`, and may be in the future.
+    - `start` is the run's start time on `clock`. It may be in the future.
     """
 
     connections: Sequence[Connection]
@@ -96,10 +96,10 @@ class LoadGenerator:
         concurrency: int | None = None,
         start: float | None = None,
     ) -> None:
-        """Send each request when it is due, and return when all requests have finished.
+        """Send each request when it is due and return when all requests have finished.
 
         The times in `due_s` are in seconds from `start`. `concurrency` limits the requests in
-        flight. The limit may delay a request, but does not change its due time.
+        flight. The limit may delay a request but does not change its due time.
         """
         self.start = self.clock() if start is None else start
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
@@ -314,7 +314,7 @@ class _Answer:
             self.end_s, self.error, self.is_final = at_s, error, True
 
     def ids(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """Return the ids of the generated tokens, which are stored only if `keeps_ids` is true."""
+        """Return the generated token ids. They are stored only if `keeps_ids` is true."""
         return np.frombuffer(b"".join(self._ids), np.int32)
 
     def _without_prompt(self, response: Response) -> Response:
@@ -327,7 +327,7 @@ class _Answer:
         )
 
     def _add_remaining_tokens(self, at_s: float) -> None:
-        """Add the tokens that follow the last text to the last chunk, or to a new chunk."""
+        """Add tokens received after the last text to the last chunk, or to a new chunk."""
         if self.chunk_s:
             self.chunk_tokens[-1] += self._uncounted_tokens
         else:

@@ -1,4 +1,4 @@
-"""Define the settings of a benchmark."""
+"""Define the benchmark settings."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSettings:
-    """The settings of a benchmark, which determine which requests each run sends and when.
+    """Settings that determine which requests a benchmark sends, and when.
 
     If `duration_s` is set, a run sends all requests that are due within `duration_s` seconds.
-    Otherwise, or if all requests are due at the start, it sends `num_requests` requests. Random
-    requests depend on `seed`, the run number, and the rate and concurrency of the load, so each of
-    the `repeat` runs sends different requests. With a data set, each run continues where the
-    previous run stopped.
+    Otherwise, or if all requests are due at the start, a run sends `num_requests` requests. Random
+    requests depend on `seed`, the run number, the request rate and the concurrency, so each of the
+    `repeat` runs sends different requests. With a data set, each run continues where the previous
+    run stopped.
     """
 
     workload: Workload

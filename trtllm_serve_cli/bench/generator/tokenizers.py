@@ -15,11 +15,10 @@ _PASS_TOKENIZER = "pass --tokenizer DIR, where DIR is a folder that contains the
 
 
 def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
-    """Return the tokenizer folder that the targets' `preprocessing` models specify.
+    """Return the tokenizer folder configured in the targets' `preprocessing` models.
 
-    Raise `BadInput` if the request for a model's configuration fails, if a model does not specify a
-    local folder, or if the models specify different folders. Raise `NoServer` if a server cannot be
-    reached.
+    Raise `BadInput` if a model's configuration cannot be fetched or does not contain a local
+    folder, or if the folders differ. Raise `NoServer` if a server cannot be reached.
     """
     folders = {_fetch_folder(target): target for target in targets}
     if len(folders) > 1:
@@ -41,8 +40,8 @@ def _fetch_folder(target: Target) -> Path:
         config = fetch_model_config(target.endpoint, preprocessing, target.interface)
     except RequestFailed as error:
         raise _unknown(
-            f"the tokenizer is specified in the configuration of {preprocessing} at "
-            f"{target.address}, which could not be fetched: {error.why}"
+            f"the configuration of {preprocessing} at {target.address} could not be fetched: "
+            f"{error.why}"
         ) from error
     folder = config.tokenizer_dir
     if not folder or not Path(folder).is_dir():

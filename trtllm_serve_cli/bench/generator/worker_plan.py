@@ -29,7 +29,7 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An endless sequence of requests for a closed loop with a duration.
+    """An endless sequence of requests for a closed loop with a time limit.
 
     The requests are drawn from the workload on demand. If the workload is ordered, only every
     `step`-th request is drawn, starting with request number `start`.
@@ -75,10 +75,10 @@ class Share:
         return sum(1 + len(spec.turns) for spec in self.specs)
 
     def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
-        """Yield each request's index in the whole run, the index of its model, and the request.
+        """Yield each request's index in the whole run, its model index, and the request.
 
         The models alternate within each share. With two workers and two models, selecting the model
-        only by the request's index would make each worker send all of its requests to one model.
+        by request index would send all requests of a worker to the same model.
         """
         for turn, spec in enumerate(self.specs):
             yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
@@ -98,7 +98,7 @@ def plan_workers(
     settings and `run` result in the same requests at the same times, regardless of the number of
     warm-up requests. Loads with different rates or concurrencies have different prompts. Otherwise,
     the prompts for a sweep's later loads would already be in the server's prefix cache. An ordered
-    workload starts with request number `start`, and uses the preceding requests for the warm-up.
+    workload starts with request number `start` and uses the preceding requests for the warm-up.
     """
     seed = settings.seed, run
     warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)

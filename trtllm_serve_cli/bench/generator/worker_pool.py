@@ -32,7 +32,7 @@ _PERIOD_S = 0.5
 def run_workers(
     shares: Sequence[Share], watch: Callable[[Counts], None], interruption: Interruption
 ) -> list[WorkerResult]:
-    """Run all shares in parallel, and return the result of each worker.
+    """Run all shares in parallel and return the result of each worker.
 
     All workers start at the same time on the machine's monotonic clock. `watch` receives the total
     counts about twice a second or, with several workers, more often. An interrupt ends the run

@@ -1,4 +1,4 @@
-"""Define the loads of a benchmark and plan when requests are due."""
+"""Define benchmark loads and compute request due times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AtRate:
       values result in larger bursts.
 
     During the first `ramp_s` seconds, the rate increases linearly from 0. If `concurrency` is set,
-    at most `concurrency` requests are in flight, and further due requests wait.
+    due requests wait while `concurrency` requests are in flight.
     """
 
     request_rate_per_s: float
@@ -56,8 +56,8 @@ class AtConcurrency:
 class AtTimes:
     """An open loop that replays recorded due times at `speed` times the recorded speed.
 
-    `times_s` must be in ascending order. If `concurrency` is set, at most `concurrency` requests
-    are in flight, and further due requests wait.
+    `times_s` must be in ascending order. If `concurrency` is set, due requests wait while
+    `concurrency` requests are in flight.
     """
 
     times_s: tuple[float, ...] = field(repr=False)
@@ -70,7 +70,7 @@ Load = OpenLoad | AtConcurrency
 
 
 def ramp_s(load: Load) -> float:
-    """Return the duration of the ramp in seconds, or 0 if the load does not start with a ramp."""
+    """Return the ramp duration in seconds, or 0 if the load does not start with a ramp."""
     return load.ramp_s if isinstance(load, AtRate | AtConcurrency) else 0.0
 
 
@@ -112,7 +112,7 @@ def plan_due_times_until(
 
 
 def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the gaps between due times at the full rate, in seconds, ignoring the ramp."""
+    """Draw the gaps between due times, in seconds, ignoring the ramp."""
     gaps: NDArray[np.float64] = _GAPS[load.arrival](
         load, 1 / load.request_rate_per_s, num_gaps, rng
     )

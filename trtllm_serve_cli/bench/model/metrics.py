@@ -1,4 +1,4 @@
-"""Declare the metrics of benchmarks.
+"""Declare the benchmark metrics.
 
 To add a metric, add an entry to `TIMES` or `RATES`. The metrics in `TIMES` are measured for each
 request. The metrics in `RATES` are computed from the completed requests of a run. The summary,
@@ -33,9 +33,8 @@ class TimeMetric:
     - `needs` is the command-line option that the metric requires, or `None`.
     - `sampled` is what each sample measures: a request, or a gap between tokens.
     - `compared` lists the percentiles that comparisons show.
-    - `is_main` states whether the metric has charts, a tile, and columns in tables that compare
-      runs.
-    - `includes_failed` states whether failed requests are also sampled.
+    - `is_main` is true if the metric has charts, a tile, and columns in tables that compare runs.
+    - `includes_failed` is true if failed requests are also sampled.
     """
 
     key: str
@@ -53,7 +52,7 @@ class TimeMetric:
 
     @property
     def heading(self) -> str:
-        """The heading of the tile: the label if it is all uppercase, otherwise the title."""
+        """The tile heading: the label if it is all uppercase, otherwise the title."""
         return self.label if self.label.isupper() else self.title
 
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:
@@ -215,7 +214,7 @@ TIMES = (
         key="schedule_lag",
         label="Schedule lag",
         title="Schedule lag",
-        definition="sent - due - held, for **all** requests; this is the delay in the client",
+        definition="sent - due - held, for **all** requests; measures the delay in the client",
         read=lambda record: [record.sent_s - record.due_s - record.held_s],
         includes_failed=True,
     ),

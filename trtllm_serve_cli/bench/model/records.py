@@ -1,4 +1,4 @@
-"""Define the record of a request, with times in seconds since the start of the run."""
+"""Define request records, with times in seconds since the start of the run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RequestError:
     - `timed_out`: the request exceeded the timeout.
     - `no_response`: the call ended without a response.
     - `interrupted`: the run ended while the request was in flight.
-    - `reset`: the server reset the HTTP/2 stream with an error code other than those for rejected
-      and cancelled requests.
+    - `reset`: the server reset the HTTP/2 stream with an error code other than REFUSED_STREAM,
+      CANCEL and ENHANCE_YOUR_CALM.
     - `http_` followed by an HTTP status, for example `http_404`: the server responded with this
       status.
     - A gRPC status in lowercase, for example `cancelled`: the call ended with this status.
@@ -46,13 +46,13 @@ class RequestRecord:
     - `chunk_s` and `chunk_tokens` have one entry for each response with tokens: the arrival time,
       and the number of tokens. Both are empty if no token arrived, for example because the model
       generated the end token first.
-    - `held_s` is the delay, after the due time, that was caused by a concurrency cap.
+    - `held_s` is how long a concurrency cap delayed the request after its due time.
     - `queue_s` is the time in the engine's queue, or `None` if the server did not report it.
     - `run` and `target` are zero-based indexes.
     - `conversation` and `turn` identify the request within a conversation. The requests of a
       conversation have the same `conversation` and different `turn` numbers. `conversation` is
       `None` for a request that is not part of a conversation.
-    - `is_ramp` is true if the request was due during the ramp. The metrics exclude such requests.
+    - `is_ramp` is true if the request was due during the ramp. Metrics exclude ramp requests.
     """
 
     index: int
@@ -113,6 +113,6 @@ class RequestRecord:
 
 
 def spread_tokens(num_tokens: int, num_chunks: int) -> tuple[int, ...]:
-    """Distribute `num_tokens` tokens evenly over `num_chunks` chunks, and return the counts."""
+    """Distribute `num_tokens` tokens evenly over `num_chunks` chunks and return the counts."""
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
     return tuple(later - earlier for earlier, later in pairwise(upto))

@@ -1,4 +1,4 @@
-"""Fetch the metadata of a server and of the model to benchmark."""
+"""Fetch metadata about a server and the model to benchmark."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ InputKind = Literal["tokens", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model on a Triton server. `address` is the HOST:PORT of the `interface` to use.
+    """A model on a Triton server.
 
-    `imported_model` is the name of the imported model, or `None` if unknown. `tls` is `None` if the
-    address does not use TLS.
+    `address` is the HOST:PORT of the `interface` to use. `imported_model` is the imported model's
+    name, or `None` if unknown. `tls` is `None` if the address does not use TLS.
     """
 
     address: str
@@ -61,8 +61,8 @@ class ServedModel:
       fields that the server accepts.
     - `required_inputs` contains the inputs that are not optional.
     - `unsigned_inputs` contains the inputs of type UINT32.
-    - `returns_prompt` is true if non-streaming responses start with the prompt, that is, if neither
-      the model's configuration nor one of its inputs can exclude the prompt.
+    - `returns_prompt` is true if non-streaming responses start with the prompt, because neither the
+      model's configuration nor an input can exclude it.
     - `api_key` is the API key of an OpenAI-compatible server. It is omitted from results.
     - `imported_model` is the name of the imported model, or `None` if unknown.
     """
@@ -92,7 +92,7 @@ class ServedModel:
 
 
 def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
-    """Fetch the metadata of the target's model, and return the model with its metadata.
+    """Fetch the metadata of the target's model from its server.
 
     Raise `NoServer` or `RequestFailed` if a query fails, or `BadInput` if the model does not have
     the inputs that `input_kind` requires.
@@ -128,11 +128,11 @@ def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) 
 
 def _check_inputs(model: ServedModel, input_kind: InputKind) -> None:
     if missing := _REQUIRED_INPUTS[input_kind] - model.inputs:
-        what = "token-id" if input_kind == "tokens" else "text"
+        what = "token ids" if input_kind == "tokens" else "text"
         instead = ", or run `tllm bench end-to-end` to send text" if input_kind == "tokens" else ""
         raise BadInput(
-            f"The model {model.name} at {model.address} is not an LLM with {what} input.",
+            f"The model {model.name} at {model.address} does not accept {what}.",
             why=f"the model's inputs do not include {', '.join(sorted(missing))}",
-            next_step=f"run `tllm status` to list the models, then pass -m with an LLM that has "
-            f"{what} input{instead}",
+            next_step=f"run `tllm status` to list the models, then pass -m with an LLM that "
+            f"accepts {what}{instead}",
         )

@@ -52,10 +52,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on the quantity on the x axis, for example the limit of an objective.
+    """A limit on the x axis, for example the limit of an objective.
 
-    If the x axis includes `value`, the chart shows a vertical line there. The legend omits limits
-    without a label.
+    The chart shows a vertical line at `value` if the x axis includes this value. The legend omits
+    limits without a label.
     """
 
     label: str
@@ -66,7 +66,8 @@ class Limit:
 class Chart:
     """A chart with its axes, series and limits.
 
-    `left` is the width of the space for y axis labels. `width`, `height` and `left` are in pixels.
+    `left` is the width of the left margin, which contains the y axis labels. `width`, `height` and
+    `left` are in pixels.
     """
 
     title: str
@@ -169,7 +170,7 @@ def _anchor(frame: _Frame, x: float, tick: float) -> str:
 
 
 def _without_overlaps(frame: _Frame, ticks: Sequence[float]) -> Iterable[float]:
-    """Yield the ticks, except those whose labels would overlap the previous label."""
+    """Yield the ticks whose labels do not overlap the previous label."""
     free_x = 0.0
     for tick in ticks:
         half = len(write_number(tick)) * _LETTER / 2
@@ -250,7 +251,7 @@ def _dot(place: Point, colour: str, radius: float, inside: str = "") -> str:
 def _write_names(frame: _Frame) -> Iterable[str]:
     """Draw the point names of the first series that has names.
 
-    Omit names that would overlap a previous one.
+    Omit names that would overlap a previous name.
     """
     named = next((series for series in frame.chart.series if series.names), None)
     if named is None:

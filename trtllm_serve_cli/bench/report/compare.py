@@ -1,4 +1,4 @@
-"""Compute the changes between two results, and check whether each change exceeds the noise."""
+"""Compute the changes between two results and check whether each change exceeds the noise."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ class Change:
       `before` is 0. For failures, it is the difference between the fractions: 0.01 means one
       percentage point.
     - `interval` is the 95% confidence interval for `change`, or `None` if it cannot be estimated.
-    - `by` states whether `interval` is estimated from the variation between runs or between
-      requests. It is `None` if `interval` is `None`.
-    - `verdict` states whether the change is an improvement or a regression, or does not exceed the
-      noise. It is `untold` if `interval` is `None`.
+    - `by` is `runs` or `requests`, depending on the variation from which `interval` is estimated.
+      It is `None` if `interval` is `None`.
+    - `verdict` is `better` or `worse`, `noise` if `interval` includes 0, or `untold` if `interval`
+      is `None`.
     """
 
     measure: str
@@ -116,7 +116,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting, or a property of the environment, that differs between two results.
+    """A setting or environment property that differs between two results.
 
     `what` is the name of the setting or property. `before` and `after` are the values in the first
     and second result. If `is_question` is true, this difference makes the results incomparable.
@@ -173,8 +173,8 @@ def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] 
     """Compare two results on the default measures and the measures in `extra`.
 
     A measure is omitted if either result contains only ramp requests, or if a run in either result
-    did not measure the metric. The comparison also lists the differences in settings and
-    environment, and warns about partial results and about client bottlenecks.
+    did not measure the metric. The comparison also lists differences in settings and environment.
+    Its warnings report partial results and client bottlenecks.
     """
     changes = (
         _compare_one(measure, before, after)
@@ -210,8 +210,8 @@ def check_comparable(comparison: Comparison) -> None:
 def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
     """Raise `CheckFailed` if a change violates a limit.
 
-    Raise `BadInput` if a result does not contain the metric of a limit. Also raise `BadInput` if
-    the metric is 0 in the first result, because the relative change is then undefined.
+    Raise `BadInput` if a result does not contain a limit's metric. Also raise `BadInput` if the
+    metric is 0 in the first result, because a relative change from 0 is undefined.
     """
     changes = {change.measure: change for change in comparison.changes}
     violations = []
@@ -240,7 +240,7 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
 
 
 def _missing_measure(limit: Limit) -> BadInput:
-    """Return the error for a limit on a measure that a comparison does not contain."""
+    """Return the error for a limit whose measure is missing from the comparison."""
     measure = limit.measure
     if measure.declared is None or measure.declared.needs is None:
         why = "at least one run has no completed requests (ramp requests are not counted)"
@@ -273,7 +273,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 
 
 def _server(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the targets of a result without their addresses, inputs and metrics.
+    """Return a result's targets without addresses, inputs and metrics.
 
     Addresses are omitted because the same server may use a different port in each benchmark.
     """

@@ -34,7 +34,7 @@ _MAX_DOTS = 900
 _MAX_BARS = 36
 _WIDE = 1240
 _PERCENT = Scale(0, 100)
-# Fractions at which cumulative distributions have additional points, because the tail matters most.
+# Fractions at which cumulative distributions have additional points, to show the tail in detail.
 _TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
 
 
@@ -122,7 +122,7 @@ def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
     Each point represents one result. A latency chart has lines for the median, p95 and p99 of each
     model. Latencies that require streaming are plotted against tokens/s, and request latencies are
     plotted against requests/s. The last chart shows the total throughput against the throughput per
-    user. Charts in which no line has at least two points are omitted.
+    user. Charts without a line of at least two points are omitted.
     """
     charts = [
         _sweep_chart(

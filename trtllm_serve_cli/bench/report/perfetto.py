@@ -1,13 +1,13 @@
-"""Convert a result to a Perfetto trace, with one track per request slot and counter.
+"""Convert a result to a Perfetto trace with a track for each request slot and each counter.
 
 The trace is JSON in Chrome's "Trace Event Format", with events of the types `X` (complete), `C`
 (counter) and `M` (metadata). Each process in the trace represents one run on one target. Each
-thread represents a slot, which shows one request at a time, so there are as many slots as the
-maximum number of requests in flight. Times are in microseconds from the start of the run.
+thread represents a slot. A slot shows one request at a time, so the number of slots is the maximum
+number of requests in flight. Times are in microseconds from the start of the run.
 
 Perfetto treats process 0 and thread 0 as idle. If a thread has the same number as its process,
-Perfetto displays this thread first, as the main thread. To avoid both, slot numbers start from 1,
-and process numbers are higher than all slot numbers.
+Perfetto displays this thread first, as the main thread. To avoid both, slot numbers start at 1, and
+process numbers are higher than all slot numbers.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def render_trace(result: StoredResult) -> str:
 def assign_slots(records: Iterable[RequestRecord]) -> list[tuple[int, RequestRecord]]:
     """Assign each request to the lowest slot that is free when the request is sent.
 
-    Return the slot and the record of each request, in the order of the send times. Slot numbers
-    start from 1.
+    Return the slot and the record of each request, sorted by send time. Slot numbers start at 1.
     """
     free: list[int] = []
     busy: list[tuple[float, int]] = []

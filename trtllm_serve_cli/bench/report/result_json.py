@@ -23,8 +23,8 @@ from trtllm_serve_cli.paths import write_aside
 
 SCHEMA_VERSION = 2
 SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
-# Maps metric names in the terminal output of tensorrtllm_backend's benchmark to those in its CSV
-# file, where the two differ.
+# Maps metric names in the terminal output of tensorrtllm_backend's benchmark to the names in its
+# CSV file. Identical names are omitted.
 _CSV_NAMES = {
     "Avg. IP tokens per request": "Avg. Input tokens per request",
     "Avg. OP tokens per request": "Avg. Output tokens per request",
@@ -33,9 +33,9 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 
 
 def upstream_rows(summary: Summary) -> dict[str, float]:
-    """Map the metric names in the output of tensorrtllm_backend's benchmark to the measured values.
+    """Return the measured values, keyed by the metric names in tensorrtllm_backend's output.
 
-    Names without a measured value are omitted. Latencies are measured from the due time, whereas
+    Metrics without a measured value are omitted. Latencies are measured from the due time, whereas
     tensorrtllm_backend's benchmark measures them from the send time.
     """
     return {name: value for name, value in _all_upstream_rows(summary).items() if value is not None}
@@ -142,8 +142,8 @@ def _check_place(path: Path, option: str) -> None:
     """Raise `BadInput` if `path` cannot be created."""
     folder = next(each for each in path.absolute().parents if each.exists())
     try:
-        # Create a folder instead of checking permissions, which may allow writing even if the file
-        # system is read-only.
+        # Create a folder instead of checking permissions. Permissions may allow writing even if the
+        # file system is read-only.
         with tempfile.TemporaryDirectory(prefix=".tllm-", dir=folder):
             pass
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Read benchmark results from folders, and report errors in invalid results."""
+"""Read benchmark results from folders and validate their content."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StoredResult:
 
     @property
     def counted(self) -> tuple[RequestRecord, ...]:
-        """All records except those of ramp requests, which the metrics exclude."""
+        """All records except for ramp requests, which the metrics exclude."""
         return tuple(record for record in self.records if not record.is_ramp)
 
     @property
@@ -106,8 +106,8 @@ def describe_load(load: Mapping[str, Any]) -> str:
 def read_results(folders: Iterable[Path]) -> list[StoredResult]:
     """Read the results in `folders`.
 
-    Each folder is a result folder or contains result folders, as after a sweep or a search. Raise
-    `BadInput` if a folder does not contain a result, or if a result is invalid.
+    Each folder is a result folder, or the folder of a sweep or a search that contains result
+    folders. Raise `BadInput` if a folder does not contain a result, or if a result is invalid.
     """
     return [read_result(found) for folder in folders for found in find_results(folder)]
 
@@ -115,8 +115,8 @@ def read_results(folders: Iterable[Path]) -> list[StoredResult]:
 def find_results(folder: Path) -> list[Path]:
     """Return the result folders in `folder`, or `folder` itself if it is a result folder.
 
-    Hidden folders are ignored. The result folders are sorted by name, with numbers in the names
-    compared by value. Raise `BadInput` if `folder` does not contain a result.
+    Hidden folders are ignored. The result folders are in natural sort order, for example `rate-8`
+    before `rate-16`. Raise `BadInput` if `folder` does not contain a result.
     """
     if (folder / SUMMARY).is_file():
         return [folder]
@@ -137,13 +137,13 @@ def _no_result(folder: Path) -> BadInput:
     return BadInput(
         f"{folder} is not a benchmark result.",
         why=why,
-        next_step="pass the folder of a result, or run `tllm bench token-norm-dist --stream "
+        next_step="pass a result folder, or run `tllm bench token-norm-dist --stream "
         f"--output {place}` to create a result",
     )
 
 
 def _in_counting_order(folder: Path) -> list[tuple[float, str]]:
-    """Return a sort key that compares numbers by value, so that `rate-8` precedes `rate-16`."""
+    """Return a key for natural sort order, so that `rate-8` precedes `rate-16`."""
     parts = re.split(r"(\d+(?:\.\d+)?)", folder.name)
     return [(float(part), "") if number % 2 else (-1.0, part) for number, part in enumerate(parts)]
 

@@ -1,4 +1,4 @@
-"""Compute the positions of values and ticks on the axes of a chart."""
+"""Compute the positions of values and ticks on chart axes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def stat_rows(summary: Summary) -> list[tuple[str, str]]:
 
     If the load has a rate or recorded times, the last rows are the offered, achieved and completed
     rates. If the concurrency cap limited the run, a row with the number of delayed requests
-    replaces them.
+    replaces these rows.
     """
     rows = [(name, _number(value)) for name, value in upstream_rows(summary).items()]
     own = (rate for rate in RATES if rate.label and not rate.upstream)
@@ -116,7 +116,7 @@ RUN_COLUMNS = (
 
 
 def describe_amount(settings: BenchmarkSettings) -> str:
-    """Describe the number of runs, and the number of requests or the duration of each run."""
+    """Describe the number of runs and the size of each run, in requests or seconds."""
     is_conversation = isinstance(settings.workload, MultiTurn)
     what = "conversations" if is_conversation else "requests"
     times = f", {settings.repeat} times" if settings.repeat > 1 else ""
@@ -180,7 +180,7 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
 def search_summary(result: SearchResult) -> list[str]:
     """Return a list with one sentence about the highest rate that met every objective.
 
-    The list is empty if the search did not find such a rate.
+    The list is empty if no measured rate met every objective.
     """
     if result.rate is None:
         return []

@@ -1,4 +1,4 @@
-"""Compute the time series of a run from the client's requests and the server's metrics."""
+"""Compute the time series for a run from the client's requests and the server's metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ServerSeries:
     """A time series for one metric of one server.
 
     `quantity` is a key of `QUANTITIES`. `target` is the server's index. Each point contains the
-    time in seconds since the start of the run, and the metric's value.
+    time in seconds since the start of the run and the metric's value.
     """
 
     quantity: str
@@ -34,8 +34,8 @@ def count_in_flight(records: Iterable[RequestRecord]) -> list[Point]:
 def count_held(records: Iterable[RequestRecord]) -> list[Point]:
     """Return the number of due but unsent requests over time, with a point for each change.
 
-    Requests sent within 1 ms of their due time are not counted, because some delay is normal:
-    sending a request takes time.
+    Requests sent within 1 ms of their due time are not counted, because sending a request always
+    takes some time.
     """
     waits = ((r.due_s, r.sent_s) for r in records if r.sent_s > r.due_s + _SENDING_S)
     return _accumulate(waits)

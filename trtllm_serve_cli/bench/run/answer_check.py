@@ -1,4 +1,4 @@
-"""Check, before a benchmark, that text models return the same text for the same prompt.
+"""Check before a benchmark that text models return the same text for the same prompt.
 
 In triton-inference-server/tensorrtllm_backend (tags v0.8.0 to v0.19.0), the
 tools/inflight_batcher_llm/end_to_end_test.py benchmark starts with a similar test. That test
@@ -28,7 +28,7 @@ _EXCERPT = 40
 
 
 def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
-    """Send a prompt twice to the target's model, and once to each other model with text input.
+    """Send a prompt twice to the target's model and once to each other model with text input.
 
     The other models are `ensemble` and `tensorrt_llm_bls`, if the server has them. Return the names
     of the compared models. Raise `CheckFailed` if the texts differ, `NoServer` if the server cannot

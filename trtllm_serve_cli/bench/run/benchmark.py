@@ -1,4 +1,4 @@
-"""Run a benchmark with the given settings, and return its result."""
+"""Run a benchmark with the given settings and return its result."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class BenchmarkResult:
     """The records, metrics and environment of a benchmark.
 
     `summary` covers all runs. `summary_of` returns the summary for one run or target.
-    `token_counts` states how the output tokens were counted: by the server, by tokenizing the text
-    again, or as one token per response. `versions` and `machine` describe the client.
+    `token_counts` is the source of the output token counts: the server, the client's tokenizer, or
+    one token per response. `versions` and `machine` describe the client.
     """
 
     settings: BenchmarkSettings
@@ -110,7 +110,7 @@ class BenchmarkResult:
 
     @property
     def error_messages(self) -> list[tuple[str, int]]:
-        """The distinct failures, as `kind: message`, with their counts, most frequent first."""
+        """The distinct errors as `kind: message` and their counts, most frequent first."""
         failed = (r.error for r in self.records if r.error and not r.is_interrupted)
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
@@ -135,10 +135,11 @@ class Benchmark:
     """A benchmark in progress.
 
     Each call to `run` performs one run, so that a caller can alternate between several benchmarks.
-    `result` returns the result of all runs so far. `measure` performs the run with the given
-    number. It returns the run, and the number of responses without a token count from the server.
-    `num_uncounted` is the total number of such responses. `counts_tokens` states whether the client
-    counts their tokens with a tokenizer.
+
+    - `measure` performs the run with the given number. It returns the run and the number of
+      responses without a token count from the server.
+    - `counts_tokens` is true if the client counts the tokens in these responses with a tokenizer.
+    - `num_uncounted` is the total number of responses without a token count from the server.
     """
 
     settings: BenchmarkSettings
@@ -160,7 +161,7 @@ class Benchmark:
         return run
 
     def run_all(self, watch: Watch = lambda progress: None) -> BenchmarkResult:
-        """Run the benchmark `settings.repeat` times, and return the result.
+        """Run the benchmark `settings.repeat` times and return the result.
 
         Stop after a run that does not finish.
         """
@@ -197,8 +198,8 @@ def open_benchmark(
     """Query the targets' metadata and return a benchmark that has not run yet.
 
     The benchmark sends its requests to the targets in turn. `metrics` maps a target's index to the
-    address of its metrics page. Targets without an address are not sampled. `tokenizer` counts a
-    response's tokens if the server does not report their number. Raise `NoServer` or
+    address of its metrics endpoint. Targets without an address are not sampled. `tokenizer` counts
+    a response's tokens if the server does not report their number. Raise `NoServer` or
     `RequestFailed` if a query fails, or `BadInput` if a model lacks a required input.
     """
     models = tuple(_find_model(target, settings) for target in targets)
@@ -258,7 +259,7 @@ def _run_once(
     tokenizer: Tokenizer | None,
     interruption: Interruption,
 ) -> tuple[Run, int]:
-    """Perform a run. Return the run, and the number of responses without a token count."""
+    """Perform a run. Return the run and the number of responses without a token count."""
     planned = [share.num_planned for share in shares]
     total = None if None in planned else sum(each or 0 for each in planned)
 
@@ -300,8 +301,7 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
     """
     if text is None or tokenizer is None or not record.chunk_s:
         return record
-    # Disable special tokens, which the tokenizer adds by default but which are not part of a
-    # response.
+    # Do not add special tokens, because they are not part of a response.
     num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
     return replace(record, chunk_tokens=spread_tokens(num_tokens, len(record.chunk_s)))
 
@@ -327,7 +327,7 @@ def client_versions() -> dict[str, str]:
 
 
 def client_machine() -> dict[str, str | int]:
-    """Return this machine's platform and architecture, and how many CPUs it has and can use."""
+    """Return this machine's platform, architecture, number of CPUs, and number of usable CPUs."""
     return {
         "platform": platform.platform(),
         "architecture": platform.machine(),

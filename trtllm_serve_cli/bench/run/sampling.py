@@ -1,6 +1,6 @@
-"""Sample servers' metrics during a run, using a separate process for each server.
+"""Sample server metrics during a run, using a separate process for each server.
 
-Parsing a metrics page takes several milliseconds. In a worker process, this would delay requests
+Parsing the metrics takes several milliseconds. In a worker process, parsing would delay requests
 and response timestamps.
 """
 
@@ -29,9 +29,9 @@ _TIMEOUT_S = 2.0
 class ServerSample:
     """One sample of a server's metrics, or the reason why the metrics could not be read.
 
-    `at_s` is the time on the monotonic clock. `state` is a `metrics.summary.Summary`, converted to
-    a dictionary, or `None` if the metrics could not be read. `error` is the reason in that case,
-    and otherwise empty.
+    `at_s` is the time on the monotonic clock. `state` is a `metrics.summary.Summary` as a
+    dictionary, or `None` if the metrics could not be read. `error` is the reason, or empty if the
+    metrics were read.
     """
 
     target: int
@@ -52,9 +52,9 @@ class ServerSample:
 def sampling(
     addresses: Mapping[int, str], interval_s: float, samples: list[ServerSample]
 ) -> Iterator[None]:
-    """Sample metrics pages while the context is active, then add all samples to `samples`.
+    """Sample server metrics while the block runs, then add all samples to `samples`.
 
-    `addresses` maps the index of each target to the address of its metrics page.
+    `addresses` maps the index of each target to the address of its metrics endpoint.
     """
     if not addresses:
         yield

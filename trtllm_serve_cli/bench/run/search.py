@@ -60,9 +60,8 @@ class Measured:
 
     `measured_ms` is `None` if too many requests failed, or if the metric was not measured for any
     request. `interval_ms` is the 95% confidence interval, or `None` if there are too few requests
-    to estimate it. A bound of the interval is `None` if it is infinite for either of the reasons
-    given for `measured_ms`. `is_sure` is true if the whole interval is on the same side of the
-    limit as the measured value.
+    to estimate it. A bound of the interval is `None` if it is infinite. `is_sure` is true if the
+    whole interval is on the same side of the limit as the measured value.
     """
 
     objective: str

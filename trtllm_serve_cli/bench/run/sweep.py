@@ -1,4 +1,4 @@
-"""Run several benchmarks one after another, and repeat the sequence."""
+"""Run several benchmarks one after another and repeat the sequence."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from contextlib import AbstractContextManager
 
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
 
-# A function that returns a context manager, which shows the progress of the benchmark's next run.
+# A function that returns a context manager. The context manager shows the progress of the
+# benchmark's next run.
 ShowProgress = Callable[[Benchmark], AbstractContextManager[Watch]]
 
 
 def run_in_turns(
     points: Sequence[Benchmark], repeat: int, show_progress: ShowProgress
 ) -> list[BenchmarkResult]:
-    """Run every point once, and repeat this sequence until every point has `repeat` runs.
+    """Run every point once, then repeat the sequence until every point has `repeat` runs.
 
     If the machine heats up or is temporarily busy, this order spreads the effect over all points. A
     run that does not finish ends the sweep. The results omit points without a run.

@@ -1,1 +1,1 @@
-"""Run benchmarks on simulated engines without a server, and calibrate the simulation."""
+"""Run benchmarks on simulated engines without a server and calibrate the simulation."""

@@ -1,16 +1,20 @@
 """Estimate the timing of a simulated engine from measured runs.
 
 Each gap between two consecutive tokens of a request is one engine step. The records of all requests
-show what the engine computed in this step: how many sequences were generating tokens in the middle
-of the step, how long these sequences were, and which requests received their first token at the end
-of the step. If a request ran alone, its time to first token consists of one step for the prompt and
-the server's overhead for the request.
+show what the engine computed in the step:
+
+- the number of sequences that were generating tokens in the middle of the step,
+- the lengths of these sequences, and
+- the requests that received their first token at the end of the step.
+
+If a request ran alone, its time to first token is the duration of the prompt's step plus the
+server's overhead for the request.
 
 Each observation is a linear equation. The non-negative least-squares solution determines the fields
 of `StepTiming`.
 
 A prompt is assumed to be computed in the step that produces the request's first token. With chunked
-prefill, several steps compute a prompt, so the estimated prompt times are less accurate.
+prefill, a prompt takes several steps, so the estimated prompt times are less accurate.
 """
 
 from __future__ import annotations
@@ -47,12 +51,12 @@ Floats = NDArray[np.float64]
 
 _COLUMNS = ("step_s", "sequence_s", "kv_token_s", "prompt_token_s", "prompt_pair_s", "request_s")
 _MIN_GAPS = 100
-# Minimum ratios between the 95th and the 5th percentile of the prompt lengths and of the sequences
-# per step. With less variation, the fit cannot distinguish the fixed duration of a step from the
-# time per token or per sequence.
+# Minimum ratios of the 95th to the 5th percentile, for prompt lengths and for sequences per step.
+# With less variation, the fit cannot distinguish the fixed duration of a step from the time per
+# token or per sequence.
 _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
-# Maximum delay of a first token after the end of the step that generated it, as a fraction of the
-# median gap between consecutive tokens of a request.
+# Maximum delay of a first token after the end of its step, as a fraction of the median gap between
+# consecutive tokens of a request.
 _SAME_STEP = 0.4
 # A step is an outlier if its absolute relative error is more than this many times the median
 # absolute relative error.
@@ -107,7 +111,7 @@ class Calibration:
 
 
 def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
-    """Return the runs in the result of one benchmark.
+    """Return the runs in a benchmark result.
 
     The runs include ramp requests, because they also used the engine. Raise `BadInput` if the
     benchmark had several targets, because each target has a separate engine.
@@ -133,10 +137,10 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
 
 
 def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None) -> Calibration:
-    """Estimate the step timing of an engine from measured runs, and simulate the runs with it.
+    """Estimate an engine's step timing from measured runs and simulate the same runs.
 
-    `limits` are the limits of the engine's scheduler. Raise `BadInput` if the runs do not determine
-    the timing, for example because the responses were not streamed.
+    `limits` are the engine's scheduler limits. Raise `BadInput` if the runs do not determine the
+    timing, for example because the responses were not streamed.
     """
     observed = [_observe(run) for run in runs]
     _check_steps_suffice(runs, observed)
@@ -211,7 +215,7 @@ def _observe(run: MeasuredRun) -> _Observed:
     if not answers:
         raise BadInput(
             f"No completed request in {run.name} generated a token.",
-            why="calibration requires the times at which tokens arrived",
+            why="calibration requires token arrival times",
             next_step="run `tllm bench token-norm-dist --stream --output DIR` to measure again",
         )
     _check_streamed(run, answers)
@@ -280,7 +284,7 @@ def _observe_alone(
 def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
     """Estimate the times named in `_COLUMNS` by least squares, excluding outliers.
 
-    Return the times, and the relative error of every observation, including outliers.
+    Return the times and the relative error of every observation, including outliers.
     """
     weighted, target = work / duration_s[:, None], np.ones(len(duration_s))
     counts = np.ones(len(duration_s), bool)
@@ -295,7 +299,7 @@ def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
 def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     """Return the non-negative least-squares solution.
 
-    Solve the equations for every subset of the unknowns, which is feasible because there are few.
+    Solve the equations for every subset of the six unknowns.
     """
     scale = np.abs(rows).max(axis=0)
     known = [column for column in range(rows.shape[1]) if scale[column] > 0]

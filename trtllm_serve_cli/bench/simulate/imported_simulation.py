@@ -29,8 +29,8 @@ _LIMITS = {
 def read_imported_simulation(model: ImportedModel) -> Simulation:
     """Return the simulation of an imported model, with the limits from its model repository.
 
-    Raise `BadInput` if the step timing of the model's engine is unknown, `BuildFailed` if a file of
-    the engine is invalid, or `RepositoryError` if the repository or its limits are invalid.
+    Raise `BadInput` if the step timing of the model's engine is unknown. Raise `BuildFailed` if an
+    engine file is invalid. Raise `RepositoryError` if the repository or its limits are invalid.
     """
     simulation = read_details(model.engine_kind, model.engine_path)
     if not isinstance(simulation, Simulation):

@@ -46,7 +46,7 @@ def run_simulated(
     stream: bool = True,
     seed: int = 0,
 ) -> tuple[RequestRecord, ...]:
-    """Simulate the requests in `specs`, and return their records, sorted by request and turn.
+    """Simulate the requests in `specs` and return their records, sorted by request and turn.
 
     `replicas` is the number of engines. If `stream` is false, each response contains all of its
     tokens in a single chunk. `seed` determines the random variation of step durations.
@@ -74,7 +74,7 @@ class _Conversation:
 
 @dataclass(slots=True)
 class _Answer:
-    """A request, and the times at which the tokens of its response were generated so far."""
+    """A request and the times at which its response tokens were generated so far."""
 
     conversation: _Conversation
     turn: int
@@ -128,8 +128,8 @@ class _VirtualClock:
     # The time of the last scheduled wake-up, stored to avoid duplicate wake-ups at that time.
     wakeup_s: float = -1.0
     # A heap of (time, sequence number, event). The event is a `SimRequest` that arrives, an
-    # `_Engine` that finishes a step, a `_Conversation` whose next turn is due, or `None`, which
-    # only wakes the clock to send due requests.
+    # `_Engine` that finishes a step, or a `_Conversation` whose next turn is due. `None` only wakes
+    # the clock to send due requests.
     events: list[tuple[float, int, SimRequest | _Engine | _Conversation | None]] = field(
         default_factory=list
     )
@@ -165,7 +165,7 @@ class _VirtualClock:
                 self._send(event, now_s, now_s)
 
     def _send_open(self, due_s: Sequence[float], now_s: float) -> None:
-        """Send due requests up to the concurrency limit, and schedule the next wake-up."""
+        """Send due requests up to the concurrency limit and schedule the next wake-up."""
         cap = self.schedule.concurrency
         while self.num_started < len(due_s) and (cap is None or self.num_in_flight < cap):
             due = due_s[self.num_started]

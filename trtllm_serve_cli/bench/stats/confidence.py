@@ -58,7 +58,7 @@ def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | No
 
 
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Return the interval for the ratio of the geometric mean of `after` to that of `before`.
+    """Return the interval for the geometric mean of `after` divided by that of `before`.
 
     `before` and `after` contain one value for each run. Return `None` if either contains fewer than
     two values, or if a value is zero or negative.
@@ -93,7 +93,7 @@ def mean_of_runs(values: Sequence[float]) -> Interval | None:
 def ratio_of_requests(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], percent: float | None
 ) -> Interval | None:
-    """Return the interval for the ratio of a statistic of `after` to that of `before`.
+    """Return the interval for a statistic of `after` divided by the same statistic of `before`.
 
     `before` and `after` contain a group of values for each request. Return `None` if either sample
     cannot be resampled, or if a resampled statistic is zero or negative.
@@ -111,15 +111,15 @@ def resample(
     percents: Sequence[float | None],
     seed: int = 0,
 ) -> list[NDArray[np.float64] | None]:
-    """Draw samples of whole groups with replacement, and return the statistics of each sample.
+    """Draw samples of whole groups with replacement and return the statistics of each sample.
 
     The result contains one item for each item in `percents`: an array with one value per sample, or
-    `None` if too few groups have values, or if too few groups have values above or below the
-    percentile. Resampling cannot estimate such a percentile, because it only draws values from the
-    original sample.
+    `None`. An item is `None` if too few groups have values, in total or on either side of the
+    percentile. Resampling only draws values from the original sample, so it cannot estimate
+    percentiles near the minimum or the maximum.
 
-    Each sample is stored as the number of times that each group was drawn, so that the values need
-    to be sorted only once.
+    A sample is stored as the number of times that each group was drawn. The values are therefore
+    sorted only once.
     """
     filled = [group for group in groups if len(group)]
     if len(filled) < _MIN_GROUPS:
@@ -148,7 +148,7 @@ def resample_singles(
 ) -> list[NDArray[np.float64] | None]:
     """Return the equivalent of `resample` for sorted, independent values, without drawing samples.
 
-    The k-th smallest of n resampled values has rank ceil(n · u) in the original sample, where u is
+    The k-th smallest of n resampled values has rank ceil(n · u) in the original sample. Here, u is
     the k-th smallest of n uniform random numbers and follows Beta(k, n - k + 1).
     """
     n = ranked.size

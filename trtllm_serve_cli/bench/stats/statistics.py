@@ -1,4 +1,4 @@
-"""Compute the metrics of a benchmark from the records of its requests.
+"""Compute benchmark metrics from request records.
 
 docs/reference/benchmark-metrics.md defines the metrics.
 """
@@ -39,7 +39,7 @@ PERCENTS: Mapping[str, float] = {
 # Fraction of delayed requests above which a run counts as limited by its concurrency cap.
 _HELD_FRACTION = 0.01
 # Time assigned to failed requests when objectives are checked. A statistic of at least
-# `_MAX_FINITE_MS` must include failed requests: measured times are always shorter, but a single
+# `_MAX_FINITE_MS` must include failed requests. Measured times are always shorter, but a single
 # failed request among 100 million raises the mean to `_MAX_FINITE_MS`.
 NEVER_MS = 1e18
 _MAX_FINITE_MS = 1e10
@@ -110,8 +110,8 @@ class Summary:
     A metric that was not measured is `None`. `rates` and `times` map the `key` of each metric in
     `RATES` and `TIMES` to its value. They cover completed requests only, except for the schedule
     lag. Latencies and TTFTs are measured from the due time, or from the send time if the key ends
-    with `_from_sent`. The offered and achieved rates cover all requests, and are measured only if
-    the load has a rate or recorded times. Ramp requests are excluded from all metrics except
+    with `_from_sent`. The offered and achieved rates cover all requests. They are `None` unless the
+    load has a rate or recorded times. Ramp requests are excluded from all metrics except
     `num_ramp`.
     """
 
@@ -155,8 +155,7 @@ def summarize(
 ) -> Summary:
     """Compute the metrics of `records`.
 
-    `streamed` states whether the server streamed the responses. If not, the metrics that require
-    streaming are not computed.
+    If `streamed` is false, the metrics that require streaming are not computed.
     """
     counted = sorted((r for r in records if not r.is_ramp), key=lambda record: record.run)
     run = completed_part(counted, objectives, streamed=streamed)
@@ -195,7 +194,7 @@ def summarize(
 def completed_part(
     records: Sequence[RequestRecord], objectives: Sequence[Objective], *, streamed: bool
 ) -> Completed:
-    """Return the completed requests in `records`, as input for computing the rates of a run."""
+    """Return the completed requests in `records`, as input for the rate metrics."""
     return Completed(
         [record for record in records if record.is_completed],
         span_s(records),
@@ -219,10 +218,10 @@ def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
     ignored for these metrics. For objectives on the ITL, the statistic is computed over the
     request's gaps.
 
-    A request without a sample for a metric meets all objectives on that metric. This applies to the
-    ITL if fewer than two of the responses contain tokens, to the TPOT if there are fewer than two
-    tokens, and to the TTFT if there are no tokens. However, if the server did not report the queue
-    time, the request misses all objectives on the queue time.
+    A request without a sample for a metric meets all objectives on that metric. A request has no
+    ITL if fewer than two of its responses contain tokens. It has no TPOT with fewer than two
+    tokens, and no TTFT without tokens. However, if the server did not report the queue time, the
+    request misses all objectives on the queue time.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 

@@ -47,8 +47,8 @@ _RESET_KINDS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
 class GrpcConnection:
     """A gRPC connection to one model.
 
-    It uses streaming calls for decoupled models, because Triton rejects unary calls to decoupled
-    models.
+    The connection uses streaming calls for decoupled models, because Triton rejects unary calls to
+    decoupled models.
     """
 
     def __init__(self, model: ServedModel, options: codec.RequestOptions) -> None:

@@ -1,8 +1,8 @@
-"""Send requests over reusable HTTP connections, and return the data of each event.
+"""Send requests over reusable HTTP connections and return the data of each event.
 
-This module implements a minimal HTTP/1.1 client with asyncio's protocols. In a full HTTP library,
-redirects, cookies, pools and proxies would use more CPU time than the request itself, and the
-benchmark would count that time as part of the server's latency.
+This module implements a minimal HTTP/1.1 client with asyncio's protocols. A full HTTP library would
+use more CPU time for redirects, cookies, pools and proxies than for the request itself. The
+benchmark would count that time as server latency.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class HttpPool:
     """A pool of HTTP connections to one server.
 
     Each request in flight uses a separate connection. Later requests reuse idle connections. If
-    `end_mark` is set, a request fails unless the data of the last event in its response is
-    `end_mark`.
+    `end_mark` is set, a request fails unless the data of its last event is `end_mark`.
     """
 
     def __init__(
@@ -216,7 +215,7 @@ class ResponseParser:
         return RequestError(REJECTED if is_rejection(message) else f"http_{self.status}", message)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Parse received data, and return the data of each event that is now complete."""
+        """Parse received data and return the data of each event that is now complete."""
         self._unparsed += data
         if not self._has_head and not self._read_head():
             return []
@@ -295,9 +294,9 @@ def _read_data(event: bytes) -> bytes | None:
 
 
 def _read_message(content: bytes) -> str:
-    """Return the message in an error's body, or the whole body if its format is unknown.
+    """Return the message in an error response, or the whole body if its format is unknown.
 
-    Both are truncated to `_LONGEST_MESSAGE` characters.
+    The result is truncated to `_LONGEST_MESSAGE` characters.
     """
     text = content.decode(errors="replace").strip().removeprefix("data:").strip()
     try:

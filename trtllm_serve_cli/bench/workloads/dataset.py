@@ -123,7 +123,7 @@ class Dataset:
 
 
 def read_entries(source: str) -> list[Entry]:
-    """Read the entries of a file, or of `hf:NAME[:SPLIT]`, a data set on the Hugging Face Hub.
+    """Read the entries of a file, or of a Hugging Face data set (`hf:NAME[:SPLIT]`).
 
     Raise `BadInput` if the entries cannot be read, if an entry is invalid, or if there are no
     entries. Raise `MissingPart` if `source` is on the hub and the `datasets` package is not
@@ -140,10 +140,10 @@ def read_entries(source: str) -> list[Entry]:
 def tokenize(
     name: str, entries: Iterable[Entry], tokenizer: Tokenizer | None, lengths: Lengths
 ) -> Dataset:
-    """Convert the entries of a data set to requests with token ids.
+    """Convert data set entries to requests with token ids.
 
-    Raise `BadInput` if an entry is text and `tokenizer` is `None`, if an entry does not specify an
-    output length, or if every prompt is empty or too long.
+    Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry does not specify
+    an output length. Also raise `BadInput` if every prompt is empty or too long.
     """
 
     def encode(entry: Entry) -> RequestSpec | int:
@@ -163,7 +163,7 @@ def tokenize(
 
 
 def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
-    """Convert the entries of a data set to requests with text, for a model with text input.
+    """Convert data set entries to text requests, for a model with text input.
 
     Prompt lengths are estimated at 1.3 tokens per word. Raise `BadInput` if an entry lacks a prompt
     or an output length, or if every prompt is empty or too long.
@@ -228,7 +228,7 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
                 "the entry contains neither an answer nor any of the fields "
                 f"{', '.join(_OUTPUT_LENGTHS)}"
             ),
-            next_step="pass the length of all responses, for example --output-tokens 100",
+            next_step="pass an output length for all entries, for example --output-tokens 100",
         )
     if tokenizer is None or lengths.tokens_per_word is not None:
         return max(_count_words(entry.answer, lengths.tokens_per_word), 1)
@@ -262,9 +262,9 @@ def _parse(line: Line) -> Entry:
 
 
 def _parse_conversation(line: Line, messages: Any) -> Entry:
-    """Return an entry that contains the first user message and, as the answer, the next message.
+    """Return an entry with the first user message as prompt and the next message as answer.
 
-    Raise `BadInput` if the conversation does not contain two such messages with text.
+    Raise `BadInput` if the conversation does not contain both messages as text.
     """
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
         raise line.refuse("the conversation is not a list of objects")

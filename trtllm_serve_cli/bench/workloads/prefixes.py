@@ -1,4 +1,4 @@
-"""Draw requests that share prefixes, to measure the reuse of KV-cache blocks."""
+"""Draw requests that share prefixes, to measure KV cache reuse."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """A workload whose requests each start with one of `num_prefixes` system prompts.
+    """A workload in which each request starts with one of `num_prefixes` system prompts.
 
-    `own` defines the length distributions of the prompt after the prefix and of the output.
+    `own` defines the distributions of output lengths and of prompt lengths without the prefix.
     """
 
     own: TokenNormDist
@@ -49,8 +49,8 @@ class SharedPrefix:
 class MultiTurn:
     """A workload of conversations with `num_turns` requests each.
 
-    Each request includes the conversation's history. `turn` defines the length distributions of the
-    user's input and of the output in each turn. Think times are exponentially distributed with mean
+    Each request includes the conversation's history. `turn` defines the distributions of input
+    lengths and output lengths in each turn. Think times are exponentially distributed with mean
     `think_mean_s`. All conversations start with the same `num_prefix_tokens` tokens.
     """
 

@@ -26,7 +26,7 @@ _WORDS = (
 class RandomWords:
     """A workload with prompts of random words.
 
-    Prompt lengths, in words, and output lengths, in tokens, are normally distributed.
+    Prompt lengths (in words) and output lengths (in tokens) are normally distributed.
     """
 
     input_mean: float = 100

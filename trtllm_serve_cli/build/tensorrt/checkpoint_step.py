@@ -18,9 +18,9 @@ from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.errors import BadInput
 
 _QUANTIZE = "quantize.py"
-# The flag of Gemma's converter for weight-only quantization.
+# Weight-only quantization flag of Gemma's converter.
 _GEMMA_WEIGHTS = "--use-weight-only-with-precision"
-# Maps values of `--quantization` to the names of the formats in quantize.py, if the names differ.
+# Maps `--quantization` values to quantize.py's format names if the names differ.
 _QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
 
 
@@ -28,9 +28,9 @@ _QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
 class _Heads:
     """A converter that adds speculative-decoding heads to the model.
 
-    `folder` is the converter's folder under `examples/`. `model_flag` is the flag for the
-    checkpoint of the heads. `length_flag` is the flag for the number of draft tokens, or empty if
-    the converter has no such flag.
+    `folder` is the converter's folder under `examples/`. `model_flag` is the flag for the head
+    checkpoint. `length_flag` is the flag for the number of draft tokens, or empty if the converter
+    has no such flag.
     """
 
     folder: str
@@ -49,9 +49,9 @@ _HEADS = {
 class _Conversion:
     """The program that writes the TensorRT-LLM checkpoint.
 
-    `program` is the program's name in the form that `flags_of` expects. `folder` is the folder
-    under `examples/` that contains the program's script. `title` is the title of the build step.
-    `formats` are the flags that set the weight and KV-cache formats.
+    `program` is the program name that `flags_of` expects. `folder` is the script's folder under
+    `examples/`. `title` is the build step's title. `formats` are the flags for the weight and
+    KV-cache formats.
     """
 
     program: str
@@ -134,13 +134,13 @@ def _choose_conversion(
 
 
 def find_programs(options: EngineOptions, family: Family) -> tuple[str, ...]:
-    """Return the names of the programs that can convert a checkpoint of the family."""
+    """Return the names of the programs that can convert the family's checkpoints."""
     heads = _HEADS.get(options.speculative_decoding_mode or "")
     return (f"{heads.folder}/{CONVERTER}" if heads else family.converter, _QUANTIZE)
 
 
 def find_planned_program(options: EngineOptions, family: Family, version: Version) -> str:
-    """Return the name of the program that converts the checkpoint with these options.
+    """Return the program name that converts the checkpoint with these options.
 
     Raise `BadInput` if no program supports the weight and KV-cache formats.
     """
@@ -173,9 +173,9 @@ def _suits_converter(
 
 
 def _find_cache_flag(flags: Mapping[str, Flag]) -> str | None:
-    """Return the converter's flag for an int8 KV cache, or `None` if it does not have one.
+    """Return the converter's int8 KV-cache flag, or `None` if the converter has no such flag.
 
-    The name of the flag depends on the family and the version.
+    The flag name depends on the family and the TensorRT-LLM version.
     """
     names = ("--int8_kv_cache", "--calibrate_kv_cache")
     return next((each for each in names if each in flags), None)

@@ -1,6 +1,6 @@
 """Check engine options before a build, which can take hours.
 
-Sources of the checks, except where a comment names another source: `tensorrt_llm/builder.py` and
+Unless a comment names another source, the checks are from `tensorrt_llm/builder.py` and
 `tensorrt_llm/commands/build.py` in NVIDIA/TensorRT-LLM 0.9.0 to 0.16.0.
 """
 
@@ -21,9 +21,9 @@ _COUNTS = (
     "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",
     "max_beam_width", "tokens_per_block", "max_lora_rank", "max_draft_len", "calib_size", "workers",
 )  # fmt: skip
-# In NVIDIA/TensorRT-LLM, docs/source/release-notes.md lists the removal of Volta GPUs under 0.15,
-# and the removal of V100, which is a Volta GPU, under 0.16. V100 is therefore accepted before 0.16.
-# Version 0.17 added support for Blackwell GPUs.
+# TensorRT-LLM's docs/source/release-notes.md lists the removal of Volta GPUs under 0.15, and the
+# removal of the V100, a Volta GPU, under 0.16. tllm accepts the V100 before 0.16. Version 0.17
+# added support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
 # First version in which cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for
@@ -76,7 +76,7 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
     """Raise `BadInput` if the GPU is not supported.
 
     TensorRT-LLM `version` must support the GPU, and the GPU must support `dtype` and the requested
-    formats. `version` must also support fp8_rowwise on this GPU if it is requested.
+    formats. If fp8_rowwise is requested, `version` must support this format on the GPU.
     """
     if gpu.capability < (7, 5) and version >= _WITHOUT_VOLTA:
         raise _unsupported_gpu(gpu, version, "0.16 removed support for V100", "0.15 or earlier")
@@ -91,7 +91,7 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
     if weights == "fp8_rowwise" and version < _ROWWISE_ON_ADA and gpu.capability < (9, 0):
         raise BadInput(
             f"TensorRT-LLM {version} does not support --quantization fp8_rowwise on {gpu.name}.",
-            why="in this version, the kernels for fp8_rowwise run only on Hopper",
+            why="in this version, the fp8_rowwise kernels run only on Hopper GPUs",
             next_step="use TensorRT-LLM 0.15 or later",
         )
     if cache != "auto":
@@ -131,8 +131,8 @@ def _check_quantization(
     if quantization == "int4_gptq" and not is_gptq and options.flags.keys().isdisjoint(_GPTQ_PATHS):
         raise _contradiction(
             "--quantization int4_gptq requires a file with the quantized weights",
-            "the converter does not quantize weights, but reads them from a file that AutoGPTQ "
-            "writes",
+            "the converter does not quantize the weights, but reads quantized weights from an "
+            "AutoGPTQ file",
             "add --build-option quant_ckpt_path=FILE (ammo_quant_ckpt_path before 0.10, "
             "modelopt_quant_ckpt_path in 0.10)",
         )
@@ -181,7 +181,7 @@ def _check_limits(options: EngineOptions) -> None:
     if tokens and options.opt_num_tokens and options.opt_num_tokens > tokens:
         raise _contradiction(
             f"opt_num_tokens {options.opt_num_tokens} exceeds --max-num-tokens {tokens}",
-            "an engine cannot be optimized for more tokens than fit into a step",
+            "each step processes at most --max-num-tokens tokens",
         )
     if tokens and options.max_beam_width and options.max_beam_width > tokens:
         raise _contradiction(
@@ -204,7 +204,8 @@ def _check_lora(options: EngineOptions) -> None:
     if options.max_lora_rank and not (options.lora_dir or options.lora_target_modules):
         raise _contradiction(
             "max_lora_rank requires lora_target_modules or lora_dir",
-            "an engine supports LoRA adapters only for the modules that these options select",
+            "an engine supports LoRA adapters only for the modules that one of these options "
+            "selects",
             "add --build-option lora_dir=DIR or, for example, "
             "--build-option lora_target_modules=attn_q,attn_k,attn_v",
         )
@@ -224,7 +225,7 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
     if options.gather_context_logits:
         raise _contradiction(
             "gather_context_logits and speculative decoding cannot be combined",
-            "with speculative decoding, trtllm-build supports only the logits of generated tokens",
+            "with speculative decoding, trtllm-build supports only generation logits",
             "pass --build-option gather_generation_logits=true instead",
         )
     if mode in _WITH_HEADS:
@@ -279,7 +280,7 @@ def _check_drafts(options: EngineOptions, mode: str) -> None:
 def _check_paged_context(options: EngineOptions, version: Version) -> None:
     """Raise `BadInput` if paged context FMHA is enabled but its requirements are not met.
 
-    Some versions enable it by default.
+    Some TensorRT-LLM versions enable paged context FMHA by default.
     """
     flag = flags_of("trtllm-build", version)["--use_paged_context_fmha"]
     requested = options.use_paged_context_fmha
@@ -290,7 +291,7 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
         off = "paged_kv_cache" if options.paged_kv_cache is False else "context_fmha"
         raise _contradiction(
             f"use_paged_context_fmha requires {off}",
-            f"chunked context and KV cache reuse, which the option enables, require {off}",
+            f"chunked context and KV cache reuse require {off}",
             next_step,
         )
     if options.kv_cache_dtype == "int8":
@@ -304,12 +305,13 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
     ):
         raise _contradiction(
             "use_paged_context_fmha does not support an fp8 KV cache in this build",
-            "trtllm-build supports the combination only with fp8 weights, since TensorRT-LLM 0.10",
+            "trtllm-build supports the combination only with fp8 weights in TensorRT-LLM 0.10 or "
+            "later",
             next_step,
         )
 
 
 def _contradiction(
-    what: str, why: str, next_step: str = "change or omit one of these options"
+    what: str, why: str, next_step: str = "change or omit one of the two options"
 ) -> BadInput:
     return BadInput(f"{what}.", why=why, next_step=next_step)

@@ -19,7 +19,7 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class RequestedFlag:
-    """A flag with its values, and the field of `EngineOptions` that requests it.
+    """A flag with its values, and the `EngineOptions` field that requests the flag.
 
     `values` is empty if the flag takes no value. `option` is empty if no option requests the flag.
     `is_derived` is true if tllm selects the value, and the user may override it.
@@ -89,7 +89,7 @@ def _invalid_choice(
     option = show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option} {' '.join(map(str, invalid))}.",
-        why=f"in this version, the valid values of {flag.name} in {show_program(program)} are "
+        why=f"in this version, {show_program(program)} accepts these values for {flag.name}: "
         + ", ".join(map(str, flag.choices)),
         next_step=f"set {option} to a valid value",
     )
@@ -103,6 +103,6 @@ def _releases_after(version: Version) -> list[Version]:
 
 
 def show_program(program: str) -> str:
-    """Return the name of a program for error messages."""
+    """Return a program's name for error messages."""
     family, _, script = program.rpartition("/")
     return f"{script} for {family}" if family else program

@@ -20,7 +20,7 @@ from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.build.tensorrt.lengths import split_length
 
 TRTLLM_BUILD = "trtllm-build"
-# Speculative decoding modes that require `--max_draft_len`. In the other modes, the checkpoint
+# Speculative decoding modes that require `--max_draft_len`. In all other modes, the checkpoint
 # determines the number of draft tokens.
 _WITHOUT_HEADS = ("draft_tokens_external", "lookahead_decoding")
 
@@ -72,7 +72,7 @@ def plan_engine(
 
 
 def _title(options: EngineOptions, version: Version) -> str:
-    """Return the title of the step.
+    """Return the step's title.
 
     If `max_batch_size` is not set and its default in this version is 1, the title includes a
     warning.
@@ -139,9 +139,9 @@ def _speculation(options: EngineOptions, version: Version) -> Iterator[Requested
     mode = options.speculative_decoding_mode
     if mode is None:
         return
-    # Before 0.10, trtllm-build has no flag for the mode: the checkpoint determines whether the
-    # engine has Medusa heads. For modes that only later versions support, yield the flag anyway, so
-    # that `render_arguments` raises `BadInput`.
+    # Before TensorRT-LLM 0.10, trtllm-build has no --speculative_decoding_mode flag, and the
+    # checkpoint determines whether the engine has Medusa heads. For modes that only later versions
+    # support, yield the flag anyway, so that `render_arguments` raises `BadInput`.
     is_named = "--speculative_decoding_mode" in flags_of(TRTLLM_BUILD, version)
     if is_named or mode not in ("draft_tokens_external", "medusa"):
         yield RequestedFlag("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")

@@ -46,7 +46,7 @@ def add_flags(
     """Return the requested flags, and the flags in `flags` that the program supports.
 
     A flag that the user sets replaces a value that tllm selected for the same flag. Raise
-    `BadInput` if an option of tllm also sets the flag, or if a value in `flags` is not valid.
+    `BadInput` if a tllm option also sets the flag, or if a value in `flags` is not valid.
     """
     extra = {
         flag.name: _parse_value(name, value, flag, program, version)
@@ -121,8 +121,8 @@ def _missing_flag(
     if others:
         return BadInput(
             f"The {name} flag has no effect on this engine.",
-            why=f"the flag belongs to {_list(others)}, but this build runs {_list(planned)}",
-            next_step=f"omit {name}, or pass a --quantization for which tllm runs "
+            why=f"the flag applies to {_list(others)}, but this build runs {_list(planned)}",
+            next_step=f"omit {name}, or pass a --quantization that requires "
             f"{show_program(others[0])}",
         )
     having = [

@@ -21,9 +21,8 @@ _FIRST_WITH_TRTLLM_BUILD = Version("0.8.0")
 class Variants:
     """The converter flag that selects a model's variant.
 
-    Each mapping in `values` contains the flag's value under "value". The mapping's other keys are
-    conditions: fields of the model's shape, or "name", a substring of the model's published name in
-    lower case.
+    In each mapping in `values`, "value" is the flag's value. The other keys are conditions: either
+    `ModelShape` fields, or "name", a substring of the lower-case published model name.
     """
 
     flag: str
@@ -45,8 +44,8 @@ class Family:
 
     - `folder`: the script's folder under `examples/`.
     - `quantizations`: the quantizations that the version supports.
-    - `later_quantizations`: for each quantization that only later versions support, the first such
-      version.
+    - `later_quantizations`: the quantizations that only later versions support, with the first
+      version that supports each quantization.
     - `input_quantizations`: the quantizations of checkpoints that the converter can read.
     - `converts_gptq`: true if the converter reads GPTQ checkpoints for `--quantization int4_gptq`.
     - `converter_quantizations`: the quantizations, other than int8 and int4, that the converter can
@@ -72,15 +71,15 @@ class Family:
 
     @property
     def converter(self) -> str:
-        """The name of the converter, in the form that `flags_of` expects."""
+        """The converter's program name for `flags_of`."""
         return f"{self.name}/convert_checkpoint.py"
 
 
 def find_family(architecture: str, version: Version) -> Family:
-    """Return the family for `architecture`, which is a name from config.json.
+    """Return the family for an `architecture` name from config.json.
 
     Raise `BadInput` if tllm cannot plan engines for this architecture, or if TensorRT-LLM `version`
-    cannot convert models with it.
+    cannot convert models with this architecture.
     """
     check_planned(architecture)
     for name, row in _load().items():
@@ -145,7 +144,7 @@ def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
     """Return the folder for `version`, or `None` if `version` is older than all `folders`.
 
     `folders` maps releases, in ascending order, to the folder used from that release until the next
-    one.
+    release.
     """
     found = [folder for since, folder in folders.items() if Version(since) <= version]
     return found[-1] if found else None

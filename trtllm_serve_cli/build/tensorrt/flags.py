@@ -64,19 +64,19 @@ def find_flag(name: str, program: str, version: Version) -> Flag | None:
 
 
 def is_flag(name: str) -> bool:
-    """Return whether a program has a flag with this name in any version of TensorRT-LLM."""
+    """Return whether a program has a flag with this name in any TensorRT-LLM version."""
     plain = _plain(name)
     tables = (table for key, table in _load().items() if key not in ("choices", "owned"))
     return any(_plain(flag) == plain for table in tables for flag in table)
 
 
 def is_owned(name: str) -> bool:
-    """Return whether tllm sets the flag itself. Users must not set such a flag directly."""
+    """Return whether tllm sets the flag itself. Users cannot set these flags directly."""
     return _plain(name) in _owners()
 
 
 def find_owner(name: str) -> str | None:
-    """Return the tllm option that sets the flag, or `None` if no option does.
+    """Return the tllm option that sets the flag, or `None` if no option sets the flag.
 
     `name` must be a flag that tllm sets.
     """

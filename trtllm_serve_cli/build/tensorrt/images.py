@@ -34,9 +34,9 @@ _IN_RELEASE = Path("/app/tensorrt_llm/examples")
 class BuildImage:
     """A container image that contains TensorRT-LLM version `trtllm`.
 
-    `examples` is the folder of the example scripts in the image, or None if the image does not
-    contain them. An image that is not from NVIDIA is assumed to have the same folder as NVIDIA's
-    Triton image with this version.
+    `examples` is the image's folder with the example scripts, or None if the image does not contain
+    them. Images from other publishers are assumed to have the same folder as NVIDIA's Triton image
+    with this version.
     """
 
     name: str
@@ -60,7 +60,7 @@ def choose_image(image: str | None, trtllm_version: str | None) -> BuildImage:
     if known is None and requested is None:
         raise BadInput(
             f"The TensorRT-LLM version in {image} is not known.",
-            why="the image's name does not contain the version",
+            why="the image name does not contain the version",
             next_step="pass the version, for example --trtllm-version 0.17.0",
         )
     if known and requested and known != requested:
@@ -92,7 +92,7 @@ def _find_container(text: str | None, version: Version | None) -> Container:
     raise BadInput(
         f"No known image contains TensorRT-LLM {version}.",
         why=f"NVIDIA's Triton images contain the versions {', '.join(versions)}",
-        next_step=f"pass a version that these images contain, or pass --image with an image for "
+        next_step="pass one of these versions, or pass --image with an image that contains "
         f"TensorRT-LLM {version}",
     )
 

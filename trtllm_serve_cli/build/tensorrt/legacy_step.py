@@ -94,9 +94,9 @@ def plan_legacy(
 
 
 def find_legacy_programs(family: str, version: Version) -> tuple[str, ...]:
-    """Return the programs in `version` that build an engine of this family.
+    """Return the programs that build the family's engines in `version`.
 
-    The programs are in the order in which they run.
+    The programs are in execution order.
     """
     programs = (f"{family}/{_CONVERTER}", f"{family}/{_SCRIPT}")
     return tuple(each for each in programs if flags_of(each, version))

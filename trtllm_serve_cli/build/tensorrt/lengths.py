@@ -1,4 +1,4 @@
-"""Request the length-limit flags, which older versions split into input and output limits."""
+"""Choose the length-limit flags, which depend on the TensorRT-LLM version."""
 
 from __future__ import annotations
 

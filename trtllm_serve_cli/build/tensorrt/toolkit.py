@@ -8,10 +8,10 @@ from pathlib import Path
 
 from packaging.version import Version
 
-# The folder of the converters in NVIDIA's Triton images since TensorRT-LLM 0.17.
+# Converter folder in NVIDIA's Triton images since TensorRT-LLM 0.17.
 IN_IMAGE = Path("/app/examples")
-# The folder of the converters in a checkout of triton-inference-server/tensorrtllm_backend that is
-# mounted as its documentation describes. Images before 0.17 do not contain the converters.
+# Converter folder in a mounted checkout of triton-inference-server/tensorrtllm_backend, as
+# described in its documentation. Images before 0.17 do not contain the converters.
 _IN_CHECKOUT = Path("/tensorrtllm_backend/tensorrt_llm/examples")
 # Folders to search for the converters, in order of preference.
 _CANDIDATES = (IN_IMAGE, Path("/app/tensorrt_llm/examples"), _IN_CHECKOUT)
@@ -35,8 +35,8 @@ def find_examples_dir(version: Version, is_there: Callable[[Path], bool] = Path.
     """Return the folder that contains the converter scripts.
 
     If this machine has no converter scripts, return the folder in NVIDIA's image for `version`. If
-    this image does not contain the scripts, return the folder of a checkout that is mounted in the
-    image's container.
+    this image does not contain the scripts, return the folder of a checkout mounted in the
+    container.
     """
     for folder in _CANDIDATES:
         if is_there(folder / "quantization/quantize.py"):

@@ -22,8 +22,7 @@ from trtllm_serve_cli.errors import BadInput
 # (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
 FIRST_WITH_ENGINES = Version("0.5.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
-# First version whose LLM API runs checkpoints with PyTorch by default, so that no engine has to be
-# built.
+# First version whose LLM API runs checkpoints with PyTorch by default, without building an engine.
 FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
 _TAG = re.compile(r"\d\d\.\d\d")
 
@@ -32,8 +31,8 @@ _TAG = re.compile(r"\d\d\.\d\d")
 class Container:
     """A release of NVIDIA's container with Triton and TensorRT-LLM.
 
-    `tag` is the month of the release, for example "24.07". `triton` and `trtllm` are the versions
-    in the container. `cuda` is the major CUDA version, or `None` if the version is unknown.
+    `tag` is the release month, for example "24.07". `triton` and `trtllm` are the versions in the
+    container. `cuda` is the major CUDA version, or `None` if the version is unknown.
     """
 
     tag: str
@@ -58,13 +57,13 @@ def parse_version(text: str) -> Version:
         raise BadInput(
             f"The TensorRT-LLM version in the {text} container is not known.",
             why=f"the known containers are {first} to {last}",
-            next_step="pass the version of TensorRT-LLM, for example --trtllm-version 1.2.1",
+            next_step="pass the TensorRT-LLM version, for example --trtllm-version 1.2.1",
         )
     try:
         return Version(text)
     except InvalidVersion as error:
         raise BadInput(
-            f"{text!r} is not a valid version of TensorRT-LLM.",
+            f"{text!r} is not a valid TensorRT-LLM version.",
             why="valid versions are, for example, 0.11.0, 0.17.0.post1 and the container tag 24.07",
             next_step="run `pip show tensorrt_llm` to see the installed version",
         ) from error
@@ -73,13 +72,13 @@ def parse_version(text: str) -> Version:
 def find_trtllm_version(
     find_version: Callable[[str], str | None] = find_version,
 ) -> Version | None:
-    """Return the version of the installed TensorRT-LLM, or `None` if it is not installed."""
+    """Return the installed TensorRT-LLM version, or `None` if TensorRT-LLM is not installed."""
     text = find_version("tensorrt_llm")
     return Version(text) if text else None
 
 
 def check_builds_engines(version: Version) -> None:
-    """Raise `BadInput` unless the version builds TensorRT engines, as versions 0.5 to 1.2 do."""
+    """Raise `BadInput` if the version does not build TensorRT engines. Versions 0.5 to 1.2 do."""
     if version < FIRST_WITH_ENGINES:
         raise BadInput(
             f"TensorRT-LLM {version} is too old to build engines with tllm.",

@@ -47,8 +47,8 @@ RepeatOption = Annotated[
     int,
     Within(1),
     Option(
-        "Number of times to run the measurement, each time with different requests. With a data "
-        "set, each run continues where the previous run stopped.",
+        "Number of runs, each with different requests. With a data set, each run continues where "
+        "the previous run stopped.",
         panel=_AMOUNT,
     ),
 ]
@@ -65,9 +65,9 @@ class SharedOptions:
         int | None,
         Within(1),
         Option(
-            "Number of requests to measure. For `tllm bench multi-turn`, the number of "
-            "conversations. Default: the number of entries in the data set, trace or histograms, "
-            "or 100 for other workloads.",
+            "Number of requests (conversations for `tllm bench multi-turn`) to measure. Default: "
+            "the number of entries in the data set, trace or histograms, or 100 for other "
+            "workloads.",
             panel=_AMOUNT,
         ),
     ] = None
@@ -75,9 +75,10 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "How long to send requests. Cannot be used with --num-requests. Default: no time "
-                "limit. In a search without --num-requests, each measurement takes 30 seconds, or "
-                "less if --simulate is set and the rate is above 1000 requests per second."
+                "Time during which requests are sent, in seconds. Cannot be used with "
+                "--num-requests. Default: no time limit. In a search without --num-requests, each "
+                "measurement takes 30 seconds, or less if --simulate is set and the rate is above "
+                "1000 requests per second."
             ),
             metavar="SECONDS",
             panel=_AMOUNT,
@@ -98,8 +99,8 @@ class SharedOptions:
         ArrivalProcess | None,
         Option(
             (
-                "Arrival process that determines the intervals between requests if --request-rate "
-                "is set. Default: `poisson`."
+                "Arrival process, which determines the intervals between requests at a given "
+                "request rate. Default: poisson."
             ),
             panel=_LOAD,
         ),
@@ -108,8 +109,8 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Shape parameter of the gamma distribution for --arrival gamma. 1 is equivalent to "
-                "`poisson`, and lower values produce larger bursts. Default: 1."
+                "Shape parameter of the gamma distribution for --arrival gamma. 1 is equivalent "
+                "to --arrival poisson, and lower values produce larger bursts. Default: 1."
             ),
             panel=_LOAD,
             check=check_positive,
@@ -119,8 +120,8 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Time to increase the load from zero to its full value before the measurement. "
-                "Default: no ramp."
+                "Ramp-up time before the measurement, in seconds. The load increases from zero to "
+                "its full value. Default: no ramp-up."
             ),
             metavar="SECONDS",
             panel=_LOAD,
@@ -131,7 +132,7 @@ class SharedOptions:
         int,
         Within(1),
         Option(
-            "Number of processes on this machine that send requests, at most one per CPU core.",
+            "Number of client processes that send requests, at most one per CPU core.",
             panel=_LOAD,
             check=check_workers,
         ),
@@ -141,7 +142,7 @@ class SharedOptions:
         Within(0.001),
         Option(
             (
-                "Time limit for each request. A request that exceeds the limit is cancelled and "
+                "Request timeout, in seconds. Requests that exceed the timeout are cancelled and "
                 "counted as failed."
             ),
             metavar="SECONDS",
@@ -161,9 +162,9 @@ class SharedOptions:
         tuple[str, ...],
         Option(
             (
-                "Service-level objective (SLO), for example 'ttft:p95<500ms'. Repeatable. The "
-                "result then contains the goodput, which is the rate of requests that meet all "
-                "objectives. Default: no objectives."
+                "Service-level objective (SLO), for example 'ttft:p95<500ms'. Repeatable. If "
+                "objectives are set, the result contains the goodput: the rate of requests that "
+                "meet all objectives. Default: no objectives."
             ),
             flags=("--slo",),
             metavar="OBJECTIVE",
@@ -173,8 +174,7 @@ class SharedOptions:
     server_times: Annotated[
         bool,
         Option(
-            "Also collect timings from the server, for example the time that each request spends "
-            "in the queue.",
+            "Collect server-side timings, for example the queue time of each request.",
             flags=("--server-times",),
             panel=_MEASURED,
         ),
@@ -183,7 +183,7 @@ class SharedOptions:
         float,
         Within(0.1),
         Option(
-            "Interval between samples of the server's metrics.",
+            "Interval between samples of the server's metrics, in seconds.",
             metavar="SECONDS",
             panel=_MEASURED,
         ),
@@ -192,10 +192,10 @@ class SharedOptions:
         tuple[str, ...],
         Option(
             (
-                "Name of a model, as shown by `tllm list`, or of a Triton model on the running "
-                "server, such as `ensemble`. Repeatable. With several models, a sweep measures "
-                "each model separately; other benchmarks alternate between the models. Default: "
-                "the only model of the server."
+                "Model name: an imported model, as shown by `tllm list`, or a Triton model on the "
+                "running server, such as `ensemble`. Repeatable. A sweep measures each model "
+                "separately. Other benchmarks alternate between the models. Default: the server's "
+                "only model."
             ),
             flags=("-m", "--model"),
             metavar="NAME",
@@ -205,11 +205,11 @@ class SharedOptions:
     url: Annotated[
         tuple[str, ...],
         Option(
-            "Address of the server: HOST:PORT for gRPC (or for HTTP with -i http), "
-            "grpcs://HOST:PORT for gRPC with TLS, or the base URL with -i openai, for example "
-            "http://127.0.0.1:8000/v1. Repeatable. If tllm did not start the server, -m must be "
-            "the name of a Triton model. Default: the only running server. With -i openai, the "
-            "environment variable OPENAI_BASE_URL takes precedence if it is set.",
+            "Server address: HOST:PORT for gRPC (or for HTTP with -i http), grpcs://HOST:PORT for "
+            "gRPC with TLS, or the base URL with -i openai, for example http://127.0.0.1:8000/v1. "
+            "Repeatable. If tllm did not start the server, -m must name a Triton model. Default: "
+            "the only running server. With -i openai, the default is the OPENAI_BASE_URL "
+            "environment variable if it is set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
             panel=_WHERE,
@@ -230,9 +230,9 @@ class SharedOptions:
         tuple[str, ...],
         Option(
             (
-                "Metrics address of a server that tllm did not start. With several -u, pass one "
-                "--metrics-url for each -u, in the same order. Default: metrics are collected "
-                "only from servers that tllm started."
+                "Metrics address of a server that tllm did not start. With several -u options, "
+                "pass one --metrics-url for each -u, in the same order. Default: metrics are "
+                "collected only from servers that tllm started."
             ),
             flags=("--metrics-url",),
             metavar="HOST:PORT",
@@ -242,7 +242,7 @@ class SharedOptions:
     simulate: Annotated[
         str | None,
         Option(
-            "Run the benchmark on a simulated engine, without a server. NAME is an imported "
+            "Run the benchmark on a simulated engine instead of a server. NAME is an imported "
             "model with the engine kind sim, and FILE is a timing file (see "
             "docs/concepts/simulation.md). Default: send requests to a server.",
             flags=("--simulate",),
@@ -288,7 +288,7 @@ class CommonOptions(SharedOptions):
     request_rate: Annotated[
         float | None,
         Option(
-            "Mean rate at which requests are sent, independently of responses (open loop). "
+            "Mean number of requests to send per second, independently of responses (open loop). "
             "Default: all requests are sent at the same time, unless --concurrency or a trace "
             "determines the load.",
             metavar="PER_SECOND",
@@ -301,14 +301,14 @@ class CommonOptions(SharedOptions):
         Within(1),
         Option(
             "Number of requests to keep in flight (closed loop). With --request-rate or a trace, "
-            "this is the maximum number of requests in flight. Default: no limit.",
+            "the number is an upper limit. Default: no limit.",
             panel=_LOAD,
         ),
     ] = None
     op_stats_csv: Annotated[
         Path | None,
         Option(
-            "CSV file to append a line with the results to. Default: no file.",
+            "CSV file to which a row of results is appended. Default: no file.",
             flags=("--op-stats-csv",),
             metavar="FILE",
             panel=_RESULT,
@@ -317,8 +317,8 @@ class CommonOptions(SharedOptions):
     check_perf_json: Annotated[
         Path | None,
         Option(
-            "File with reference results, in the format of NVIDIA's benchmark_core_model.py. The "
-            "exit code is 3 if a result differs from its reference by more than the tolerances. "
+            "File with reference results, as used by NVIDIA's benchmark_core_model.py. The exit "
+            "code is 3 if a result differs from the reference by more than the tolerances. "
             "Default: no check.",
             flags=("--check-perf-json",),
             metavar="FILE",
@@ -357,8 +357,8 @@ class SweepOptions(SharedOptions):
     request_rates: Annotated[
         str | None,
         Option(
-            "Comma-separated list of the mean rates at which requests are sent, independently of "
-            "responses (open loop). Each rate is one point of the sweep.",
+            "Comma-separated list of mean request rates per second (open loop). Each rate is one "
+            "point of the sweep.",
             flags=("--request-rate",),
             metavar="R,R,…",
             panel=_LOAD,
@@ -367,7 +367,7 @@ class SweepOptions(SharedOptions):
     concurrencies: Annotated[
         str | None,
         Option(
-            "Comma-separated list of the numbers of requests to keep in flight (closed loop). Each "
+            "Comma-separated list of numbers of requests to keep in flight (closed loop). Each "
             "number is one point of the sweep. With --request-rate or a trace, the numbers are "
             "upper limits, and each rate is measured with each limit.",
             flags=("--concurrency",),
@@ -385,7 +385,7 @@ class SearchOptions(SharedOptions):
     min_rate: Annotated[
         float,
         Option(
-            "Lowest request rate to measure.",
+            "Lowest request rate to measure, per second.",
             metavar="PER_SECOND",
             panel=_SEARCH,
             check=check_positive,
@@ -394,8 +394,8 @@ class SearchOptions(SharedOptions):
     max_rate: Annotated[
         float | None,
         Option(
-            "Highest request rate to measure. The search ends if this rate meets every objective. "
-            "Default: 1000 times --min-rate.",
+            "Highest request rate to measure, per second. The search ends if this rate meets "
+            "every objective. Default: 1000 times --min-rate.",
             metavar="PER_SECOND",
             panel=_SEARCH,
             check=check_positive,
@@ -416,7 +416,7 @@ class SearchOptions(SharedOptions):
         Within(1),
         Option(
             (
-                "Maximum number of measurements per rate. A measurement is repeated if noise "
+                "Maximum number of measurements per rate. Measurements are repeated if noise "
                 "could change whether the rate meets the objectives."
             ),
             panel=_SEARCH,

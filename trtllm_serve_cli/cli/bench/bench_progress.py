@@ -39,8 +39,8 @@ def show_progress(
     from rich.progress import Progress as Bar
 
     text = TextColumn("{task.fields[text]}")
-    # Refresh the bar only in `watch`, because Rich's refresh thread would interrupt the load
-    # generator ten times a second and distort the measurements.
+    # Refresh the bar only in `watch`. Rich's refresh thread would interrupt the load generator ten
+    # times a second and distort the measurements.
     bar = Bar(BarColumn(20), MofNCompleteColumn(), text, console=screen, auto_refresh=False)
     with bar:
         task = bar.add_task("", total=None, text="")

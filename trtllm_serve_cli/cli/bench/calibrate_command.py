@@ -24,7 +24,7 @@ def calibrate(
         list[Path],
         typer.Argument(
             metavar="RESULT_DIR...",
-            help="Result folders that `tllm bench` wrote with --stream and --output.",
+            help="Result folders written by `tllm bench --stream --output`.",
         ),
     ],
     target: Annotated[
@@ -33,8 +33,8 @@ def calibrate(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write the calibrated timing to, for --simulate. The timing is also "
-            "printed. Default: no file.",
+            help="Output file for the calibrated timing, for use with --simulate. The timing is "
+            "also printed. Default: no file.",
         ),
     ] = None,
     model: Annotated[
@@ -44,9 +44,9 @@ def calibrate(
             "--model",
             metavar="NAME",
             help=(
-                "Name of the measured model. The simulation uses the scheduler limits of this "
-                "model. Default: 256 sequences, 8192 tokens per step, and 1 million tokens in "
-                "the KV cache."
+                "Measured model. The simulation uses the model's scheduler limits. Default: "
+                "limits of 256 sequences, 8192 tokens per step, and 1 million tokens in the KV "
+                "cache."
             ),
         ),
     ] = None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.report.compare import Comparison
     from trtllm_serve_cli.bench.report.result_reader import StoredResult
 
-_WRITTEN = "that `tllm bench` wrote with --output"
+_WRITTEN = "written by `tllm bench --output`"
 
 
 def report(
@@ -34,7 +34,7 @@ def report(
             "--output",
             metavar="FILE",
             dir_okay=False,
-            help="HTML file to write. Default: report.html in DIR.",
+            help="Output HTML file. Default: report.html in DIR.",
         ),
     ] = None,
     trace: Annotated[
@@ -43,8 +43,8 @@ def report(
             metavar="FILE",
             dir_okay=False,
             help=(
-                "File to write a trace of the requests to, which you can open at "
-                "ui.perfetto.dev. Requires a single result. Default: no trace."
+                "Output file for a request trace, which can be opened at ui.perfetto.dev. "
+                "Requires a single result. Default: no trace."
             ),
         ),
     ] = None,
@@ -100,7 +100,7 @@ def compare(
         typer.Option(
             metavar="CHANGE",
             help=(
-                "Change of a metric that makes the command exit with code 3, for example "
+                "Metric change for which the command exits with code 3, for example "
                 "'ttft:p95>+5%' or 'requests_per_s<-5%'. Repeatable. Default: no limit."
             ),
         ),
@@ -109,17 +109,17 @@ def compare(
         bool,
         typer.Option(
             "--allow-different",
-            help="Compare the results even if their workloads, loads, objectives or use of "
-            "streaming differ.",
+            help="Compare the results even if their workloads, loads, objectives or streaming "
+            "settings differ.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two results, and report which differences exceed the noise.
 
-    The noise between runs can be estimated only if each result contains several runs (--repeat).
-    Sweeps give the best estimate, because a sweep alternates between the loads. If a result
-    contains a single run, only the noise between requests is known.
+    Noise between runs can be estimated only if each result contains several runs (--repeat). Sweeps
+    give the best estimate, because a sweep alternates between the loads. If a result contains a
+    single run, only the noise between requests is known.
 
     Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
     """

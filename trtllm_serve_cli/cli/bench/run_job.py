@@ -26,7 +26,7 @@ def run_job(
 ) -> None:
     """Run a benchmark, sweep or search, depending on the type of the job's options.
 
-    Print the result, and also write it to the output folder if the options set one. If the job
+    Print the result, and write the result to the output folder if the options set one. If the job
     fails, raise an exception that sets the exit code.
     """
     match job.common:

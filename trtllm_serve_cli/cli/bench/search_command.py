@@ -29,8 +29,8 @@ _DURATION_S = 30.0
 # Approximate maximum number of requests in a simulated run of the default duration. The records of
 # a request with 128 tokens require about 20 KiB of memory.
 _MAX_SIMULATED = 30_000
-# The default of --max-rate, as a multiple of --min-rate. Without a limit, a search whose objective
-# is met at every rate would not end.
+# The default of --max-rate, as a multiple of --min-rate. Without a limit, a search would not end if
+# every rate met the objectives.
 _DEFAULT_RANGE = 1000
 
 

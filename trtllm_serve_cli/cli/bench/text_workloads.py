@@ -17,7 +17,7 @@ from trtllm_serve_cli.cli.shared.target import BenchTarget
 _DATASET_FORMATS = (
     "Data set with prompts: a JSON file (with the fields input, instruction and output), a "
     "ShareGPT JSON file, a JSONL file (with prompts and lengths), or hf:NAME[:SPLIT] for a data "
-    "set on the Hugging Face hub."
+    "set on the Hugging Face Hub."
 )
 _INPUT_WORDS = 100
 OutputTokens = Annotated[
@@ -25,7 +25,7 @@ OutputTokens = Annotated[
     typer.Option(
         "--output-tokens",
         min=1,
-        help="Requested length of each response, in tokens. Without --ignore-eos, responses may be "
+        help="Requested response length in tokens. Without --ignore-eos, responses may be "
         "shorter. Default: the output length in the data set, or 20 for random words.",
     ),
 ]
@@ -35,10 +35,9 @@ TokensPerWord = Annotated[
         "--op-tokens-per-word",
         min=0.01,
         help=(
-            "Number of tokens per word of the expected output in the data set. The requested "
-            "response length is this number times the number of words. Default: 1.3 for `tllm "
-            "bench end-to-end`. `tllm bench dataset` counts the tokens of the expected output with "
-            "the tokenizer."
+            "Number of tokens per word, to estimate the requested response length from the "
+            "expected output in the data set. Default: 1.3 for `tllm bench end-to-end`. By "
+            "default, `tllm bench dataset` counts the tokens with the tokenizer."
         ),
     ),
 ]
@@ -48,9 +47,9 @@ MaxInputLen = Annotated[
         "--max-input-len",
         min=1,
         help=(
-            "Maximum length of a prompt, in tokens. Entries of the data set with longer prompts "
-            "are skipped. `tllm bench end-to-end` estimates the length as 1.3 tokens per word. "
-            "Default: no limit."
+            "Maximum prompt length in tokens. Data set entries with longer prompts are skipped. "
+            "`tllm bench end-to-end` estimates the length as 1.3 tokens per word. Default: no "
+            "limit."
         ),
     ),
 ]
@@ -70,9 +69,8 @@ TokenizerDir = Annotated[
         "--tokenizer",
         "--tokenizer-dir",
         metavar="DIR",
-        help="Folder of the model's tokenizer. Default: the tokenizer of the server's "
-        "`preprocessing` model for `tllm bench dataset`, and no tokenizer for `tllm bench "
-        "end-to-end`.",
+        help="Tokenizer folder. Default: the tokenizer of the server's `preprocessing` model for "
+        "`tllm bench dataset`, and no tokenizer for `tllm bench end-to-end`.",
     ),
 ]
 
@@ -115,7 +113,7 @@ def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -
     """Return the tokenizer folder that the targets' `preprocessing` models specify.
 
     Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because no server
-    then provides the folder. See `find_tokenizer_folder` for the other errors.
+    provides the folder. See `find_tokenizer_folder` for the other errors.
     """
     interface = common.interface
     if targets is None or interface == "openai":
@@ -142,8 +140,8 @@ def end_to_end(
         TextModel,
         typer.Option(
             help=(
-                "Text model to send requests to. `own` selects the text model that has the same "
-                "name as the imported model. This option has no effect with -i openai."
+                "Text model to send requests to. `own` selects the text model with the same name "
+                "as the imported model. Ignored with -i openai."
             )
         ),
     ] = TextModel.ENSEMBLE,
@@ -163,7 +161,7 @@ def end_to_end(
             help=(
                 "Before the measurement, send one prompt with greedy decoding to each text model "
                 "(twice to the selected text model), and check that the responses are identical. "
-                "The exit code is 3 if they differ. This option has no effect with -i openai."
+                "The exit code is 3 if the responses differ. Ignored with -i openai."
             ),
         ),
     ] = True,

@@ -56,10 +56,13 @@ def _length(help_text: str, least: int = 1) -> object:
     return typer.Option(min=least, max=_MAX_TOKENS, help=help_text, rich_help_panel=_LENGTHS)
 
 
-InputMean = Annotated[int, _length("Mean length of a prompt, in tokens.")]
-InputStdev = Annotated[int, _length("Standard deviation of the prompt length, in tokens.", 0)]
-OutputMean = Annotated[int, _length("Mean length of a response, in tokens.")]
-OutputStdev = Annotated[int, _length("Standard deviation of the response length, in tokens.", 0)]
+InputMean = Annotated[
+    int,
+    _length("Mean prompt length in tokens, excluding shared prefixes and conversation history."),
+]
+InputStdev = Annotated[int, _length("Standard deviation of the prompt length in tokens.", 0)]
+OutputMean = Annotated[int, _length("Mean response length in tokens.")]
+OutputStdev = Annotated[int, _length("Standard deviation of the response length in tokens.", 0)]
 
 
 def token_norm_dist(
@@ -86,9 +89,9 @@ def token_from_histogram(
         str,
         typer.Option(
             help=(
-                "Name of a pair of histograms. For the name KEY, the KEY_ip histogram contains "
-                "the prompt lengths, and the KEY_op histogram contains the response lengths. "
-                "The built-in pair is `example`."
+                "Name of a histogram pair. For the name KEY, the KEY_ip histogram contains the "
+                "prompt lengths, and the KEY_op histogram contains the response lengths. The "
+                "built-in pair is `example`."
             )
         ),
     ] = "example",
@@ -114,12 +117,12 @@ def token_from_histogram(
 def shared_prefix(
     common: SharedOptions,
     prefix_tokens: Annotated[
-        int, typer.Option(min=1, max=_MAX_TOKENS, help="Length of the shared prefix, in tokens.")
+        int, typer.Option(min=1, max=_MAX_TOKENS, help="Length of each shared prefix in tokens.")
     ] = 512,
     num_prefixes: Annotated[
         int,
         typer.Option(
-            min=1, help="Number of different prefixes. Each prompt starts with one of them."
+            min=1, help="Number of different prefixes. Each prompt starts with one of the prefixes."
         ),
     ] = 1,
     input_mean: InputMean = 128,
@@ -127,7 +130,7 @@ def shared_prefix(
     output_mean: OutputMean = 20,
     output_stdev: OutputStdev = 2,
 ) -> None:
-    """Send prompts with shared prefixes, to measure KV cache reuse.
+    """Send prompts with shared prefixes to measure KV cache reuse.
 
     Example:  tllm bench shared-prefix --prefix-tokens 1024 --num-prefixes 4 --stream
     """
@@ -143,7 +146,9 @@ def multi_turn(
     think_time: Annotated[
         float,
         typer.Option(
-            min=0, metavar="SECONDS", help="Mean time between a response and the next request."
+            min=0,
+            metavar="SECONDS",
+            help="Mean time between a response and the next request, in seconds.",
         ),
     ] = 0.0,
     prefix_tokens: Annotated[
@@ -151,7 +156,7 @@ def multi_turn(
         typer.Option(
             min=0,
             max=_MAX_TOKENS,
-            help="Length of the system prompt that all conversations share, in tokens.",
+            help="Length of the shared system prompt in tokens.",
         ),
     ] = 0,
     input_mean: InputMean = 128,
@@ -178,10 +183,10 @@ def identity(
         int, typer.Option("-b", "--batch-size", min=1, help="Number of prompts in each request.")
     ] = 8,
     start_len: Annotated[
-        int, typer.Option("-s", "--start-len", min=1, help="Length of each prompt, in tokens.")
+        int, typer.Option("-s", "--start-len", min=1, help="Prompt length in tokens.")
     ] = 8,
     output_len: Annotated[
-        int, typer.Option("-o", "--output-len", min=1, help="Length of each response, in tokens.")
+        int, typer.Option("-o", "--output-len", min=1, help="Response length in tokens.")
     ] = 10,
 ) -> None:
     """Send the same batch of prompts in every request, as NVIDIA's identity_test.py does.
@@ -208,8 +213,8 @@ def trace(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="JSONL file with the fields timestamp (ms), input_length, output_length and "
-            "hash_ids.",
+            help="JSONL trace file with the fields timestamp (in ms), input_length, output_length "
+            "and hash_ids.",
         ),
     ],
     speed: Annotated[
@@ -217,8 +222,8 @@ def trace(
         typer.Option(
             min=0.001,
             help=(
-                "Speed of the replay relative to the recording. With 2, the replay takes half "
-                "the recorded time."
+                "Replay speed relative to the recording. At speed 2, the replay takes half the "
+                "recorded time."
             ),
         ),
     ] = 1.0,
@@ -226,12 +231,12 @@ def trace(
         int | None,
         typer.Option(
             min=1,
-            help="Maximum length of a prompt, in tokens. Longer prompts are truncated. "
-            "Default: no limit.",
+            help="Maximum prompt length in tokens. Longer prompts are truncated. Default: no "
+            "limit.",
         ),
     ] = None,
 ) -> None:
-    """Replay a recorded load with its arrival times, lengths and shared prefixes.
+    """Replay a recorded trace with its arrival times, lengths and shared prefixes.
 
     With --request-rate, requests are sent at this rate instead of at the recorded times.
 

@@ -71,7 +71,7 @@ def infer_batch(
             raise typer.Exit(INTERRUPTED) from None
     if num_failed:
         output.notify(
-            f'{num_failed} of {index + 1} lines failed. See the field "error" in the output.'
+            f'{num_failed} of {index + 1} lines failed. See the "error" field in the output.'
         )
         raise typer.Exit(USER_CAN_FIX)
 

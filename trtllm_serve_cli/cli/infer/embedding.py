@@ -12,7 +12,7 @@ from trtllm_serve_cli.cli.shared.target import Target
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.option_fields import option_fields
 
-# The number of values that are printed without --json.
+# Number of values to print without --json.
 _NUM_SHOWN = 8
 # The options that also apply to embeddings.
 _SUPPORTED = frozenset(("interface", "url", "tls_ca", "timeout", "stream"))
@@ -53,7 +53,7 @@ def infer_embedding(
 
 
 def check_usage(prompt: str | None, options: InferOptions, request: OptionValues) -> None:
-    """Raise `BadParameter` if there is no prompt or if an option applies only to generated text."""
+    """Raise `BadParameter` if the prompt is missing or an option applies only to generated text."""
     if prompt is None:
         raise typer.BadParameter(
             "A prompt is required, because embedding models do not support conversations or "

@@ -58,7 +58,7 @@ def infer(
     By default, the request is sent to the server that `tllm start` started. Without PROMPT, the
     prompt is read from stdin, or a conversation starts if stdin is a terminal. Ctrl-C cancels the
     request on the server. With --batch, the responses are printed as JSONL, in the order of the
-    file. For an embedding model, the first values of the embedding are printed, or all values with
+    prompts. For embedding models, the first values of the embedding are printed, or all values with
     --json.
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
@@ -256,9 +256,9 @@ def _is_terminal(stream: TextIO | None) -> bool:
 def _plan_history(info: ModelInfo, system: str | None) -> tuple[Message, ...]:
     """Return the messages that precede the prompt.
 
-    If the server applies the chat template, the only such message is the system prompt. If the
-    client applies the template, the result is empty, because the client adds the system prompt when
-    it renders the template.
+    If the server applies the chat template, return the system prompt. If the client applies the
+    template, return no messages, because the client adds the system prompt when it renders the
+    template.
     """
     if not info.renders_chat:
         return ()

@@ -29,16 +29,16 @@ ModelOption = Annotated[
         "-m",
         "--model",
         metavar="NAME",
-        help="Name of the model, as shown by `tllm list`, or of a Triton model on the running "
-        "server, such as `ensemble`. Default: the server's only model, or tensorrt_llm_bls with -u "
-        "HOST:PORT.",
+        help="Model name: an imported model, as shown by `tllm list`, or a Triton model on the "
+        "running server, such as `ensemble`. Default: the server's only model, or "
+        "tensorrt_llm_bls with -u HOST:PORT.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class InferOptions:
-    """Options of `tllm infer` for the server, the prompt, the output and guided decoding."""
+    """The `tllm infer` options for the server, the prompt, the output and guided decoding."""
 
     interface: Annotated[
         Interface,
@@ -50,10 +50,10 @@ class InferOptions:
     url: Annotated[
         str | None,
         Option(
-            "Address of the server: HOST:PORT for gRPC or HTTP, grpcs://HOST:PORT for gRPC with "
-            "TLS, or the base URL with -i openai, for example http://127.0.0.1:8000/v1. Default: "
-            "the only running server. With -i openai, the environment variable OPENAI_BASE_URL "
-            "takes precedence if it is set.",
+            "Server address: HOST:PORT for gRPC or HTTP, grpcs://HOST:PORT for gRPC with TLS, or "
+            "the base URL with -i openai, for example http://127.0.0.1:8000/v1. Default: the only "
+            "running server. With -i openai, the default is the OPENAI_BASE_URL environment "
+            "variable if it is set.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
         ),
@@ -64,7 +64,7 @@ class InferOptions:
     no_server: Annotated[
         bool,
         Option(
-            ("Run the request without a server. Every run of the command loads the engine again."),
+            ("Run the request without a server. The engine is loaded each time the command runs."),
             flags=("--no-server",),
         ),
     ] = False
@@ -73,8 +73,8 @@ class InferOptions:
         Within(0.001),
         Option(
             (
-                "Time limit for the request. A request that exceeds the limit is cancelled. "
-                "Default: no limit."
+                "Request timeout, in seconds. Requests that exceed the timeout are cancelled. "
+                "Default: no timeout."
             ),
             metavar="SECONDS",
         ),
@@ -115,7 +115,7 @@ class InferOptions:
     json_schema: Annotated[
         str | None,
         Option(
-            "JSON schema that the response must match, as a file or as text.", metavar=_FILE_OR_TEXT
+            "JSON schema that the response must match, as a file or inline.", metavar=_FILE_OR_TEXT
         ),
     ] = None
     regex: Annotated[
@@ -124,14 +124,14 @@ class InferOptions:
     grammar: Annotated[
         str | None,
         Option(
-            "EBNF grammar that the response must match, as a file or as text.",
+            "EBNF grammar that the response must match, as a file or inline.",
             metavar=_FILE_OR_TEXT,
         ),
     ] = None
     structural_tag: Annotated[
         str | None,
         Option(
-            "Structural tag that the response must match: a JSON object, as a file or as text.",
+            "Structural tag (a JSON object) that the response must match, as a file or inline.",
             metavar=_FILE_OR_TEXT,
         ),
     ] = None
@@ -145,7 +145,7 @@ class InferOptions:
     lora_dir: Annotated[
         Path | None,
         Option(
-            "Folder of a LoRA adapter to send with the request (gRPC only): PEFT's files, or the "
+            "LoRA adapter folder to send with the request (gRPC only): a PEFT adapter, or the "
             "output of `tllm lora convert`. Requires --lora-task-id.",
             metavar="DIR",
         ),
@@ -153,24 +153,24 @@ class InferOptions:
     context_logits: Annotated[
         Path | None,
         Option(
-            "NumPy file to write the logits of the prompt to, with the shape [tokens, "
-            "vocabulary] (gRPC only).",
+            "Write the prompt logits to this NumPy file, with shape [tokens, vocabulary] (gRPC "
+            "only).",
             metavar="FILE",
         ),
     ] = None
     generation_logits: Annotated[
         Path | None,
         Option(
-            "NumPy file to write the logits of the response to, with the shape [sequences, "
-            "tokens, vocabulary] (gRPC only).",
+            "Write the response logits to this NumPy file, with shape [sequences, tokens, "
+            "vocabulary] (gRPC only).",
             metavar="FILE",
         ),
     ] = None
     show_tokens: Annotated[
         bool,
         Option(
-            "Print the token ids of the prompt and of the response (gRPC only). The request is "
-            "sent to the preprocessing, tensorrt_llm and postprocessing models in turn.",
+            "Print the token ids of the prompt and the response (gRPC only). The request is sent "
+            "to the preprocessing, tensorrt_llm and postprocessing models in turn.",
             flags=("--show-tokens",),
         ),
     ] = False

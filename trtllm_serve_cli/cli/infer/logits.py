@@ -55,7 +55,7 @@ def _write(path: Path, name: str, completion: Completion) -> None:
     if logits is None:
         raise RequestFailed(
             f"The response has no {name.replace('_', ' ')}.",
-            why="the engine was built without logits",
+            why="the engine was built without support for logits",
             next_step=f"import the model again with `--build-option gather_{name}=true`",
         )
     aside = path.with_name(f".{path.name}.aside")

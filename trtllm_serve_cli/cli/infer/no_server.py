@@ -1,4 +1,4 @@
-"""Run requests of `tllm infer --no-server` without a server."""
+"""Run requests without a server, for `tllm infer --no-server`."""
 
 from __future__ import annotations
 

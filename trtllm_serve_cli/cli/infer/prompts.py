@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def check_prompt(words: str) -> None:
     """Raise `BadInput` if the prompt is empty.
 
-    The server cannot check this, because the chat template adds text even to an empty prompt.
+    The server cannot detect an empty prompt, because the chat template adds text to every prompt.
     """
     if not words:
         raise BadInput(

@@ -92,9 +92,9 @@ def _notify_if_slow(after_s: float) -> Iterator[threading.Timer]:
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """Return a sentence that explains the effect of Ctrl-C on the request, for this interface.
+    """Return a sentence that explains the effect of Ctrl-C on a request over this interface.
 
-    `what` states when the user pressed Ctrl-C, such as "after 3 pieces of the response".
+    `what` describes when the user pressed Ctrl-C, such as "after 3 pieces of the response".
     """
     if target.interface == "http" and not request.stream:
         return (
@@ -198,7 +198,7 @@ def describe_perf(perf: Mapping[str, float]) -> str:
 def describe_log_probs(collected: CollectedStream, width: int) -> list[str]:
     """Return lines with the log probabilities of each sequence and of each piece of the sequence.
 
-    If a sequence arrived in one piece, omit the text, because the client cannot split it into
+    If a sequence arrived in one piece, omit the text, because the client cannot split the text into
     tokens.
     """
     lines: list[str] = []

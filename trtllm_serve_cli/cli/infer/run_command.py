@@ -38,8 +38,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[NAME] [PROMPT]",
-            help="Name of the model (an alias in the catalog or the name of an imported model), "
-            "and the prompt to send. Without PROMPT, no prompt is sent.",
+            help="Model name (a catalog alias or an imported model), followed by the prompt to "
+            "send. Without PROMPT, no prompt is sent.",
         ),
     ] = None,
     name: Annotated[
@@ -48,8 +48,8 @@ def run(
             "-m",
             "--model",
             metavar="NAME",
-            help="Name of the model, as an alternative to the NAME argument. With -m, pass only "
-            "PROMPT as an argument.",
+            help="Model name, as an alternative to the NAME argument. With -m, pass only PROMPT "
+            "as an argument.",
         ),
     ] = None,
     model: OptionValues,
@@ -59,12 +59,11 @@ def run(
     options: OptionValues,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Import a model if necessary, start its server if necessary, and send a prompt.
+    """Send a prompt to a model, importing and starting the model if necessary.
 
-    The server keeps running until `tllm stop`. Without PROMPT, the addresses of the server are
-    printed. The options -s and --engine apply only if the model is not imported yet, and
-    --http-port applies only if no server is running for the model. --dry-run prints the equivalent
-    commands.
+    The server keeps running until `tllm stop`. Without PROMPT, the server's addresses are printed.
+    The options -s and --engine apply only if the model has not been imported. --http-port applies
+    only if no server is running for the model. --dry-run prints the equivalent commands.
 
     Example:  tllm run demo "What is ML?"
     """
@@ -106,7 +105,7 @@ def run(
 
 
 def _split(words: list[str], name: str | None) -> tuple[str, str | None]:
-    """Return the name of the model and the prompt. With -m, a single word is the prompt."""
+    """Return the model name and the prompt. With -m, a single word is the prompt."""
     if name is not None:
         words = [name, *words]
     if not words:
@@ -119,7 +118,7 @@ def _split(words: list[str], name: str | None) -> tuple[str, str | None]:
 
 
 def _find_missing_steps(home: Home, name: str, model: OptionValues) -> tuple[bool, bool]:
-    """Return whether the model must be imported, and whether its server must be started.
+    """Return whether the model must be imported and whether its server must be started.
 
     Raise `UnknownModel` if the model is not imported and its source is unknown.
     """

@@ -14,7 +14,7 @@ from trtllm_serve_cli.option_fields import OptionField
 class RunPlan:
     """The steps of `tllm run` for the model `name`.
 
-    The options of each step are command-line words for the equivalent command.
+    The options of each step are command-line arguments of the equivalent command.
     """
 
     name: str
@@ -36,7 +36,7 @@ class RunPlan:
 
 
 def list_words(fields: Sequence[OptionField], values: Mapping[str, Any]) -> list[str]:
-    """Return the options in `values` as command-line words."""
+    """Return the options in `values` as command-line arguments."""
     words = []
     for each in fields:
         if each.name in values:

@@ -1,4 +1,4 @@
-"""Print the token ids of a prompt and of its response, for `tllm infer --show-tokens`."""
+"""Print the token ids of a prompt and its response, for `tllm infer --show-tokens`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
             ),
             param_hint=_FLAG,
         )
-    # On a server, --show-tokens bypasses the text model and sends the request to the models behind
-    # it, so reject options that only text models and local engines support.
+    # On a server, --show-tokens bypasses the text model and sends the request directly to the
+    # preprocessing, tensorrt_llm and postprocessing models. Reject options that only text models
+    # and local engines support.
     unsupported = {
         "--lora": "lora_name",
         "--stop-after-ms": "stop_after_ms",

@@ -44,8 +44,7 @@ class Feed:
     """The latest scrapes of one server's metrics, and the trends of the metrics.
 
     The scrapes cover the last `_WINDOW_S` seconds, but at least two scrapes are kept. `summary` is
-    computed from these scrapes. `problem` states why the last scrape failed, or that the last
-    scrape was late.
+    computed from these scrapes. `problem` is a message if the last scrape failed or was late.
     """
 
     def __init__(self, address: str, interval_s: float) -> None:
@@ -185,7 +184,7 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
 
 
 def _client_models(summary: Summary) -> list[ModelRow]:
-    """Return the models that clients send requests to, which are the models that count tokens.
+    """Return the models that receive requests from clients, which are the models that count tokens.
 
     If no model counts tokens, return all models.
     """

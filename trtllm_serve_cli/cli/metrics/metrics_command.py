@@ -31,8 +31,8 @@ UrlsOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="Metrics address of a server, as shown by `tllm status`. Repeatable. Default: the "
-        "only running server.",
+        help="Server metrics address, as shown by `tllm status`. Repeatable. Default: the only "
+        "running server.",
         autocompletion=addresses("metrics"),
     ),
 ]
@@ -77,7 +77,9 @@ def metrics(
     ] = False,
     interval: Annotated[
         float,
-        typer.Option(min=0.1, metavar="SECONDS", help="Time between updates with --watch."),
+        typer.Option(
+            min=0.1, metavar="SECONDS", help="Time between updates with --watch, in seconds."
+        ),
     ] = _INTERVAL_S,
 ) -> None:
     """Show the request, engine and host metrics of running servers.
@@ -90,8 +92,8 @@ def metrics(
     if context.invoked_subcommand is not None:
         if any((model, url, as_json, raw, since, watch, interval != _INTERVAL_S)):
             raise typer.BadParameter(
-                "The options of `export` must follow its name. Put the options after `tllm "
-                "metrics export`."
+                "The options of `export` must follow the command name. Put the options after "
+                "`tllm metrics export`."
             )
         return
     if raw and (as_json or watch or since or len(url or ()) > 1):
@@ -127,12 +129,10 @@ def metrics(
 def export(
     what: Annotated[
         MetricsExport,
-        typer.Argument(
-            metavar="{prometheus|grafana}", help="Program to write the configuration for."
-        ),
+        typer.Argument(metavar="{prometheus|grafana}", help="Program to configure."),
     ],
     output_dir: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write the files to.")
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Output folder.")
     ],
     model: ServedModelOption = None,
     url: UrlsOption = None,
@@ -147,7 +147,7 @@ def export(
     ] = None,
     force: ForceOption = False,
 ) -> None:
-    """Write a configuration for Prometheus or Grafana that monitors servers.
+    """Write a Prometheus or Grafana configuration for monitoring servers.
 
     `prometheus` writes a scrape configuration, recording rules for common queries, and alerts.
     `grafana` writes a dashboard for the same metrics.
@@ -189,9 +189,9 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the servers that respond, and print an error for each server that does not.
+    """Show the servers that respond, and report an error for each server that does not respond.
 
-    Print the errors of all but the first of these servers, and raise the first error at the end.
+    Raise the first error after printing the other errors.
     """
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics

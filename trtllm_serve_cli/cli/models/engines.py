@@ -57,12 +57,12 @@ def list_engines(*, as_json: bool) -> None:
 
 
 def show_user(home: Home, repository: Path) -> str:
-    """Return the name of the imported model, or the path of a repository outside TLLM_HOME."""
+    """Return the imported model's name, or the repository's path if it is outside TLLM_HOME."""
     return repository.name if repository.parent == home.models else str(repository)
 
 
 def show_age(seconds: float) -> str:
-    """Return a duration in its largest unit, such as "2 hours", or "just now" below one minute."""
+    """Return a duration in its largest unit, such as "2 hours", or "just now" if under a minute."""
     for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if (count := int(seconds / size)) >= 1:
             return f"{count} {unit}{'s' if count > 1 else ''}"
@@ -108,7 +108,7 @@ def _describe_unfinished(build: PartialBuild) -> dict[str, Any]:
 
 
 def _show_options(row: dict[str, Any]) -> str:
-    """Return the format of the engine's weights, followed by the build options, as text."""
+    """Return the engine's weight format and build options as text."""
     options = dict((row["facts"] or {}).get("options") or {})
     options.update(options.pop("flags", {}))
     chosen = [f"{name}={value}" for name, value in options.items()]

@@ -18,9 +18,7 @@ def export(
     name: ImportedModelOption = None,
     repo: Annotated[
         Path | None,
-        typer.Option(
-            "--repo", metavar="DIR", help="Folder of a model repository outside TLLM_HOME."
-        ),
+        typer.Option("--repo", metavar="DIR", help="Model repository folder outside TLLM_HOME."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

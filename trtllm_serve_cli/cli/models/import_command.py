@@ -32,7 +32,7 @@ FileOption = Annotated[
         "--file",
         metavar="TLLM.YAML",
         help="tllm.yaml file with values for these options (see docs/reference/tllm-yaml.md). "
-        "Options on the command line override the file. Default: no file.",
+        "Command-line options override the file. Default: no file.",
     ),
 ]
 BuildOptionsOption = Annotated[
@@ -41,9 +41,9 @@ BuildOptionsOption = Annotated[
         "--build-option",
         metavar="KEY=VALUE",
         help=(
-            "Set a build option. KEY is a field of the build section in tllm.yaml (see "
-            "docs/reference/tllm-yaml.md) or the name of a TensorRT-LLM flag, for example a "
-            "trtllm-build flag. Repeatable."
+            "Build option to set. KEY is a field of the build section in tllm.yaml (see "
+            "docs/reference/tllm-yaml.md), or a TensorRT-LLM flag such as a trtllm-build flag. "
+            "Repeatable."
         ),
     ),
 ]
@@ -89,8 +89,7 @@ def import_model(
 ) -> None:
     """Fetch a model, build its engine and render its repository.
 
-    A repeated import reuses existing checkpoints and engines, and keeps changes made with `tllm
-    set`.
+    Repeated imports reuse existing checkpoints and engines, and keep changes made with `tllm set`.
 
     Example:  tllm import -m demo
 
@@ -132,7 +131,7 @@ def import_model(
 def import_and_notify(
     declaration: Declaration, home: Home, *, force: bool = False, as_json: bool = False
 ) -> Path:
-    """Import the model in `declaration`, and print the progress and the resulting Triton models.
+    """Import the model in `declaration`. Print the progress and the resulting Triton models.
 
     Return the folder of the model repository.
     """
@@ -181,7 +180,7 @@ def build_model(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a model and build its engine, without rendering a repository.
+    """Fetch a model and build its engine without rendering a repository.
 
     Example:  tllm build -m demo --dry-run
     """
@@ -248,7 +247,7 @@ def declare(
 
 
 def _take_flags(words: dict[str, str]) -> dict[str, str]:
-    """Remove the flags of TensorRT-LLM's programs from `words`, and return these flags."""
+    """Remove the TensorRT-LLM flags from `words` and return the removed flags."""
     options = {each.name for each in _BUILD}
     others = [name for name in words if name not in options]
     if not others:

@@ -24,7 +24,7 @@ def list_models(
     catalog: Annotated[
         bool,
         typer.Option(
-            "--catalog", help=("List the aliases in the catalog instead of the imported models.")
+            "--catalog", help=("List the catalog aliases instead of the imported models.")
         ),
     ] = False,
     engines: Annotated[
@@ -32,8 +32,8 @@ def list_models(
         typer.Option(
             "--engines",
             help=(
-                "List the stored engines, and the repositories that use them, instead of the "
-                "imported models."
+                "List the stored engines and the repositories that use each engine, instead of "
+                "the imported models."
             ),
         ),
     ] = False,
@@ -84,7 +84,7 @@ def remove(
             "-m",
             "--model",
             metavar="NAME",
-            help="Name of the model to remove, as shown by `tllm list`.",
+            help="Model to remove, as shown by `tllm list`.",
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all imported models.")] = False,
@@ -95,7 +95,7 @@ def remove(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a model's repository, and its engine if no other repository uses the engine.
+    """Delete a model's repository, and delete its engine if no other repository uses the engine.
 
     Downloaded checkpoints and engines outside the engine store are not deleted.
 
@@ -106,7 +106,7 @@ def remove(
     if name is not None and everything:
         raise typer.BadParameter("NAME and --all cannot be used together. Omit one of them.")
     if name is None and not everything and not engines:
-        raise typer.BadParameter("Nothing to remove was specified. Pass NAME, --all or --engines.")
+        raise typer.BadParameter("Specify what to remove. Pass NAME, --all or --engines.")
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model import store
     from trtllm_serve_cli.repository.settings import engine_references

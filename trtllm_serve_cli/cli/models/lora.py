@@ -29,15 +29,15 @@ def convert(
         str,
         typer.Argument(
             metavar="IN",
-            help="PEFT adapter in the safetensors format: the path of a folder, or hf:ORG/NAME "
-            "for a repository on the Hugging Face hub.",
+            help="PEFT adapter in safetensors format: a folder, or hf:ORG/NAME for a repository "
+            "on the Hugging Face Hub.",
         ),
     ],
     destination: Annotated[
         Path,
         typer.Argument(
             metavar="OUT",
-            help="Folder to write model.lora_weights.npy and model.lora_config.npy to.",
+            help="Output folder for model.lora_weights.npy and model.lora_config.npy.",
         ),
     ],
     dtype: Annotated[
@@ -45,8 +45,8 @@ def convert(
         typer.Option(
             "--dtype",
             help=(
-                "Data type of the weights in model.lora_weights.npy. Adapters that are sent in "
-                "requests require float16."
+                "Data type of the weights in model.lora_weights.npy. Adapters sent in requests "
+                "must be float16."
             ),
         ),
     ] = Dtype.float16,
@@ -58,7 +58,7 @@ def convert(
 
     To use the adapter in a request, send the arrays in the two files as the tensors lora_weights
     and lora_config, with a lora_task_id of your choice. To load the adapter when the server starts,
-    name the folder after the task id and move the folder to the model's lora_prefetch_dir.
+    name the folder after the task id and move the folder into the model's lora_prefetch_dir.
 
     Example:  tllm lora convert ./my-adapter ./lora/1
     """
@@ -79,9 +79,9 @@ def convert(
 
 
 def _find_adapter(source: str) -> Path:
-    """Return the folder of the adapter.
+    """Return the adapter folder.
 
-    If `source` is the name of a repository on the Hugging Face Hub, download the adapter first.
+    If `source` is a repository on the Hugging Face Hub, download the adapter first.
     """
     if not source.startswith("hf:"):
         return Path(source)

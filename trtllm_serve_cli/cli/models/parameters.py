@@ -29,7 +29,7 @@ RepoOption = Annotated[
     typer.Option(
         "--repo",
         metavar="DIR",
-        help="Folder of a model repository outside TLLM_HOME, such as a copy of NVIDIA's "
+        help="Model repository folder outside TLLM_HOME, such as a copy of NVIDIA's "
         "inflight_batcher_llm.",
     ),
 ]
@@ -50,7 +50,7 @@ def show(
 ) -> None:
     """Show and explain a model's parameters.
 
-    The output contains each parameter's value, the origin of the value, and an explanation.
+    Print each parameter's value, the origin of the value, and an explanation.
 
     Example:  tllm show demo
     """
@@ -82,7 +82,7 @@ def set_(
         list[str],
         typer.Argument(
             metavar="[NAME] KEY=VALUE...",
-            help="Name of the model (required if several models are imported), and the "
+            help="Model name (required if several models are imported), followed by the "
             "parameters to change.",
         ),
     ],
@@ -174,8 +174,8 @@ def open_named(name: str | None, repo: Path | None) -> OpenRepository:
     """Return the repository of the model `name`, or the repository in the folder `repo`.
 
     If both are None, return the repository of the only imported model. Raise `BadInput` if both are
-    set, `UnknownModel` if no such model is imported or if both are None and several models are
-    imported, or `RepositoryError` if the repository cannot be read.
+    set, or `RepositoryError` if the repository cannot be read. Raise `UnknownModel` if the model is
+    not imported, or if both are None and the number of imported models is not one.
     """
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.model_repository import open_repository

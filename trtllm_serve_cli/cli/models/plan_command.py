@@ -43,7 +43,7 @@ def plan(
             "-m",
             "--model",
             metavar="NAME",
-            help="Name of the model: an alias in the catalog, or the name of an imported model.",
+            help="Model name: a catalog alias or an imported model.",
         ),
     ] = None,
     model: OptionValues,
@@ -52,7 +52,7 @@ def plan(
         typer.Option(
             "--gpu",
             metavar="GPU",
-            help="GPU type, for example h200. Default: the GPU type of this machine.",
+            help="GPU type, for example h200. Default: this machine's GPU type.",
         ),
     ] = None,
     num_gpus: Annotated[
@@ -62,21 +62,21 @@ def plan(
             min=1,
             help=(
                 "Maximum number of GPUs. Default: the number of GPUs in this machine. With --gpu, "
-                "the default is 8, or the product of --tp and --pp if it is higher."
+                "the default is 8, or --tp times --pp if the product is higher."
             ),
         ),
     ] = None,
     size: SizeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate whether a model fits on GPUs, and how fast it runs.
+    """Estimate whether a model fits on GPUs and how fast it runs.
 
-    On a machine without an NVIDIA GPU, and for imported models with the engine kind openvino, print
-    the limits on this machine's CPU instead, unless an option for GPUs is set.
+    Without an NVIDIA GPU, and for imported openvino models, print the limits for this machine's CPU
+    instead. If a GPU option is set, the plan is always for GPUs.
 
-    For a model on the hub, only config.json and the index of the weights are downloaded. If the hub
-    cannot be reached, the model's dimensions are read from the catalog. docs/concepts/sizing.md
-    describes the estimate.
+    For models on the Hugging Face Hub, only config.json and the weight index are downloaded. If the
+    Hub cannot be reached, the model's dimensions are read from the catalog. See
+    docs/concepts/sizing.md for details of the estimate.
 
     Example:  tllm plan -m llama-3.1-8b --gpu h200
 

@@ -1,4 +1,4 @@
-"""Plan a model for the CPU of this machine, and print the plan."""
+"""Plan a model for this machine's CPU, and print the plan."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def find_cpu_engine(home: Home, name: str) -> Engine | None:
 def preview_cpu_engine(source: Source, home: Home, quantization: str | None) -> Engine:
     """Return the engine that `tllm import` would build for a CPU.
 
-    If the shape of the model is from the catalog, print why it could not be read from the source.
-    Raise `BadInput` if the engine kind for CPUs does not support the source or the quantization, or
-    the errors of `read_facts`.
+    If the model's dimensions are from the catalog, print why they could not be read from the
+    source. Raise `BadInput` if the CPU engine kind does not support the source or the quantization.
+    `read_facts` can raise other errors.
     """
     from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, find_kind
     from trtllm_serve_cli.sizing.facts import read_facts
@@ -45,7 +45,7 @@ def preview_cpu_engine(source: Source, home: Home, quantization: str | None) -> 
 
     facts = read_facts(source, home)
     if facts.catalog_reason:
-        output.notify(f"The shape is from tllm's catalog. {facts.catalog_reason}")
+        output.notify(f"The model's dimensions are from tllm's catalog. {facts.catalog_reason}")
     assert isinstance(source, CheckpointSource)
     preview = find_kind(EMBEDDED).building.preview
     assert preview is not None
@@ -60,7 +60,7 @@ def preview_cpu_engine(source: Source, home: Home, quantization: str | None) -> 
 
 
 def show_cpu_plan(engine: Engine, size: SizeOptions, *, as_json: bool) -> None:
-    """Choose the limits of the engine for this machine, and print them."""
+    """Choose the engine limits for this machine, and print them."""
     from trtllm_serve_cli.engine_kinds.cpu_memory import find_host
     from trtllm_serve_cli.engine_kinds.cpu_plan import plan_on_cpu
     from trtllm_serve_cli.engine_kinds.serving import ServingOptions

@@ -1,4 +1,4 @@
-"""`tllm deploy k8s`: write the Kubernetes manifests that serve a model."""
+"""`tllm deploy k8s`: write Kubernetes manifests that serve a model."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def k8s(
         typer.Option(
             "-n",
             "--namespace",
-            help="Namespace of the manifests. Default: no namespace. If --nodes is greater than "
-            "1, the default is `default`, because manifests for several nodes must contain "
-            "a namespace.",
+            help="Kubernetes namespace to set in the manifests. Default: no namespace. If --nodes "
+            "is greater than 1, the default is `default`, because multi-node manifests require a "
+            "namespace.",
         ),
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
-            help="Container image with Triton. If --nodes is greater than 1, the image must also "
+            help="Triton container image. If --nodes is greater than 1, the image must also "
             "contain kubectl. Default: the NVIDIA image that matches the engine."
         ),
     ] = None,
@@ -54,7 +54,7 @@ def k8s(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the image pull secret for the image's registry. Default: no secret.",
+            help="Image pull secret for the container registry. Default: no secret.",
         ),
     ] = None,
     nodes: NodesOption = 1,
@@ -73,15 +73,15 @@ def k8s(
         int,
         typer.Option(
             min=1,
-            help="Average number of waiting requests per replica that the autoscaler maintains.",
+            help="Average number of waiting requests per replica that the autoscaler targets.",
         ),
     ] = 4,
     claim: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no "
-            "claim. In this case, the nodes require the model's files at the same paths as on this "
+            help="PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim. "
+            "Without a claim, the nodes must have the model files at the same paths as this "
             "machine.",
         ),
     ] = None,
@@ -106,8 +106,7 @@ def k8s(
         str,
         typer.Option(
             metavar="NAME",
-            help="Name of the GPU resource that each pod requests, for example "
-            "nvidia.com/mig-1g.10gb.",
+            help="GPU resource that each pod requests, for example nvidia.com/mig-1g.10gb.",
         ),
     ] = "nvidia.com/gpu",
     service_type: Annotated[
@@ -116,23 +115,23 @@ def k8s(
     pod_monitor: Annotated[
         bool,
         typer.Option(
-            help="Add a PodMonitor, so that the Prometheus operator collects the server's metrics."
+            help="Add a PodMonitor, so that the Prometheus Operator scrapes the server's metrics."
         ),
     ] = True,
     openai_image: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Image for a container in each pod that serves the OpenAI-compatible API. The "
-            "image must contain tllm. Default: the pods do not serve this API.",
+            help="Image for a sidecar container that serves the OpenAI-compatible API. The image "
+            "must contain tllm. Default: no sidecar container.",
         ),
     ] = None,
     openai_keys_secret: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the Secret that contains keys.json, the file in TLLM_HOME with the "
-            "hashes of the API keys. Default: no Secret.",
+            help="Secret that contains TLLM_HOME/keys.json, the file with the API key hashes. "
+            "Default: no Secret.",
         ),
     ] = None,
     openai_processes: OpenAiProcessesOption = 1,
@@ -143,7 +142,7 @@ def k8s(
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Maximum time to wait until the server is ready, in seconds.",
+            help="Maximum time to wait for the server to become ready, in seconds.",
         ),
     ] = 600.0,
     hang_timeout: HangTimeoutOption = HANG_TIMEOUT_S,
@@ -152,12 +151,12 @@ def k8s(
         typer.Option(
             min=0,
             max=3,
-            help="Verbosity level of Triton's log. With 0, verbose messages are not logged.",
+            help="Verbosity level of Triton's log. 0 disables verbose messages.",
         ),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the manifests that serve a model on Kubernetes.
+    """Write Kubernetes manifests that serve a model.
 
     The server runs in a Deployment on a single node, or in a LeaderWorkerSet on several nodes. The
     manifests include a Service, an autoscaler that scales on the number of waiting requests, and a

@@ -1,4 +1,4 @@
-"""Declare the options that the commands of `tllm deploy` share, and write their output."""
+"""Declare the options that the `tllm deploy` commands share, and write manifests and scripts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from trtllm_serve_cli.option_fields import option_fields
 
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "-o", "--output", metavar="FILE", help="File to write the output to. Default: stdout."
-    ),
+    typer.Option("-o", "--output", metavar="FILE", help="Output file. Default: stdout."),
 ]
 NodesOption = Annotated[
     int,
@@ -37,9 +35,9 @@ HangTimeoutOption = Annotated[
         "--hang-timeout",
         min=0,
         metavar="SECONDS",
-        help="Time in seconds after which the supervisor restarts an engine that has requests "
-        "but completes no step. Processes that do not respond at all are restarted after at "
-        "most 30 s. With 0, hangs are only reported.",
+        help="Maximum time between engine steps while requests are in flight, in seconds. If an "
+        "engine exceeds the limit, the supervisor restarts the engine. Processes that do not "
+        "respond at all are restarted after at most 30 s. With 0, hangs are only reported.",
     ),
 ]
 # The options of `tllm start` for the OpenAI-compatible API that the deploy commands also accept.

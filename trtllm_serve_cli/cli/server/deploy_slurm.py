@@ -23,17 +23,17 @@ from trtllm_serve_cli.launch.launch_options import HANG_TIMEOUT_S, LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
 
 _DEFAULT_PORT = (
-    "Default: a port derived from the job id. If no HTTP, gRPC or metrics port is set, the job "
-    "skips ports that are in use."
+    "Default: derived from the job id. If none of the HTTP, gRPC and metrics ports is set, the "
+    "job skips ports that are in use."
 )
 HttpPortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help=f"Port for HTTP. {_DEFAULT_PORT}")
+    int | None, typer.Option(min=1, max=65535, help=f"HTTP port. {_DEFAULT_PORT}")
 ]
 GrpcPortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help=f"Port for gRPC. {_DEFAULT_PORT}")
+    int | None, typer.Option(min=1, max=65535, help=f"gRPC port. {_DEFAULT_PORT}")
 ]
 MetricsPortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help=f"Port for metrics. {_DEFAULT_PORT}")
+    int | None, typer.Option(min=1, max=65535, help=f"Metrics port. {_DEFAULT_PORT}")
 ]
 OpenAiPortOption = Annotated[
     int | None,
@@ -53,7 +53,8 @@ def slurm(
         bool,
         typer.Option(
             "--submit",
-            help="Submit the script as a Slurm job. `tllm status` then shows the job's state.",
+            help="Submit the script as a Slurm job. `tllm status` shows the state of submitted "
+            "jobs.",
         ),
     ] = False,
     output_file: OutputOption = None,
@@ -90,13 +91,13 @@ def slurm(
         str | None,
         typer.Option(
             metavar="[D-]HH:MM:SS",
-            help="Time limit of the job. Default: the partition's default limit.",
+            help="Job time limit. Default: the partition's default time limit.",
         ),
     ] = None,
     mpi: Annotated[
         str | None,
         typer.Option(
-            help="MPI type to pass to srun with --mpi. Default: pmix if the engine has several "
+            help="MPI type for srun's --mpi option. Default: pmix if the engine has several "
             "ranks. For a single rank, srun is called without --mpi."
         ),
     ] = None,
@@ -104,16 +105,16 @@ def slurm(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image with Triton. The Slurm plugin pyxis starts the container. `auto` "
-            "selects the NVIDIA image that matches the engine. Default: no container. In this "
-            "case, the nodes require Triton at the same path as on this machine.",
+            help="Triton container image to run with the pyxis plugin. `auto` selects the NVIDIA "
+            "image that matches the engine. Default: no container. Without a container, Triton "
+            "must be installed on the nodes at the same path as on this machine.",
         ),
     ] = None,
     container_mounts: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SRC:DST[:FLAGS]",
-            help="Additional container mount, in the format of pyxis's --container-mounts option. "
+            help="Additional container mount, as for the pyxis --container-mounts option. "
             "Repeatable.",
         ),
     ] = None,
@@ -128,7 +129,7 @@ def slurm(
         list[str] | None,
         typer.Option(
             metavar="OPTION",
-            help="Additional option for sbatch, for example --sbatch=--exclusive. Repeatable.",
+            help="Additional sbatch option, for example --sbatch=--exclusive. Repeatable.",
         ),
     ] = None,
     prologue: Annotated[
@@ -151,20 +152,20 @@ def slurm(
         typer.Option(
             min=0,
             max=3,
-            help="Verbosity level of Triton's log. With 0, verbose messages are not logged.",
+            help="Verbosity level of Triton's log. 0 disables verbose messages.",
         ),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write an sbatch script that serves a model, or submit the script.
+    """Write or submit an sbatch script that serves a model.
 
     TLLM_HOME must be on a file system that all nodes of the job can access. --submit writes the
     script to a new folder for the job, and --json prints the path of that folder.
 
-    The server binds all addresses of its node, so that clients on other machines can connect. These
-    clients cannot use Triton's restricted APIs, for example the API that loads models. The job also
-    serves the OpenAI-compatible API if tllm is installed on its first node, at the same path as on
-    this machine. Otherwise, run `tllm gateway` on another machine.
+    The server listens on all addresses of its node, so that clients on other machines can connect.
+    These clients cannot use Triton's restricted APIs, for example the API that loads models. The
+    job also serves the OpenAI-compatible API if tllm is installed on its first node, at the same
+    path as on this machine. Otherwise, run `tllm gateway` on another machine.
 
     Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
@@ -219,5 +220,5 @@ def slurm(
     if as_json:
         output.show_json({"job": job.id, "state": job.state, "directory": str(directory)})
         return
-    output.notify(f"Submitted Slurm job {job.id}. The files of the job are in {directory}")
+    output.notify(f"Submitted Slurm job {job.id}. The job's files are in {directory}")
     output.notify("Next: tllm status")

@@ -49,10 +49,10 @@ def gateway(
             "-u",
             "--url",
             metavar="HOST:PORT|URL",
-            help="gRPC address of a Triton server, or grpcs://HOST:PORT for gRPC with TLS. "
-            "Repeat the option to distribute the requests across several servers. To also "
-            "serve Triton's API (/v2), add the HTTP addresses of the servers as "
-            "http://HOST:PORT. Default: 127.0.0.1:8001 and http://127.0.0.1:8000.",
+            help="gRPC address of a Triton server, or grpcs://HOST:PORT for gRPC with TLS. Repeat "
+            "the option to distribute requests across several servers. To also serve Triton's API "
+            "(/v2), add the servers' HTTP addresses as http://HOST:PORT. Default: 127.0.0.1:8001 "
+            "and http://127.0.0.1:8000.",
             autocompletion=addresses("grpc"),
         ),
     ] = None,
@@ -72,8 +72,8 @@ def gateway(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder on this machine with the tokenizer for all models. Default: the "
-            "tokenizer folder that each model's Triton configuration specifies.",
+            help="Tokenizer folder on this machine for all models. Default: the tokenizer folder "
+            "in each model's Triton configuration.",
         ),
     ] = None,
     processes: Annotated[
@@ -81,15 +81,15 @@ def gateway(
         typer.Option(
             metavar="N",
             min=1,
-            help="Number of processes that serve the API. Default: one per four processor cores, "
-            "at most 4.",
+            help="Number of processes that serve the API. Default: one per four CPU cores, up to "
+            "4.",
         ),
     ] = None,
     auth: Annotated[
         Literal["auto", "on", "off"],
         typer.Option(
-            help="Whether the API requires an API key. With `auto`, a key is required as soon as "
-            "`tllm keys add` has created the first one."
+            help="Whether the API requires an API key. `auto` requires a key once `tllm keys add` "
+            "has created the first key."
         ),
     ] = "auto",
     api: OptionValues,
@@ -102,8 +102,8 @@ def gateway(
         str | None,
         typer.Option(
             metavar="URL",
-            help="URL of an OpenTelemetry collector (OTLP over HTTP). The gateway sends its "
-            "spans to the collector. Default: spans are not sent.",
+            help="URL of the OpenTelemetry collector (OTLP over HTTP) that receives spans from "
+            "the gateway. Default: spans are not sent.",
         ),
     ] = None,
     trace_rate: Annotated[
@@ -111,12 +111,12 @@ def gateway(
         typer.Option(
             metavar="N",
             min=1,
-            help="Trace one in N of the requests that have no traceparent header.",
+            help="Trace one in N requests without a traceparent header.",
         ),
     ] = 1,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Serve an OpenAI-compatible API for Triton servers, until Ctrl-C or SIGTERM.
+    """Serve an OpenAI-compatible API for existing Triton servers.
 
     `tllm start` already serves this API for the server that it starts. Use `tllm gateway` for
     servers on other machines, or for servers that tllm did not start.

@@ -24,7 +24,7 @@ _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 def add(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="Name of the key, for example the name of its user."),
+        typer.Argument(metavar="NAME", help="Key name, for example the user's name."),
     ],
     requests_per_minute: Annotated[
         int | None,
@@ -54,8 +54,8 @@ def add(
         typer.Option(
             "--models",
             metavar="NAME",
-            help="Comma-separated names of the models that the key may use, as listed by "
-            "/v1/models. Repeatable. Default: all models.",
+            help="Comma-separated list of models that the key can use, as listed by /v1/models. "
+            "Repeatable. Default: all models.",
         ),
     ] = None,
     expires_in: Annotated[
@@ -69,7 +69,7 @@ def add(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create an API key, and print it.
+    """Create and print an API key.
 
     The key is shown only once, because only its hash is stored. As soon as the first key exists,
     the OpenAI-compatible API requires a key, unless authentication is off. Running servers accept a
@@ -127,7 +127,7 @@ def list_(as_json: JsonOption = False) -> None:
 @keys_app.command()
 def revoke(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the key, as shown by `tllm keys list`.")
+        str, typer.Argument(metavar="NAME", help="Key name, as shown by `tllm keys list`.")
     ],
 ) -> None:
     """Revoke an API key. Running servers reject it within a second.
@@ -179,7 +179,7 @@ _COLUMNS = (
 
 
 def _describe(key: Any, now_s: float) -> dict[str, Any]:
-    """Return the properties of a key as a JSON-compatible dict, without the key and its hash."""
+    """Return a key's properties as a JSON-compatible dict, without the key itself or its hash."""
     expires = _show_time(key.expires_at)
     return {
         "name": key.name,

@@ -18,14 +18,16 @@ NameOption = Annotated[
         "-m",
         "--model",
         metavar="NAME",
-        help="Name of an imported model, which selects all of its Triton models, or of a single "
+        help="Model to load or unload: an imported model with all its Triton models, or a single "
         "Triton model.",
     ),
 ]
 TimeoutOption = Annotated[
     float,
     typer.Option(
-        min=1, metavar="SECONDS", help="Time limit for each Triton model to load or unload."
+        min=1,
+        metavar="SECONDS",
+        help="Time limit for loading or unloading each Triton model, in seconds.",
     ),
 ]
 
@@ -34,7 +36,7 @@ TimeoutOption = Annotated[
 def load(name: NameOption = None, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
     """Load a model into a server that was started with --model-control-mode explicit.
 
-    A model that is already loaded is reloaded, so that changes made with `tllm set` take effect.
+    If the model is already loaded, it is reloaded to apply changes made with `tllm set`.
 
     Example:  tllm load demo
     """

@@ -30,7 +30,7 @@ def logs(
         typer.Option(
             "-f",
             "--follow",
-            help="Continue to print new lines as they are logged. Press Ctrl-C to stop.",
+            help="Print new lines as they are logged. Press Ctrl-C to stop.",
         ),
     ] = False,
     lines: Annotated[
@@ -93,7 +93,7 @@ def logs(
     if gateway and (source is not None or level != "info"):
         raise BadInput(
             "--gateway cannot be used with --source or --level.",
-            why="the gateway's log contains neither names of Triton models nor log levels",
+            why="the gateway's log contains neither Triton model names nor log levels",
             next_step="omit --source and --level, or omit --gateway",
         )
     log = server.plan.gateway_log if gateway else server.plan.log

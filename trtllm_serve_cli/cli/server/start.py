@@ -40,16 +40,16 @@ def start(
             "-m",
             "--model",
             metavar="NAME",
-            help="Name of a model to serve, as shown by `tllm list`. Repeatable. Default: the "
-            "only imported model.",
+            help="Model to serve, as shown by `tllm list`. Repeatable. Default: the only imported "
+            "model.",
         ),
     ] = None,
     repo: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of a model repository to serve: a repository from `tllm import --repo`, "
-            "or a copy of NVIDIA's templates with all variables filled in. Repeatable.",
+            help="Model repository folder to serve: a repository from `tllm import --repo`, or a "
+            "copy of NVIDIA's templates with all variables filled in. Repeatable.",
         ),
     ] = None,
     launch: OptionValues,
@@ -62,13 +62,12 @@ def start(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a server for imported models, and wait until the server has generated a token.
+    """Start a server for imported models and wait until the server has generated a token.
 
-    A supervisor keeps the server running until `tllm stop`. If the server has one model, it also
-    serves the Triton models ensemble, tensorrt_llm and so on. If the server has several models, it
-    serves NAME_ensemble, NAME_tensorrt_llm and so on for each model. The `launch` section of a
-    model's tllm.yaml overrides the defaults of these options. Arguments after -- are passed to
-    tritonserver.
+    A supervisor keeps the server running until `tllm stop`. A server with one model provides its
+    Triton models as ensemble, tensorrt_llm and so on. A server with several models provides them as
+    NAME_ensemble, NAME_tensorrt_llm and so on. The `launch` section of a model's tllm.yaml
+    overrides the defaults of these options. Arguments after -- are passed to tritonserver.
 
     Example:  tllm start demo -- --http-thread-count=16
     """
@@ -143,7 +142,7 @@ def launch_and_notify(
     from trtllm_serve_cli.processes import exit_on_signals
 
     started_s = time.monotonic()
-    # Turn SIGTERM into an exception, so that a terminated command does not leave a server behind.
+    # Turn SIGTERM into an exception, so that a terminated command does not leave a server running.
     with exit_on_signals(), _progress(plan) as on_progress:
         server = launch(plan, on_progress=on_progress)
     _report_ready(

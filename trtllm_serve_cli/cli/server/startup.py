@@ -38,7 +38,7 @@ def describe_starts(server: RunningServer) -> dict[str, Any]:
 
 
 def summarize_last_start(server: RunningServer) -> str:
-    """Return the durations of the parts of the last start, or "" if there is no record."""
+    """Return the durations of the last start's stages as text, or "" if no start was recorded."""
     from trtllm_serve_cli.launch.startup import read_starts
 
     for start in read_starts(server.directory)[:1]:

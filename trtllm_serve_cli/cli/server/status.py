@@ -27,15 +27,15 @@ def status(
             "-m",
             "--model",
             metavar="NAME",
-            help="Show only the servers of this model. Default: all servers.",
+            help="Show only servers that serve this model. Default: all servers.",
         ),
     ] = None,
     startup: Annotated[
         bool,
         typer.Option(
             "--startup",
-            help="Show the duration of each stage of the models' imports and of the server's "
-            "last two starts, and the reason for each restart.",
+            help="Show how long each stage of the model imports and of the last two server starts "
+            "took, and the reason for each restart.",
         ),
     ] = False,
     as_json: JsonOption = False,

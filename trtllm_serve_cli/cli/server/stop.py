@@ -26,9 +26,9 @@ DrainOption = Annotated[
         min=0,
         max=86400,
         metavar="SECONDS",
-        help="Time limit for the requests in flight, in seconds. When the limit expires, the "
-        "remaining requests are cancelled. 0 cancels all requests immediately. Slurm jobs "
-        "support only 0. Default: 30, or 0 for Slurm jobs.",
+        help="Grace period for requests in flight, in seconds. Requests that do not finish in "
+        "time are cancelled. 0 cancels all requests immediately. Slurm jobs support only 0. "
+        "Default: 30, or 0 for Slurm jobs.",
     ),
 ]
 
@@ -44,7 +44,7 @@ def stop(
     """Stop a server after its requests in flight have finished.
 
     New requests are rejected immediately. The server's engine workers, Triton models and MPI ranks
-    are also stopped. A server or Slurm job that has already ended is removed from the output of
+    are also stopped. If a server or Slurm job has already ended, it is removed from the output of
     `tllm status`.
 
     Example:  tllm stop --timeout 120

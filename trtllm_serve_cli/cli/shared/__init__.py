@@ -1,1 +1,1 @@
-"""Code that several commands use: output, options, exit codes, progress and target servers."""
+"""Helpers that several commands share: output, options, exit codes, progress and target servers."""

@@ -34,7 +34,7 @@ def completion(list_words: Callable[[], Iterable[str]]) -> Completion:
             return sorted({each for each in list_words() if each.startswith(incomplete)})
         return []
 
-    # Typer reads the parameters of a completion from its signature.
+    # Without `__wrapped__`, Typer inspects the signature of `complete`, not of `list_words`.
     del vars(complete)["__wrapped__"]
     complete.__annotations__ = {"incomplete": str}
     return complete
@@ -51,14 +51,14 @@ def imported_models() -> list[str]:
 
 @completion
 def known_models() -> list[str]:
-    """List the aliases in the catalog and the names of the imported models."""
+    """List the catalog aliases and the names of the imported models."""
     from trtllm_serve_cli.catalog.entries import load_catalog
 
     return [*load_catalog(), *imported_models("")]
 
 
 def _read_plans() -> list[dict[str, Any]]:
-    """Return the plans of all servers not marked as stopped, without checking their processes."""
+    """Return the plans of all servers not marked as stopped, even if their processes have died."""
     from trtllm_serve_cli.launch.server_state import PLAN_FILE, read_state
     from trtllm_serve_cli.paths import find_home
 
@@ -72,14 +72,14 @@ def _read_plans() -> list[dict[str, Any]]:
 
 @completion
 def served_models() -> list[str]:
-    """List the models of the servers that were not stopped."""
+    """List the models of all servers not marked as stopped."""
     return [name for plan in _read_plans() for name in plan["models"]]
 
 
 def addresses(*interfaces: str) -> Completion:
-    """Return a completion for addresses of the servers that were not stopped.
+    """Return a completion function for the addresses of all servers not marked as stopped.
 
-    `interfaces` are the interfaces whose addresses are suggested, for example "grpc".
+    `interfaces` selects the addresses to suggest, for example "grpc".
     """
 
     @completion
@@ -90,7 +90,7 @@ def addresses(*interfaces: str) -> Completion:
 
 
 def gpu_indices(incomplete: str) -> list[str]:
-    """Complete the last index in a comma-separated list of this machine's GPUs."""
+    """Complete the last GPU index in a comma-separated list."""
     chosen, comma, _ = incomplete.rpartition(",")
 
     @completion
@@ -105,7 +105,7 @@ def gpu_indices(incomplete: str) -> list[str]:
 
 @completion
 def settings() -> list[str]:
-    """List the names of the imported models, and the parameters in the form `NAME=`."""
+    """List the imported models, and the parameters in the form `NAME=`."""
     from trtllm_serve_cli.repository.model.parameters import load_parameters
 
     parameters = load_parameters().values()
@@ -115,7 +115,7 @@ def settings() -> list[str]:
 def completes(
     **completions: Completion,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add completions to a command. `completions` maps parameter names to completions."""
+    """Add shell completion to a command. `completions` maps parameter names to completions."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(function, eval_str=True).parameters

@@ -1,7 +1,7 @@
-"""Name the values of options and arguments in help texts.
+"""Set the placeholders for option and argument values in help texts.
 
-Versions of Typer use different names: `INTEGER RANGE` or `<int range>`, `[a|b]` or `<a|b>`. The
-names in this module make the help of a command independent of Typer's version.
+Typer versions use different placeholders, for example `INTEGER RANGE` or `<int range>`, and `[a|b]`
+or `<a|b>`. This module makes help texts independent of the Typer version.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-# Maps words in Typer's type names to Click's words, where they differ.
+# Maps words in Typer's type names to the words that Click uses.
 _TYPE_WORDS = {"int": "INTEGER", "str": "TEXT"}
 
 
 def set_metavars(command: Any) -> None:
-    """Replace Typer's names for the values of the parameters of a Click command."""
+    """Replace Typer's placeholders for the option and argument values of a Click command."""
     for parameter in command.params:
         is_argument = parameter.param_type_name == "argument"
         metavar = _argument_metavar(parameter) if is_argument else _option_metavar(parameter)

@@ -1,4 +1,4 @@
-"""Accept the model's name as an argument or with -m."""
+"""Accept the model name as an argument or with -m."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ARGUMENT = "name_argument"
 def accepts_name(
     parameter: str = "model", *, is_required: bool = False, complete: Completion = imported_models
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the argument NAME to a command, as an alternative to the command's option -m.
+    """Add the NAME argument to a command, as an alternative to the command's -m option.
 
     `parameter` is the command's parameter for the option. With `is_required`, the command raises
-    `BadParameter` if the user passes neither the argument nor the option. `complete` provides the
-    shell completions for both.
+    `BadParameter` if the user passes neither the argument nor the option. `complete` provides shell
+    completion for the argument and the option.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -38,9 +38,7 @@ def accepts_name(
             default=None,
             annotation=Annotated[
                 str | None,
-                typer.Argument(
-                    metavar="[NAME]", help="Name of the model. Equivalent to --model NAME."
-                ),
+                typer.Argument(metavar="[NAME]", help="Model name. Equivalent to --model NAME."),
             ],
         )
         both = [with_completion(each, complete) for each in (argument, option)]

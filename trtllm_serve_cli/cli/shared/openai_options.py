@@ -30,9 +30,9 @@ ApiOption = Annotated[
 ApiKeyOption = Annotated[
     str | None,
     Option(
-        "API key to send with -i openai. Default: the value of the environment variable "
-        "OPENAI_API_KEY. Prefer the variable, because other users of this machine can read the "
-        "command line.",
+        "API key to send with -i openai. Default: the OPENAI_API_KEY environment variable. Prefer "
+        "the environment variable, because other users of this machine can read command-line "
+        "arguments.",
         metavar="KEY",
         panel=_PANEL,
     ),
@@ -42,10 +42,10 @@ ApiKeyOption = Annotated[
 def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint:
     """Return the OpenAI-compatible server that a command sends requests to.
 
-    The server's URL is `url`, the environment variable OPENAI_BASE_URL, or the URL of the only
-    running gateway. The key is `api_key` or the environment variable OPENAI_API_KEY. Raise
-    `BadInput` if no URL is set and no gateway or several gateways are running, or if the URL or the
-    key is invalid.
+    In order of precedence, the server's URL is `url`, the OPENAI_BASE_URL environment variable, or
+    the URL of the only running gateway. The key is `api_key` or the OPENAI_API_KEY environment
+    variable. Raise `BadInput` if no URL is set and no gateway or several gateways are running, or
+    if the URL or the key is invalid.
     """
     from trtllm_serve_cli.client.transport.openai.endpoint import (
         OpenAIEndpoint,
@@ -64,7 +64,7 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
 
 
 def _url_required(gateways: Sequence[str]) -> BadInput:
-    """Return the error for a missing URL. Its cause and next step depend on `gateways`."""
+    """Return the error for a missing URL, with a next step that depends on `gateways`."""
     if gateways:
         running = "several servers with an OpenAI-compatible API are running"
         next_step = (
@@ -72,11 +72,9 @@ def _url_required(gateways: Sequence[str]) -> BadInput:
         )
     else:
         running = "no server with an OpenAI-compatible API is running"
-        next_step = (
-            "run `tllm start`, or pass the URL of a server, for example -u http://127.0.0.1:9000"
-        )
+        next_step = "run `tllm start`, or pass a server URL, for example -u http://127.0.0.1:9000"
     return BadInput(
-        "-i openai requires the URL of a server.",
+        "-i openai requires a server URL.",
         why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and {running}",
         next_step=next_step,
     )

@@ -17,18 +17,18 @@ import typer
 
 from trtllm_serve_cli.option_fields import OptionField, option_fields
 
-# The values of a group of options, by the field name of the option.
+# The option values of a group, keyed by field name.
 OptionValues = dict[str, Any]
 
 
 def takes_options(
     **groups: tuple[OptionField, ...],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add groups of options, one per keyword argument, to a command.
+    """Add option groups to a command, one per keyword argument.
 
     For each argument, the command must have a parameter with the same name, which receives a
-    dictionary of the options that the user has set. All paths in the dictionary are absolute.
-    `--help` lists the options of the group at the parameter's position.
+    dictionary of the options that the user set. All paths in the dictionary are absolute. `--help`
+    lists the options of the group at the parameter's position.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -164,7 +164,7 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 def _help(field: OptionField, *, has_default: bool) -> str:
     """Return the option's help text with the default.
 
-    Omit the default for flags, or if Typer or the text already shows it.
+    Omit the default for flags, and if Typer or the help text already shows the default.
     """
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
@@ -196,7 +196,7 @@ def _plain(field: OptionField, value: Any) -> Any:
 def parse_pairs(
     words: list[str], *, option: str, example: str = "enable_kv_cache_reuse=false"
 ) -> dict[str, str]:
-    """Parse words of the form KEY=VALUE into a dictionary.
+    """Parse KEY=VALUE words into a dictionary.
 
     Raise `BadInput` if a word is malformed. The error message starts with `option`, and the next
     step contains `example`.

@@ -14,7 +14,7 @@ ImportedModelOption = Annotated[
         "-m",
         "--model",
         metavar="NAME",
-        help="Name of the model, as shown by `tllm list`. Default: the only imported model.",
+        help="Model name, as shown by `tllm list`. Default: the only imported model.",
     ),
 ]
 ServedModelOption = Annotated[
@@ -23,8 +23,8 @@ ServedModelOption = Annotated[
         "-m",
         "--model",
         metavar="NAME",
-        help="Name of a model on the server, as shown by `tllm status`. Default: the only running "
-        "server.",
+        help="Use the server that serves this model, as shown by `tllm status`. Default: the only "
+        "running server.",
     ),
 ]
 _JSON = "Print the result as JSON on stdout."

@@ -26,7 +26,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def escape_controls(text: str) -> str:
     """Return `text` with its control characters escaped.
 
-    Otherwise, untrusted text, such as a message from a chat template, could control the terminal.
+    Untrusted text, such as a message from a chat template, must not control the terminal.
     """
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 

@@ -40,7 +40,7 @@ class WorkDisplay:
         output.notify(text)
 
     def on_line(self, line: str) -> None:
-        """Show the progress in `line`, a line of a build step's output.
+        """Show the progress reported in `line`, a line of build step output.
 
         Until the step reports progress, show the line itself.
         """

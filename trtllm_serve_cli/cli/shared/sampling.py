@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import GenerateRequest
 
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
-# Possible names of the seed input, depending on the layout of the model repository. In the vllm
-# layout, the seed is part of the `sampling_parameters` input.
+# Possible names of the seed input, depending on the model repository layout. In the vllm layout,
+# the seed is part of the `sampling_parameters` input.
 _SEED_INPUTS = frozenset({"seed", "random_seed", "sampling_param_seed", "sampling_parameters"})
 
 
@@ -32,9 +32,9 @@ def complete_sampling(
 ) -> dict[str, Any]:
     """Return the sampling parameters to add to a request with these `fields`.
 
-    If the request enables sampling, the result contains a random seed, and a `top_k` and a `top_p`
-    that do not exclude tokens. It omits parameters that the request sets, and also `top_p` if the
-    request sets `top_k` above 0. The result is empty for beam search, for greedy decoding, and if
+    If the request enables sampling, return a random seed, and values of `top_k` and `top_p` that do
+    not exclude any tokens. Omit parameters that the request sets, and omit `top_p` if the request
+    sets `top_k` above 0. Return an empty dictionary for beam search, for greedy decoding, and if
     the request sets no sampling parameter.
     """
     temperature, top_k, top_p, seed = (fields.get(name) for name in _SAMPLING)
@@ -55,8 +55,7 @@ def complete_sampling(
 def complete_request(request: GenerateRequest, inputs: frozenset[str]) -> GenerateRequest:
     """Return the request with the parameters from `complete_sampling`.
 
-    `inputs` are the inputs of the model. A random seed is not added if the model does not accept a
-    seed.
+    `inputs` are the model's inputs. A random seed is added only if the model accepts a seed.
     """
     fields = {name: getattr(request, name) for name in (*_SAMPLING, "beam_width")}
     added = complete_sampling(fields)

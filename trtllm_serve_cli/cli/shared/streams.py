@@ -20,7 +20,7 @@ def escape_unencodable() -> None:
 
 
 def flush() -> None:
-    """Flush the buffered output. Raise `BrokenPipeError` if a pipe's reader has closed it."""
+    """Flush the buffered output. Raise `BrokenPipeError` if the reader has closed the pipe."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 

@@ -56,7 +56,7 @@ class FittedTable:
         return [max(map(cell_len, column)) for column in cells]
 
     def _min_width(self, gap: int) -> int:
-        """Return the width of the grid with its margins if all long cells are wrapped."""
+        """Return the width of the grid, including margins, if all long cells are wrapped."""
         widths = self._widths
         kept = [
             width if self._is_whole(index, width) else _WHOLE_WIDTH

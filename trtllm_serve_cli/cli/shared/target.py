@@ -1,4 +1,4 @@
-"""Find the server for a command, by its address in `-u` or among the running servers."""
+"""Find the server for a command, from the address in `-u` or among the running servers."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ ServerOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="Address of the server, as shown by `tllm status`. Default: the only running server.",
+        help="Server address, as shown by `tllm status`. Default: the only running server.",
         autocompletion=addresses("http"),
     ),
 ]
 TlsCaOption = Annotated[
     Path | None,
     Option(
-        "PEM file with the CA certificate for servers at grpcs://HOST:PORT. Default: the public "
-        "CAs.",
+        "CA certificate file (PEM) for verifying servers at grpcs://HOST:PORT. Default: the "
+        "public CAs.",
         flags=("--tls-ca",),
         metavar="FILE",
         panel="Target",
     ),
 ]
 # The default text model on servers that tllm did not start. Every model repository based on the
-# templates in triton-inference-server/tensorrtllm_backend contains it.
+# templates in triton-inference-server/tensorrtllm_backend contains this model.
 _UPSTREAM_TEXT_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
 _TITLES = {"grpc": "gRPC", "http": "HTTP"}
@@ -52,10 +52,11 @@ _TITLES = {"grpc": "gRPC", "http": "HTTP"}
 class Target:
     """The model that a command sends requests to.
 
-    `endpoint` is a server or another `Responder`, such as an engine in a child process. `model` is
-    the name of the Triton model, and `interface` is the protocol. `timeout_s` limits the duration
-    of each request. `info` is the model's configuration, or None if the configuration has not been
-    fetched.
+    - `endpoint`: a server or another `Responder`, such as an engine in a child process.
+    - `model`: the Triton model name.
+    - `interface`: the protocol.
+    - `timeout_s`: the request timeout.
+    - `info`: the model's configuration, or None if the configuration has not been fetched.
     """
 
     endpoint: Endpoint | Responder
@@ -102,11 +103,11 @@ def find_target(
     timeout_s: float | None,
     tls_ca: Path | None = None,
 ) -> Target:
-    """Find the server for a command's requests, and return its text model as the target.
+    """Find the server for a command's requests, and return its text model.
 
     If `url` is set, `model` is the name of a Triton model on that server. If `model` is None, use
-    `tensorrt_llm_bls`. The port's response determines the interface. If the port does not respond,
-    `interface` applies. Addresses with TLS always use gRPC.
+    `tensorrt_llm_bls`. The interface is detected from the port's response. `interface` applies only
+    if the port does not respond. Addresses with TLS always use gRPC.
 
     If `url` is None, `model` is the name of an imported model, or of a Triton model on a running
     server. `tls_ca` is the CA of a server with TLS. Raise `NoServer` if no server or several
@@ -142,11 +143,12 @@ def find_target(
 class BenchTarget:
     """A model to benchmark.
 
-    `address` is the server's gRPC or HTTP address. `model` is the name of the Triton model.
-    `metrics` is the server's metrics address, or None if unknown. `imported_model` is the name of
-    the imported model that the command selects. It is None if the command selects a Triton model by
-    name, or if `tllm start` did not start the server. `tls` contains the TLS settings, or is None
-    if the address does not use TLS.
+    - `address`: the server's gRPC or HTTP address.
+    - `model`: the Triton model name.
+    - `metrics`: the server's metrics address, or None if unknown.
+    - `imported_model`: the imported model that the command selects. None if the command selects a
+      Triton model by name, or if `tllm start` did not start the server.
+    - `tls`: the TLS settings, or None if the address does not use TLS.
     """
 
     address: str
@@ -166,9 +168,9 @@ def find_bench_target(
     """Return the Triton model to benchmark, and the server that it runs on.
 
     `model` is the name of a Triton model or of an imported model. For an imported model,
-    `text_model` selects the Triton model: the name of a model in upstream's templates, `own` for
-    the text model with the same name as the imported model, or None for `tensorrt_llm`. If `tllm
-    start` did not start the server, `text_model` applies only if `model` is None, and `own` selects
+    `text_model` selects the Triton model: the name of a model in NVIDIA's templates, `own` for the
+    text model with the same name as the imported model, or None for `tensorrt_llm`. If `tllm start`
+    did not start the server, `text_model` applies only if `model` is None, and `own` selects
     `tensorrt_llm_bls`.
 
     `tls_ca` is the CA of a server with TLS. Raise `NoServer` if no server or several servers match.
@@ -278,7 +280,7 @@ def _choose(running: RunningServer, model: str | None) -> str:
         return model
     if len(running.models) > 1:
         raise BadInput(
-            "The server has several models, but none of them was specified.",
+            "The server has several models, but no model was specified.",
             why=f"the server's models are {', '.join(running.models)}",
             next_step=f"select a model with -m, for example -m {running.models[0]}",
         )

@@ -1,4 +1,4 @@
-"""Read single keys from the terminal, and wake up when the terminal is resized."""
+"""Read single keys from the terminal, and detect when the terminal is resized."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Run chat templates, which are untrusted code, with limits."""
+"""Render untrusted chat templates with time and memory limits."""

@@ -1,7 +1,7 @@
 """Limit the time and memory used to render a chat template.
 
-A template runs inside this process and cannot be killed, so every operation that can take long or
-create large values spends from a `Budget` before it runs.
+A template runs inside this process and cannot be killed. Every operation that can take long or
+create large values therefore spends from a `Budget` before it runs.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def measure_shallow(value: Any) -> int:
 
 
 def estimate_operator(operator: str, left: Any, right: Any) -> int:
-    """Return an upper bound on the size of the result of a binary operator."""
+    """Return an upper bound on the result size of a binary operator."""
     if operator == "+":
         return measure_shallow(left) + measure_shallow(right)
     if operator == "*":
@@ -159,7 +159,7 @@ def estimate_field(value: Any, spec: str) -> int:
 def estimate_call(
     name: str, value: Any, arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> int:
-    """Return an upper bound on the size of the result of a filter or a method.
+    """Return an upper bound on the result size of a filter or a method.
 
     The bound excludes the size of `value` and of the arguments.
     """

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 class Cancellation:
     """A signal that cancels requests immediately, even while they are waiting for the server.
 
-    Each request registers a hook that aborts the request's call. Without a hook, a request would
-    notice the signal only when the next piece arrives.
+    Each request registers a hook that aborts the request's call. Without a hook, a request would be
+    cancelled only when the next piece arrives.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Create the errors for failed requests, and classify Triton's error messages."""
+"""Create the errors for failed requests and classify Triton's error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def connection_lost(address: str, why: str) -> RequestFailed:
 def timed_out(model: str, timeout_s: float | None, next_step: str = SHORTEN_REQUEST) -> TimedOut:
     """Return the error for a request that exceeded its time limit.
 
-    The default of `next_step` is for requests that generate text.
+    The default `next_step` applies to requests that generate text.
     """
     within = f" within {timeout_s:g} s" if timeout_s is not None else " in time"
     return TimedOut(
@@ -68,7 +68,7 @@ def refused(model: str, message: str) -> RequestFailed:
         return RequestFailed(
             f"The server has no model {model!r}.",
             why=message,
-            next_step="list the server's models with `tllm status`, and select a model with -m",
+            next_step="list the server's models with `tllm status` and select a model with -m",
         )
     if not message:
         return RequestFailed(
@@ -90,6 +90,6 @@ def invalid_response(address: str, why: str) -> RequestFailed:
     return RequestFailed(
         f"The response from {address} is invalid.",
         why=why,
-        next_step="check that this is the address of a Triton server, and that the port matches "
-        "the interface",
+        next_step=f"check that {address} is the address of a Triton server and that the port "
+        "matches the interface",
     )

@@ -19,8 +19,8 @@ def read_events(
 ) -> Iterator[tuple[float, str]]:
     """Yield the arrival time and the data of each event in a response.
 
-    The arrival time of an event is the time at which its last bytes arrived. `sock` is the socket
-    of the response. Raise `TimeoutError` at the deadline.
+    The arrival time of an event is the time at which its last bytes arrived. `sock` is the
+    response's socket. Raise `TimeoutError` at the deadline.
     """
     parser = EventParser()
     while True:
@@ -58,7 +58,7 @@ def shut_down(sock: socket.socket) -> None:
 def describe_failure(error: Exception) -> str:
     """Return a description of `error` for the user.
 
-    For an operating-system error, this is the system's message. For any other error, it is the
+    For an operating-system error, return the system's message. For any other error, return the
     exception's text, or its type name if the text is empty.
     """
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -57,7 +57,10 @@ def stream_grpc(
     timeout_s: float | None,
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
-    """Yield the pieces as they arrive; closing the generator cancels the request on the server."""
+    """Yield the pieces of a response as they arrive.
+
+    Closing the generator cancels the request on the server.
+    """
     message = _plan_message(info, request, (request.text_input,))
     with closing(stream_responses(endpoint, message, timeout_s, cancellation)) as responses:
         for at_s, response in responses:
@@ -132,8 +135,8 @@ def _drain_call(call: Any) -> None:
     """Wait until a failed call has ended, or cancel the call after `_DRAIN_TIMEOUT_S`.
 
     A failed call normally ends immediately. If a call is cancelled between its last response and
-    its end, Triton 2.51 never releases the call. Triton then cannot unload the model, and exits
-    only after the full exit timeout.
+    its end, Triton 2.51 never releases the call. Triton then cannot unload the model and exits only
+    after the full exit timeout.
     """
     limit = threading.Timer(_DRAIN_TIMEOUT_S, call.cancel)
     limit.start()
@@ -173,7 +176,7 @@ def read_credentials(address: str, tls: Tls) -> Any:
         raise BadInput(
             f"{error.filename} cannot be read.",
             why=f"{error.strerror}; the TLS connection to {address} requires the file",
-            next_step="check the path and the permissions of the file",
+            next_step="check the file's path and permissions",
         ) from error
 
 
@@ -193,7 +196,7 @@ def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, 
 
 
 def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[str, str]:
-    """Return the server's version and the latest version of the model that the server serves."""
+    """Return the server's version and the latest served version of the model."""
     with _connect_for_calls(endpoint, model, timeout_s) as stub:
         server = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=timeout_s)
         request = service_pb2.ModelMetadataRequest(name=model)
@@ -204,7 +207,7 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
 def infer(
     endpoint: Endpoint, model: str, inputs: Mapping[str, str | int], timeout_s: float | None
 ) -> dict[str, list[Any]]:
-    """Send a request with one row, and return the values of each output, by name."""
+    """Send a request with one row and return the values of each output, keyed by name."""
     message = service_pb2.ModelInferRequest(model_name=model)
     for name, value in inputs.items():
         datatype: Datatype = "BYTES" if isinstance(value, str) else "INT32"
@@ -261,7 +264,7 @@ def _plan_message(info: ModelInfo, request: GenerateRequest, prompts: Sequence[s
 
 
 def _read_outputs(address: str, response: Any, request: GenerateRequest) -> dict[str, list[Any]]:
-    """Return the values of each output, by name.
+    """Return the values of each output, keyed by name.
 
     The values are a flat list. For requested logits, the list contains a single array.
     """

@@ -48,7 +48,7 @@ def stream_http(
 ) -> Generator[Piece, None, None]:
     """Yield the pieces as they arrive.
 
-    Closing the generator closes the connection. If the response is streamed, this cancels the
+    Closing the generator closes the connection and, if the response is streamed, cancels the
     request on the server.
     """
     model = info.name
@@ -86,7 +86,7 @@ def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, 
 
 
 def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[str, str]:
-    """Return the server's version and the latest version of the model that the server serves."""
+    """Return the server's version and the latest served version of the model."""
     server = _fetch_json(endpoint.http, "/v2", model, timeout_s)
     path = f"/v2/models/{quote(model, safe='')}"
     metadata = _fetch_json(endpoint.http, path, model, timeout_s)
@@ -96,7 +96,7 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
 def infer(
     endpoint: Endpoint, model: str, inputs: Mapping[str, str | int], timeout_s: float | None
 ) -> dict[str, list[Any]]:
-    """Send a request with one row, and return the values of each output, by name."""
+    """Send a request with one row and return the values of each output, keyed by name."""
     tensors = [
         {
             "name": name,
@@ -121,7 +121,7 @@ def infer(
 
 
 def _fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the JSON object at `path`. `model` is the name of the model for error messages."""
+    """Return the JSON object at `path`. `model` is the model name for error messages."""
     return _load_object(address, _request(address, "GET", path, model, timeout_s))
 
 
@@ -168,10 +168,10 @@ def _request(
     body: bytes | None = None,
     after_timeout: str = error_mapping.CHECK_SERVER,
 ) -> bytes:
-    """Send an HTTP request, and return the body of the response.
+    """Send an HTTP request and return the response body.
 
-    `token` grants access to restricted APIs. `model` is the name of the model or server for error
-    messages, and `after_timeout` is the next step if the request times out.
+    `token` grants access to restricted APIs. `model` is the name of the model or server in error
+    messages. `after_timeout` is the next step if the request times out.
     """
     headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:
@@ -227,7 +227,7 @@ def _connect(address: str, timeout_s: float | None) -> Iterator[HTTPConnection]:
 def _post_for_events(
     connection: HTTPConnection, model: str, body: str, deadline_s: float | None
 ) -> Iterator[tuple[float, str]]:
-    """Send the request, and yield the arrival time and the data of each event."""
+    """Send the request and yield the arrival time and the data of each event."""
     # Keep the socket, because `connection.sock` becomes None if the server closes the connection
     # after the response.
     sock = connection.sock

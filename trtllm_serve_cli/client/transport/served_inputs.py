@@ -33,7 +33,7 @@ class ServedInput:
 
 
 def plan_served_inputs(info: ModelInfo, request: GenerateRequest) -> dict[str, ServedInput]:
-    """Return the inputs to send, by tensor name.
+    """Return the inputs to send, keyed by tensor name.
 
     Raise `BadInput` if a value does not fit its tensor, or if the model lacks an input.
     """

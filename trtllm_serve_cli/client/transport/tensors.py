@@ -69,7 +69,7 @@ _LARGEST_FP32 = 3.4028234663852886e38
 
 
 def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
-    """Return the values of the tensors to send, by tensor name.
+    """Return the tensor values to send, keyed by tensor name.
 
     Omit fields that are not set. Also omit false flags, except those in `_ALWAYS_SENT`, because
     older servers do not have some of these tensors. Raise `BadInput` if a value does not fit its

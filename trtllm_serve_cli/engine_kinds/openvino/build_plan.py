@@ -16,8 +16,8 @@ from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.errors import BadInput
 
-# Maps each checkpoint format to the packages that the build uses. The versions of these packages
-# are part of the engine's fingerprint.
+# Maps each checkpoint format to the packages that the build uses. The package versions are part of
+# the engine's fingerprint.
 TOOLS = {
     "gguf": ("openvino", "openvino-genai"),
     "hf": ("openvino", "openvino-tokenizers", "optimum-intel", "nncf", "transformers", "torch"),
@@ -31,21 +31,20 @@ _EXPORTER = RequiredModule(
 )
 # The architectures that OpenVINO GenAI's GGUF reader supports.
 _GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
-# Maps the supported values of `--quantization` to formats of optimum-intel.
+# Maps the supported `--quantization` values to optimum-intel's weight formats.
 WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
 _OPENVINO_FILES = tuple(
     f"{WORK}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
 )
 # Maps each weight format to the ratio of the engine's size to the checkpoint's size. The ratios
-# include the scales of quantized weights. They assume that the weights in a Hugging Face checkpoint
-# have 16 bits.
+# include the scales of quantized weights, and assume 16-bit weights in Hugging Face checkpoints.
 _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
 
 
 def choose_weights(
     checkpoint_format: str, quantization: str | None, *, is_embedding_model: bool = False
 ) -> str:
-    """Return the format of an engine's weights: "as in the GGUF", or a value of `--quantization`.
+    """Return an engine's weight format: "as in the GGUF" or a `--quantization` value.
 
     Raise `BadInput` if the engine kind does not support the quantization.
     """
@@ -58,8 +57,8 @@ def choose_weights(
                 "quantization",
             )
         return "as in the GGUF"
-    # The weights of embedding models are not quantized by default, because their embeddings are
-    # compared with stored embeddings, which other programs may have computed.
+    # Embedding models are not quantized by default, because their embeddings are compared with
+    # stored embeddings, possibly from other programs.
     weights = quantization or ("none" if is_embedding_model else "int8")
     if weights not in WEIGHT_FORMATS:
         raise BadInput(
@@ -74,7 +73,7 @@ def choose_weights(
 
 
 def estimate_size(checkpoint_bytes: int, weights: str) -> int:
-    """Return the estimated size of an engine in bytes.
+    """Return an engine's estimated size in bytes.
 
     `checkpoint_bytes` is the size of a GGUF file, or of a Hugging Face checkpoint with 16 bits per
     weight.
@@ -128,7 +127,7 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> BuildStep:
             "The openvino engine kind does not support GGUF files with the "
             f"{checkpoint.architecture!r} architecture.",
             why=f"the supported architectures are {', '.join(_GGUF_ARCHITECTURES)}",
-            next_step="import the model's Hugging Face checkpoint instead, with -s hf:ORG/NAME",
+            next_step="import the model's Hugging Face checkpoint with -s hf:ORG/NAME instead",
         )
     command = (
         tools.python, "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step",

@@ -1,4 +1,4 @@
-"""Read the vocabulary size and the tokenizer's properties from a built OpenVINO engine."""
+"""Read the vocabulary size and tokenizer properties from a built OpenVINO engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.build.checkpoint_facts import (
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Engine` that are read from the built engine and its checkpoint."""
+    """Return the `Engine` fields read from the built engine and its checkpoint."""
     embedding = read_embedding_if_any(checkpoint)
     return {
         "vocab_size": int(read_text_config(checkpoint)["vocab_size"])
@@ -35,7 +35,7 @@ def _count_logits(directory: Path) -> int:
 
 
 def read_tokenizer(directory: Path) -> dict[str, Any]:
-    """Return the properties of the OpenVINO tokenizer, as fields of `Engine`."""
+    """Return the OpenVINO tokenizer's properties as `Engine` fields."""
     import openvino_genai
 
     tokenizer = openvino_genai.Tokenizer(directory)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from trtllm_serve_cli.engine_kinds.cpu_memory import EngineSize
 
-# Matches an operation that accesses a state of the model in which keys or values are stored. The
-# shape of the state is [batch, heads, tokens, head size]. Several operations access the same state.
+# Matches an operation that accesses a KV cache state. The state's shape is [batch, heads, tokens,
+# head size]. Several operations access the same state.
 _CACHE = re.compile(
     r'<data [^>]*variable_id="(?P<id>[^"]*)"[^>]*'
     r'variable_shape="\?,(?P<heads>\d+),\?,(?P<head_size>\d+)"'

@@ -1,10 +1,10 @@
-"""Convert a GGUF file to an OpenVINO model and tokenizer, as a step of a build.
+"""Convert a GGUF file to an OpenVINO model and tokenizer, as a build step.
 
     python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step FILE DIRECTORY [--tokenizer-only]
 
-OpenVINO GenAI saves the converted model in the folder of the GGUF file. Therefore, the step first
-creates a symbolic link to the GGUF file in DIRECTORY. After the conversion, the step gives the
-layers the names that LoRA adapters use.
+OpenVINO GenAI saves the converted model in the GGUF file's folder. Therefore, the step first
+creates a symbolic link to the GGUF file in DIRECTORY. After the conversion, the step renames the
+layers to the names that LoRA adapters use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtllm_serve_cli.engine_kinds.openvino.module_names import name_modules
 
 
 def main() -> None:
-    """Convert the file. If its tokenizer cannot be converted, exit with an error message."""
+    """Convert the GGUF file. Exit with an error message if the tokenizer cannot be converted."""
     import openvino_genai
 
     source, directory = Path(sys.argv[1]), Path(sys.argv[2])

@@ -1,9 +1,9 @@
 """Rename the linear layers of an OpenVINO model to the names that LoRA adapters use.
 
-OpenVINO GenAI matches an adapter's tensors to layers by the names of the layers' nodes. In models
-exported from PyTorch, nodes are named after modules. In models converted from a GGUF file, nodes
-are numbered. This module therefore identifies linear layers by their position in the graph,
-relative to an attention node and the activation that follows it.
+OpenVINO GenAI matches an adapter's tensors to layers by node name. In models exported from PyTorch,
+nodes are named after modules. In models converted from a GGUF file, nodes are numbered. This module
+therefore identifies linear layers by their position in the graph, relative to an attention node and
+the activation that follows it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def find_modules(model: Any) -> dict[str, Any]:
     Raise `LookupError` if the structure of `model` differs from Llama's.
     """
     modules: dict[str, Any] = {}
-    # Each attention node depends on the one in the previous layer, so the topological order of
-    # these nodes is the order of the layers.
+    # Each attention node depends on the previous layer's attention node, so the topological order
+    # matches the layer order.
     attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     for layer, attention in enumerate(attentions):
         for name, node in _layer_modules(attention).items():
@@ -60,7 +60,7 @@ def _layer_modules(attention: Any) -> dict[str, Any]:
 def _nearest(
     start: Iterable[Any], step: Callable[[Any], list[Any]], matches: Callable[[Any], bool]
 ) -> Any:
-    """Return the nearest node that matches, found by a breadth-first search.
+    """Return the nearest matching node, found by a breadth-first search.
 
     Nodes are identified by name, because OpenVINO returns a new Python object on each access. Raise
     `LookupError` if no node matches.
@@ -76,7 +76,7 @@ def _nearest(
             if matches(node):
                 return node
             pending += step(node)
-    raise LookupError("a layer's nodes differ from those of a Llama model")
+    raise LookupError("a layer's nodes differ from a Llama model's nodes")
 
 
 def _is_linear(node: Any) -> bool:

@@ -18,10 +18,10 @@ _BYTES_PER_WEIGHT = 2
 
 
 def preview_engine(facts: ModelFacts, checkpoint_format: str, quantization: str | None) -> Engine:
-    """Return the engine that a build would create, without the properties of its tokenizer.
+    """Return the engine that a build would create, without tokenizer properties.
 
-    The size of the weights is an estimate. Raise `BadInput` if the engine kind does not support the
-    quantization, or if the context length of the model is unknown.
+    The weight size is an estimate. Raise `BadInput` if the engine kind does not support the
+    quantization, or if the model's context length is unknown.
     """
     shape = facts.shape
     weights = choose_weights(checkpoint_format, quantization)
@@ -53,10 +53,10 @@ def preview_engine(facts: ModelFacts, checkpoint_format: str, quantization: str 
 def _estimate_engine_size(
     facts: ModelFacts, checkpoint_format: str, weights: str
 ) -> EngineSize | None:
-    """Return the estimated sizes of the engine.
+    """Return the engine's estimated sizes.
 
-    Return None for a model with multi-head latent attention, because the format in which OpenVINO
-    caches the latent vectors is unknown.
+    Return None for a model with multi-head latent attention, because OpenVINO's cache format for
+    latent vectors is unknown.
     """
     shape = facts.shape
     if shape.latent is not None:

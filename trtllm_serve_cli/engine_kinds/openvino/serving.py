@@ -15,8 +15,8 @@ from trtllm_serve_cli.engine_kinds.serving import (
     show_limits,
 )
 
-# Default size of the KV cache, in tokens per slot, if the machine has enough memory. A request may
-# use more tokens than this; other requests then wait until the KV cache has space.
+# Default KV cache size, in tokens per slot, if the machine has enough memory. A request can use
+# more tokens while other requests wait for free KV cache space.
 _KV_TOKENS_PER_SLOT = 512
 _MAX_BATCH_SIZE = 64
 _MAX_NUM_TOKENS = 256
@@ -46,9 +46,9 @@ def _plan_values(
 
 
 def _fit(num_tokens: int, engine: Engine, options: ServingOptions) -> int:
-    """Return `num_tokens`, but at most the number of tokens for which the machine has memory.
+    """Return `num_tokens`, limited to the number of tokens that fit into the machine's memory.
 
-    If the size of the engine or the machine is unknown, return `num_tokens`.
+    If the engine size or the machine is unknown, return `num_tokens`.
     """
     if not isinstance(engine.details, EngineSize) or options.host is None:
         return num_tokens
@@ -78,7 +78,7 @@ SERVING = Serving(
     },
     plan_values=_plan_values,
     # The engine worker does not load a tokenizer, so the `tensorrt_llm` model does not need the
-    # tokenizer's path.
+    # tokenizer path.
     core=CoreModel(omitted=frozenset({"tokenizer_dir"})),
     describe_limits=_describe_limits,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reject engine arguments that a version of TensorRT-LLM does not support.
+"""Reject engine arguments that a TensorRT-LLM version does not support.
 
 Source: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM (1.0 to 1.3). The table contains only
 arguments that some of these versions do not support. When a model is loaded,
@@ -20,12 +20,12 @@ from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS
 
 @dataclass(frozen=True, slots=True)
 class _Versions:
-    """The versions of TensorRT-LLM that support an argument.
+    """The TensorRT-LLM versions that support an argument.
 
-    `since` is the first version that supports the argument, and `removed` is the first version that
-    no longer supports it. `always` is a value of the argument that is accepted for every version,
-    because versions without the argument behave as if it had this value. It is None if no such
-    value exists.
+    - `since`: the first version with the argument.
+    - `removed`: the first version without the argument, or None.
+    - `always`: the value that versions without the argument always use, or None. It is accepted for
+      every version.
     """
 
     since: str = "1.0.dev0"
@@ -45,7 +45,7 @@ _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS
 def check_arguments(arguments: Mapping[str, Any], version: str) -> None:
     """Raise `BadInput` if TensorRT-LLM `version` does not support one of the arguments.
 
-    If `version` is empty or is not a valid version, nothing is checked.
+    If `version` is empty or not a valid version, skip the check.
     """
     parsed = find_version(version) if version else None
     if parsed is None:
@@ -62,7 +62,7 @@ def _check(path: str, version: Version, versions: _Versions) -> None:
     is_removed = versions.removed is not None and version >= Version(versions.removed)
     if is_removed:
         why = f"the argument {path} was removed in {versions.removed}"
-        next_step = f"omit {name}, or use an earlier version of TensorRT-LLM"
+        next_step = f"omit {name}, or use an earlier TensorRT-LLM version"
     elif version < Version(versions.since):
         since = versions.since.removesuffix(".dev0")
         why = f"the argument {path} was added in {since}"
@@ -70,7 +70,7 @@ def _check(path: str, version: Version, versions: _Versions) -> None:
     else:
         return
     raise BadInput(
-        f"TensorRT-LLM {version} does not support this value of {name}.",
+        f"TensorRT-LLM {version} does not support the requested value of {name}.",
         why=why,
         next_step=next_step,
     )

@@ -32,7 +32,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 
 
 def _fit_container(model: ModelView) -> ContainerFit:
-    """Return the newest container with the requested version of TensorRT-LLM.
+    """Return the newest container with the requested TensorRT-LLM version.
 
     If no version is requested, return the newest container. If no container has the requested
     version, the `image` and `container` of the result are None.
@@ -53,6 +53,6 @@ DEPLOYMENT = Deployment(
     fit_container=_fit_container,
     count_gpus=_count_gpus,
     ranks="llm_api",
-    refuses_mpirun="TensorRT-LLM's LLM API starts one process per GPU, and cannot use the "
+    refuses_mpirun="TensorRT-LLM's LLM API starts one process per GPU and cannot use the "
     "processes that mpirun starts",
 )

@@ -55,7 +55,7 @@ _BUILDING = serve_checkpoint(
 
 
 def _describe(request: BuildRequest, tools: Toolchain) -> Engine:
-    """Return an engine whose `details` are the TensorRT-LLM version, or None if it is unknown."""
+    """Return the engine, with the TensorRT-LLM version, or None if unknown, as `details`."""
     assert _BUILDING.describe is not None
     return dataclasses.replace(_BUILDING.describe(request, tools), details=tools.trtllm_version)
 

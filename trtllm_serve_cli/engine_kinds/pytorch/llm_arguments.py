@@ -1,10 +1,10 @@
 """Convert engine options to arguments for `LLM`, the main class of TensorRT-LLM's LLM API.
 
-`LLM` rejects unknown arguments, so the result depends on the version of TensorRT-LLM. When a model
-is loaded, `runtime/engines/pytorch/installed.py` adapts the arguments to the installed classes,
-because release candidates of one version differ.
-Source of the names and versions: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM 1.0 to 1.3,
-and the documentation of these versions on sampling, speculative decoding and quantization.
+`LLM` rejects unknown arguments, so the result depends on the TensorRT-LLM version. When a model is
+loaded, `runtime/engines/pytorch/installed.py` adapts the arguments to the installed classes,
+because release candidates of one version differ. Source of the names and versions:
+tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM 1.0 to 1.3, and the documentation of these
+versions on sampling, speculative decoding and quantization.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 
 Arguments = dict[str, Any]
 
-# The first version of TensorRT-LLM with each feature. The suffix .dev0 sorts before release
-# candidates, so release candidates also have the feature. Versions after 1.3 are assumed to have
-# the same features as 1.3.
+# First TensorRT-LLM version with each feature. The suffix .dev0 sorts before release candidates, so
+# release candidates also have the feature. Versions after 1.3 are assumed to have the same features
+# as 1.3.
 _SPECULATION_RENAMED = Version("1.3.dev0")
-# The first version whose default sampler supports penalties, bad words and the options for beam
-# search.
+# First version whose default sampler supports penalties, bad words and beam search options.
 _ONE_SAMPLER = Version("1.3.0rc26")
 _SAMPLER_TYPE = Version("1.1.dev0")
 _TOKENS_PER_BLOCK = Version("1.1.dev0")
@@ -41,8 +40,8 @@ _PLAIN = {
     "max_num_tokens": "max_num_tokens",
     "max_beam_width": "max_beam_width",
 }
-# Options for features that are always enabled in the PyTorch backend. True has no effect, and tllm
-# rejects false.
+# Options for features that are always enabled in the PyTorch backend. The value true has no effect,
+# and tllm rejects the value false.
 _ALWAYS = ("paged_kv_cache", "remove_input_padding", "context_fmha", "use_paged_context_fmha")
 _SUPPORTED = frozenset(
     (
@@ -51,12 +50,12 @@ _SUPPORTED = frozenset(
         "max_lora_rank", "speculative_decoding_mode", "speculative_model", "max_draft_len",
     )
 )  # fmt: skip
-# The value of the argument `max_matching_ngram_size`. TensorRT-LLM's example uses the same value.
+# Value of the `max_matching_ngram_size` argument, as in TensorRT-LLM's example.
 _NGRAM_SIZE = 4
 
 
 def plan_llm_limits(limits: ServingLimits) -> Arguments:
-    """Return the arguments for the limits.
+    """Return the `LLM` arguments for the serving limits.
 
     The token limit is `max_unsplit_tokens`, because `LLM` rejects prompts longer than
     `max_num_tokens` unless chunked prefill is enabled.
@@ -71,11 +70,11 @@ def plan_llm_arguments(
     weights: str | None = None,
     trust_remote_code: bool = False,
 ) -> Arguments:
-    """Return the arguments for `LLM` in this version of TensorRT-LLM, without the model's path.
+    """Return the `LLM` arguments for this TensorRT-LLM version, without the model path.
 
-    `weights` is the quantization of the checkpoint's weights as a value of the `quantization`
-    option, or None if the weights are not quantized. Raise `BadInput` if the version or the PyTorch
-    backend does not support an option, or if an option requires or excludes another option.
+    `weights` is the checkpoint's quantization as a value of the `quantization` option, or None for
+    unquantized weights. Raise `BadInput` if the version or the PyTorch backend does not support an
+    option, or if an option requires or excludes another option.
     """
     number = _parse(version)
     refuse_unsupported(options, "pytorch", supported=_SUPPORTED)
@@ -140,8 +139,8 @@ def _adapters(options: EngineOptions) -> Arguments:
             why="TensorRT-LLM requires the names of the modules that LoRA adapters apply to",
             next_step=(
                 "list the modules, for example --build-option "
-                "lora_target_modules=attn_q,attn_k,attn_v, or set the folder of an "
-                "adapter with --build-option lora_dir=DIR"
+                "lora_target_modules=attn_q,attn_k,attn_v, or set an adapter folder with "
+                "--build-option lora_dir=DIR"
             ),
         )
     config: Arguments = {}
@@ -200,7 +199,7 @@ def _speculation(options: EngineOptions, version: Version) -> Arguments:
     mode, length = options.speculative_decoding_mode, options.max_draft_len
     is_renamed = version >= _SPECULATION_RENAMED
     # In the modes ngram and draft_tokens_external, draft tokens are generated between steps, so a
-    # step must finish before the next one starts.
+    # step must finish before the next step starts.
     no_overlap = {"disable_overlap_scheduler": True}
     if mode == "mtp":
         _refuse_speculative_model(options)
@@ -231,7 +230,7 @@ def _drafter(options: EngineOptions, version: Version) -> Arguments:
         raise BadInput(
             f"speculative_decoding_mode {options.speculative_decoding_mode} requires a draft "
             "model.",
-            next_step="set the folder of the draft model with --build-option speculative_model=DIR",
+            next_step="set the draft model folder with --build-option speculative_model=DIR",
         )
     name = "speculative_model" if version >= _SPECULATION_RENAMED else "speculative_model_dir"
     return {"max_draft_len": _need_length(options), name: options.speculative_model}
@@ -275,11 +274,11 @@ def _check_weights(options: EngineOptions, weights: str | None) -> None:
     raise BadInput(
         f"The pytorch engine kind cannot serve this checkpoint with --quantization {requested}.",
         why=(
-            "the pytorch engine kind serves the checkpoint's weights unchanged, and these "
-            f"weights are {weights or 'not quantized'}"
+            "the pytorch engine kind does not convert weights, and the checkpoint's weights are "
+            f"{weights or 'not quantized'}"
         ),
         next_step="use a checkpoint with this quantization, for example from NVIDIA's "
-        "organization on the hub, or choose --engine tensorrt"
+        "organization on Hugging Face, or choose --engine tensorrt"
         if requested != "none"
         else "omit --quantization, or use a checkpoint that is not quantized",
     )

@@ -1,9 +1,8 @@
 """Serve a checkpoint with TensorRT-LLM's LLM API.
 
-In the inflight layout, each argument for `LLM` that corresponds to a parameter of NVIDIA's
-templates has an entry in `config.pbtxt`. One additional entry contains all other arguments as a
-JSON object. In the llmapi layout, `model.yaml` contains all arguments under the names that `LLM`
-uses.
+In the inflight layout, each `LLM` argument that corresponds to a parameter in NVIDIA's templates
+has an entry in `config.pbtxt`. One additional entry contains all other arguments as a JSON object.
+In the llmapi layout, `model.yaml` contains all arguments with their `LLM` names.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
 
-# Entries that tllm's model or engine worker reads. They are not arguments for `LLM`.
+# Entries that tllm's model or engine worker reads. These entries are not `LLM` arguments.
 _MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 
 
@@ -40,9 +39,9 @@ def _plan_values(
 ) -> dict[str, str]:
     """Return the parameter values.
 
-    Raise `BadInput` if the context length is too large, if an argument is invalid, if the
-    `max_beam_width` parameter differs from the `LLM` argument with the same name, or if the version
-    of TensorRT-LLM lacks an argument that the user has set.
+    Raise `BadInput` if the context length is too large, or if an argument is invalid or not
+    supported by the TensorRT-LLM version. Also raise `BadInput` if the `max_beam_width` parameter
+    differs from the `LLM` argument with the same name.
     """
     choose_context_length(engine, options, overrides)
     check_arguments(read_arguments(LLM_ARGUMENTS, overrides), _version_of(engine))
@@ -91,7 +90,7 @@ def _merge(engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 
 
 def _version_of(engine: Engine) -> str:
-    """Return the version of TensorRT-LLM that will serve the engine, or "" if it is unknown."""
+    """Return the TensorRT-LLM version that will serve the engine, or "" if unknown."""
     return str(engine.details or "")
 
 

@@ -1,8 +1,7 @@
-"""Plan simulated engines, which consist of timing data and the checkpoint's tokenizer.
+"""Plan simulated engines, which contain timing data and the checkpoint's tokenizer.
 
 The timing data is either read from a file or estimated as the theoretical optimum of a GPU
-(`sizing.roofline`). For an estimate, the size of the simulated KV cache depends on the GPU's
-memory.
+(`sizing.roofline`). For an estimate, the simulated KV cache size depends on the GPU memory.
 """
 
 from __future__ import annotations
@@ -40,16 +39,17 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 
 _GPU_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
-# Maps each checkpoint format to the package that the server needs to load the tokenizer.
+# Maps each checkpoint format to the package that loads the tokenizer on the server.
 TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
 
-    Raise `BadInput` if an option is not supported or conflicts with another option, if the GPU or
-    the model's family is not known, if the model does not fit on the GPU, or if the timing file is
-    not valid. Raise `MissingPart` if the package for the tokenizer is not installed.
+    Raise `BadInput` if an option is not supported or conflicts with another option, or if the
+    timing file is not valid. Also raise `BadInput` if the GPU or the model family is unknown, or if
+    the model does not fit on the GPU. Raise `MissingPart` if the tokenizer package is not
+    installed.
     """
     checkpoint = request.checkpoint
     _check_tokenizer(checkpoint, tools)
@@ -83,7 +83,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 
 
 def read_simulation(path: Path) -> Simulation:
-    """Return the simulation that a timing file describes.
+    """Return the simulation described by a timing file.
 
     Raise `BadInput` if the file is not valid.
     """
@@ -168,7 +168,7 @@ def _check_family(checkpoint: Checkpoint) -> None:
     if family not in FAMILIES:
         raise BadInput(
             f"The timing of embedding models of type {family!r} cannot be estimated.",
-            why="tllm can estimate the timing only of models that generate text and of embedding "
+            why="tllm can estimate the timing only for text-generation models and for embedding "
             "models with the same architectures",
             next_step="pass a timing file with --timing FILE, for example one that contains "
             '{"timing": {"step_s": 0.002, "prompt_token_s": 0.00001}}',
@@ -176,7 +176,7 @@ def _check_family(checkpoint: Checkpoint) -> None:
 
 
 def _count_kv_tokens(sized: SizePlan) -> int:
-    """Return the capacity of the KV cache in tokens, for sequences of the planned length.
+    """Return the KV cache capacity in tokens, for sequences of the planned length.
 
     The capacity depends on the length, because longer sequences need fewer bytes per token in
     models with sliding windows.

@@ -1,4 +1,4 @@
-"""Write and read the timing data and the tokenizer of a simulated engine."""
+"""Write and read a simulated engine's timing data and tokenizer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Serve a simulated engine with the same template parameters as other engines.
 
-The engine worker reads the timing data from the engine's folder.
+The engine worker reads the timing data from the engine folder.
 """
 
 from __future__ import annotations
@@ -44,6 +44,6 @@ SERVING = Serving(
     | {"max_tokens_in_paged_kv_cache", "enable_chunked_context", "batch_scheduler_policy"},
     plan_values=_plan_values,
     # The engine worker does not load a tokenizer, so the `tensorrt_llm` model does not need the
-    # tokenizer's path.
+    # tokenizer path.
     core=CoreModel(omitted=frozenset({"tokenizer_dir"})),
 )

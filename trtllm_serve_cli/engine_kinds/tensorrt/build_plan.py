@@ -1,4 +1,4 @@
-"""Plan builds of TensorRT engines for a given version of TensorRT-LLM."""
+"""Plan TensorRT engine builds for a TensorRT-LLM version."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import read_config
 
-# The default maximum number of tokens that a draft model may propose in one step.
+# Default maximum number of draft tokens per step.
 _MAX_DRAFT_LEN = 10
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
 
-    Raise `BadInput` if the engine needs more GPUs than this machine has, or if the version of
-    TensorRT-LLM is unknown or cannot build the engine.
+    Raise `BadInput` if the engine needs more GPUs than this machine has, or if the TensorRT-LLM
+    version is unknown or cannot build the engine.
     """
     checkpoint, options = request.checkpoint, request.options
     check_num_gpus(request, tools)
@@ -63,9 +63,9 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         published_name=str(config.get("_name_or_path") or checkpoint.source),
     )
     weights = options.quantization or options.dtype
-    # The facts do not include the default limits, although these limits are part of the engine. The
-    # limits follow from the other facts, and a change to the rules for limits must not cause
-    # engines to be built again.
+    # Exclude the default limits from the facts, although these limits are part of the engine. The
+    # other facts determine the limits, and new rules for limits must not trigger rebuilds of
+    # existing engines.
     facts = {
         **facts_of_engine(checkpoint, request.kind, weights),
         "options": list_chosen(options),
@@ -77,7 +77,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     describe = plan_describe_step(
         request,
         tools,
-        title="Copy the tokenizer to the engine's folder, and describe the engine",
+        title="Copy the tokenizer to the engine folder and describe the engine",
         weights=weights,
         fingerprint=fingerprint,
     )
@@ -100,7 +100,7 @@ def _plan_container(
 ) -> BuildContainer | None:
     if tools.container is None:
         return None
-    # The value of calib_dataset is a folder or the name of a data set on the Hugging Face Hub.
+    # `calib_dataset` is a folder or a Hugging Face data set name.
     words = (*(word for step in steps for word in step.inputs), request.options.calib_dataset or "")
     inputs = [Path(word) for word in words if word.startswith("/")]
     return plan_container(tools.container, inputs, request.engine_dir)
@@ -109,11 +109,12 @@ def _plan_container(
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
     """Add the options that the repository's parameters or the decoding mode require.
 
-    If the parameters contain the folder of a draft engine, select the draft_tokens_external
-    decoding mode. Enable paged context FMHA if a parameter or this mode requires it. The mode
-    requires it, because the runtime verifies draft tokens only with KV cache reuse ("KV cache block
-    reuse must be enabled for speculative decoding target model"). Raise `BadInput` if `options`
-    disables paged context FMHA, or if `max_beam_width` exceeds the engine's limit.
+    If the parameters contain a draft engine folder, select the draft_tokens_external decoding mode.
+    Enable paged context FMHA if a parameter or this mode requires it. The mode requires paged
+    context FMHA, because the runtime verifies draft tokens only with KV cache reuse. Source: the
+    error message "KV cache block reuse must be enabled for speculative decoding target model".
+    Raise `BadInput` if `options` disables paged context FMHA, or if `max_beam_width` exceeds the
+    engine's limit.
     """
     _check_beam_width(options, parameters)
     if parameters.get("draft_engine_dir") and options.speculative_decoding_mode is None:
@@ -140,11 +141,11 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
 
 def _check_beam_width(options: EngineOptions, parameters: Mapping[str, str]) -> None:
     width = parameters.get("max_beam_width") or "1"
-    limit = options.max_beam_width or 1  # the default of trtllm-build
+    limit = options.max_beam_width or 1  # trtllm-build's default
     if width.isdecimal() and int(width) > limit:
         raise BadInput(
             f"max_beam_width={width} conflicts with this build.",
-            why=f"the engine would be built for a beam width of at most {limit}",
+            why=f"the engine would support a beam width of at most {limit}",
             next_step=f"add --max-beam-width {width}, or set max_beam_width={limit}",
         )
 
@@ -152,8 +153,8 @@ def _check_beam_width(options: EngineOptions, parameters: Mapping[str, str]) -> 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
     """Return the name, size and modification time of each file in the folders in `options`.
 
-    The build reads these files, so it must be repeated if any of them changes. An option may
-    contain the path of a single file instead of a folder.
+    The build reads these files, so a changed file requires a new build. An option may also contain
+    a file path instead of a folder.
     """
     paths = [
         *options.lora_dir,

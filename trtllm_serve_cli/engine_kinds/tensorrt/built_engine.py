@@ -1,10 +1,10 @@
-"""Read TensorRT engines, which consist of `config.json` and one engine file per GPU.
+"""Read TensorRT engines, which contain a `config.json` and one engine file per GPU.
 
 Since TensorRT-LLM 0.8, `trtllm-build` writes a `config.json` with the sections `pretrained_config`
 and `build_config`. In 0.11, the `max_seq_len` field replaced the sum of `max_input_len` and
 `max_output_len`. Before 0.8, each model's build.py script wrote a `config.json` with the sections
-`builder_config` and `plugin_config`, which does not contain the version of TensorRT-LLM
-(tensorrt_llm/builder.py and examples/*/build.py in NVIDIA/TensorRT-LLM 0.5.0 to 0.8.0).
+`builder_config` and `plugin_config`. This file does not contain the TensorRT-LLM version. Sources:
+tensorrt_llm/builder.py and examples/*/build.py in NVIDIA/TensorRT-LLM 0.5.0 to 0.8.0.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine, read_build_r
 from trtllm_serve_cli.engine_kinds.tokenizer_files import copy_tokenizer
 from trtllm_serve_cli.errors import BadInput
 
-# The values of `speculative_decoding_mode` in `build_config` for draft tokens from a draft model.
-# `trtllm-build` writes either a name or the number of
+# Values of `speculative_decoding_mode` in `build_config` for engines that use a draft model.
+# `trtllm-build` writes either the name or the number of
 # `SpeculativeDecodingMode.DRAFT_TOKENS_EXTERNAL` (tensorrt_llm/models/modeling_utils.py).
 _EXTERNAL_DRAFTS = (2, "draft_tokens_external", "DRAFT_TOKENS_EXTERNAL")
 
@@ -33,11 +33,13 @@ _EXTERNAL_DRAFTS = (2, "draft_tokens_external", "DRAFT_TOKENS_EXTERNAL")
 class TensorRtBuild:
     """The build settings of a TensorRT engine.
 
-    Lengths are in tokens. `world_size` is the number of GPUs that the engine runs on.
-    `max_num_tokens` is None if the engine's files do not contain this limit. KV cache reuse and
-    chunked context require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts`
-    can verify the tokens of a draft model. `file_name` is the name of each rank's engine file, with
-    `{}` in place of the rank.
+    Lengths are in tokens.
+
+    - `world_size`: the number of GPUs that the engine runs on.
+    - `max_num_tokens`: the token limit per step, or None if the engine's files do not contain it.
+    - `has_paged_context_fmha`: required for KV cache reuse and chunked context.
+    - `accepts_drafts`: true if the engine can verify a draft model's tokens.
+    - `file_name`: the name of each rank's engine file, with `{}` in place of the rank.
     """
 
     version: str
@@ -72,14 +74,14 @@ def read_tensorrt_build(directory: Path) -> TensorRtBuild:
         raise BadInput(
             f"{directory} does not contain a TensorRT engine.",
             why="the folder does not contain config.json",
-            next_step="pass the folder that trtllm-build wrote, with -s engine:DIR",
+            next_step="pass trtllm-build's output folder with -s engine:DIR",
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
-            f"{path} is not the configuration of a TensorRT engine.",
+            f"{path} is not a valid TensorRT engine configuration.",
             why=f"{type(error).__name__}: {error}",
-            next_step="pass a folder that TensorRT-LLM's trtllm-build or build.py wrote, with "
-            "-s engine:DIR",
+            next_step="pass the output folder of TensorRT-LLM's trtllm-build or build.py with -s "
+            "engine:DIR",
         ) from error
     missing = [rank.name for rank in _ranks(directory, build) if not rank.exists()]
     if missing:
@@ -102,7 +104,7 @@ def built_of(engine: Engine) -> TensorRtBuild:
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the tokenizer to the engine's folder, and return values for fields of `Engine`.
+    """Copy the tokenizer to the engine folder and return values for `Engine` fields.
 
     The copy makes the folder self-contained, so a container needs only this folder to serve the
     engine.
@@ -155,10 +157,10 @@ def has_paged_context_fmha(build_config: Mapping[str, Any]) -> bool:
 
 
 def accepts_drafts(build_config: Mapping[str, Any]) -> bool:
-    """Return whether the engine of this build can verify the tokens of a draft model.
+    """Return whether the engine can verify a draft model's tokens.
 
     In 0.9 and earlier, `build_config` does not contain `speculative_decoding_mode`. In these
-    versions, any engine with a `max_draft_len` can verify the tokens of a draft model.
+    versions, any engine with a `max_draft_len` can verify draft tokens.
     """
     mode = build_config.get("speculative_decoding_mode")
     if mode is None:
@@ -225,7 +227,7 @@ def parse_legacy_build(config: Mapping[str, Any], directory: Path) -> TensorRtBu
 
 
 def _name_quantization(builder: Mapping[str, Any]) -> str:
-    """Return the format of the weights, for example "int8_sq".
+    """Return the weight format, for example "int8_sq".
 
     The bits of `quant_mode` are defined in tensorrt_llm/quantization/mode.py.
     """

@@ -1,4 +1,4 @@
-"""Choose the limits of a TensorRT engine for the GPU that will run it."""
+"""Choose a TensorRT engine's default limits for this machine's GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.engine_kinds.card_limits import find_card_limits
 from trtllm_serve_cli.sizing.shape import ModelShape
 
-# Flags of trtllm-build that determine the limits, or the memory that a limit requires.
+# trtllm-build flags that determine the limits or their memory requirements.
 _FLAGS = {"build_config", "gather_all_token_logits"}
 
 
@@ -24,12 +24,13 @@ def with_default_limits(
     """Return the options with default limits for this machine's GPU.
 
     Except for `max_num_tokens`, the limits are the same as for engines that serve a checkpoint.
-    `max_num_tokens` is at least 8192, `max_input_len` and `opt_num_tokens`, because the server
-    rejects longer prompts unless chunked context is enabled. It does not exceed the number of
-    tokens in a full batch. Limits that the user sets in `request` take precedence.
+    `max_num_tokens` is at least the maximum of 8192, `max_input_len` and `opt_num_tokens`, because
+    the server rejects longer prompts unless chunked context is enabled. `max_num_tokens` does not
+    exceed the number of tokens in a full batch. Limits that the user sets in `request` take
+    precedence.
 
-    If the limits are unknown or not suitable for the engine, return the options of `request`, so
-    that the defaults of `trtllm-build` apply.
+    If the limits are unknown or not suitable for the engine, return the unchanged options of
+    `request`. In this case, `trtllm-build`'s defaults apply.
     """
     options = request.options
     is_legacy = uses_build_py(shape.architecture, version)
@@ -48,7 +49,7 @@ def with_default_limits(
 
 
 def _has_own_limits(options: EngineOptions) -> bool:
-    """Return whether higher limits may have an effect that the estimate does not include.
+    """Return whether the options affect limits or memory in ways that the estimate ignores.
 
     Draft tokens count towards `max_num_tokens`. Without a paged KV cache, the engine reserves
     memory for `max_batch_size` sequences of the maximum length. Context logits require memory for
@@ -68,7 +69,7 @@ def _find_longest_sequence(
 ) -> int | None:
     """Return the maximum number of tokens that a sequence adds to a step, or None if unknown.
 
-    Before 0.11, this is the maximum length of the prompt.
+    Before TensorRT-LLM 0.11, this number is the maximum prompt length.
     """
     flags = flags_of(TRTLLM_BUILD, version)
     if "--max_input_len" in flags and "--max_seq_len" not in flags:

@@ -1,6 +1,6 @@
 """Check that a machine or container can serve a TensorRT engine.
 
-A TensorRT engine requires the version of TensorRT-LLM and the GPU model that it was built with.
+A TensorRT engine requires the TensorRT-LLM version and the GPU model that it was built with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt_llm import find_version
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import find_card
 
-# The first version of TensorRT-LLM that reports how many requests are waiting in the engine.
+# First TensorRT-LLM version that reports the number of requests waiting in the engine.
 _FIRST_WITH_WAITING = Version("0.18.0")
 
 
@@ -33,11 +33,11 @@ def _fit_container(model: ModelView) -> ContainerFit:
     built = read_tensorrt_build(model.engine_path).version
     version = find_version(built)
     if version is None:
-        return ContainerFit("the engine's version of TensorRT-LLM (unknown)")
+        return ContainerFit("the engine's TensorRT-LLM version (unknown)")
     containers = find_containers(version)
     container = containers[-1] if containers else None
     image = container.image if container else None
-    return ContainerFit(f"Triton's backend of TensorRT-LLM {built}", image, container)
+    return ContainerFit(f"Triton's TensorRT-LLM {built} backend", image, container)
 
 
 def _reports_waiting(model: ModelView) -> bool:
@@ -53,7 +53,7 @@ def check_engine_fits(
     Without this check, Triton would load the model for several minutes before it fails. A check is
     skipped if it depends on an unknown fact. For example, if the server runs on another machine,
     this machine may have neither GPUs nor TensorRT-LLM. If `is_one_machine` is false, the engine
-    can also use GPUs of other machines. `import_again` is the command that imports the model again.
+    can also use GPUs on other machines. `import_again` is the command that imports the model again.
     """
     built = read_tensorrt_build(model.engine_path)
     _check_version(model, built, machine.versions.get("tensorrt_llm"), import_again)
@@ -63,7 +63,7 @@ def check_engine_fits(
         raise BadInput(
             f"The engine for {model.name} needs {built.world_size} GPUs, but this machine has "
             f"{len(machine.gpus)}.",
-            why="each rank of the engine runs on its own GPU",
+            why="each engine rank runs on a separate GPU",
             next_step="import the model again with a lower --tp or --pp",
         )
     record = read_build_record(model.engine_path)
@@ -74,8 +74,8 @@ def check_engine_fits(
         raise BadInput(
             f"The engine for {model.name} was built for another GPU model.",
             why=(
-                "an engine runs only on the GPU model that it was built on: this engine was "
-                f"built on {built_for}, but this machine has {here}"
+                f"the engine was built on {built_for} and runs only on this GPU model, but this "
+                f"machine has {here}"
             ),
             next_step=_rebuild(model, import_again),
         )
@@ -92,10 +92,10 @@ def _check_version(
     containers = find_containers(needed)
     elsewhere = f", or serve the engine in {containers[-1].image}" if containers else ""
     raise BadInput(
-        f"The engine for {model.name} was built with another version of TensorRT-LLM.",
+        f"The engine for {model.name} was built with another TensorRT-LLM version.",
         why=(
-            f"the engine was built with {needed}, but {installed} is installed, and an engine can "
-            "be loaded only by the version that built it"
+            f"the engine can be loaded only with TensorRT-LLM {needed}, but {installed} is "
+            "installed"
         ),
         next_step=_rebuild(model, import_again) + elsewhere,
     )
@@ -103,7 +103,7 @@ def _check_version(
 
 def _rebuild(model: ModelView, import_again: str) -> str:
     if model.source.startswith("engine:"):
-        return "build the engine again on this machine, then import it"
+        return "build the engine again on this machine and import it"
     return f"run `{import_again} --force`"
 
 

@@ -24,9 +24,9 @@ _REUSE = "enable_kv_cache_reuse"
 
 
 def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
-    """Return the engine that generates draft tokens for `engine`, or None if none is configured.
+    """Return the draft engine for `engine`, or None if no draft engine is set.
 
-    `values` are the parameters of the repository. Raise `BadInput` if the engine in the folder
+    `values` are the repository's parameters. Raise `BadInput` if the engine in the folder
     `draft_engine_dir` cannot generate draft tokens for `engine`.
     """
     folder = values.get("draft_engine_dir", "")
@@ -56,7 +56,7 @@ def list_mismatches(
         yield (
             f"the draft engine was built with TensorRT-LLM {draft.version}, but the target engine "
             f"was built with {target.version}",
-            "build both engines with the same version of TensorRT-LLM",
+            "build both engines with the same TensorRT-LLM version",
         )
     if not target.accepts_drafts:
         yield (

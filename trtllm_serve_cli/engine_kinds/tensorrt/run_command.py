@@ -16,7 +16,7 @@ from trtllm_serve_cli.build.tensorrt.versions import parse_version
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput
 
-# Maps fields of a request to options of the script.
+# Maps request fields to options of run.py.
 _FLAGS = {
     "max_tokens": "--max_output_len",
     "temperature": "--temperature",
@@ -39,9 +39,9 @@ def plan_run(
 ) -> tuple[str, ...]:
     """Return the command that generates a response to `prompt` with the engine in `engine_dir`.
 
-    `request` contains the fields of the request that the user set. The command starts one process
-    per rank. Raise `BadInput` if the script does not support a field, or if the engine cannot be
-    read or was built with an unknown version of TensorRT-LLM.
+    `request` contains the request fields that the user set. The command starts one process per
+    rank. Raise `BadInput` if the script does not support a field, or if the engine cannot be read
+    or was built with an unknown TensorRT-LLM version.
     """
     fields = {**_DEFAULTS, **request}
     for name in fields:

@@ -1,10 +1,10 @@
 """Serve a TensorRT engine with Triton's `tensorrtllm` C++ backend.
 
 The `config.pbtxt` contains every parameter of NVIDIA's newest template. Unset parameters are empty
-strings, which every version of the backend treats as unset, because it ignores values that it
-cannot convert. Since 0.19, the backend does not load a model without the keys `gpt_model_type`,
-`tokenizer_dir`, `guided_decoding_backend` and `xgrammar_tokenizer_info_path`. Source:
-`model_instance_state.cc` in triton-inference-server/tensorrtllm_backend.
+strings. Every backend version ignores empty strings, because it cannot convert them. Since 0.19,
+the backend does not load a model without the keys `gpt_model_type`, `tokenizer_dir`,
+`guided_decoding_backend` and `xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` in
+triton-inference-server/tensorrtllm_backend.
 """
 
 from __future__ import annotations
@@ -124,9 +124,7 @@ def _check_decided_at_build(options: ServingOptions) -> None:
             option = "--" + name.replace("_", "-")
             raise BadInput(
                 f"{option} cannot be changed for a built engine.",
-                why=(
-                    "the value is part of the engine, because trtllm-build sets it during the build"
-                ),
+                why="trtllm-build sets this limit during the build",
                 next_step=f"omit {option}, or build the engine again",
             )
 

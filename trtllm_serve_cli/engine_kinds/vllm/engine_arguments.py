@@ -25,11 +25,10 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 def plan_vllm_arguments(
     options: EngineOptions, *, weights: str | None = None, trust_remote_code: bool = False
 ) -> dict[str, Any]:
-    """Return vLLM's engine arguments, without the model's path and the serving limits.
+    """Return vLLM's engine arguments, without the model path and the serving limits.
 
-    `weights` is the quantization of the checkpoint's weights as a value of the `quantization`
-    option, or None if the weights are not quantized. Raise `BadInput` if vLLM does not support an
-    option.
+    `weights` is the checkpoint's quantization as a value of the `quantization` option, or None for
+    unquantized weights. Raise `BadInput` if vLLM does not support an option.
     """
     refuse_unsupported(options, "vllm", supported=_SUPPORTED)
     arguments: dict[str, Any] = {
@@ -46,7 +45,7 @@ def plan_vllm_arguments(
 
 
 def plan_vllm_limits(limits: ServingLimits) -> dict[str, Any]:
-    """Return vLLM's engine arguments for the limits."""
+    """Return vLLM's engine arguments for the serving limits."""
     return {
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_tokens,
@@ -57,7 +56,7 @@ def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]
     """Return the argument that quantizes the weights to FP8 at load time, if FP8 was requested.
 
     Return no argument if the checkpoint already has the requested quantization, because vLLM
-    detects it automatically. Raise `BadInput` for any other request.
+    detects it automatically. Raise `BadInput` for any other quantization.
     """
     requested = options.quantization
     if requested is None or requested == (weights or "none"):
@@ -100,8 +99,8 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
         raise BadInput(
             "The vllm engine kind does not support lora_dir.",
             why="vLLM loads adapters at run time, not during a build",
-            next_step="pass the folder with the adapters as --param lora_prefetch_dir=DIR, and set "
-            "the maximum rank, for example --build-option max_lora_rank=16",
+            next_step="pass the adapter folder with --param lora_prefetch_dir=DIR, and set the "
+            "maximum rank, for example --build-option max_lora_rank=16",
         )
     arguments: dict[str, Any] = {"enable_lora": True}
     if options.max_lora_rank is not None:
@@ -111,10 +110,10 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
 
 
 def check_lora_rank(name: str, rank: int) -> None:
-    """Raise `BadInput` if vLLM does not support `rank`, the value of the `name` option."""
+    """Raise `BadInput` if vLLM does not support the LoRA rank that the `name` option sets."""
     if rank not in _RANKS:
         raise BadInput(
             f"The vllm engine kind does not support {name} {rank}.",
             why=f"the supported ranks are {', '.join(map(str, _RANKS))}",
-            next_step=f"set {name} to one of these ranks",
+            next_step=f"set {name} to a supported rank",
         )

@@ -51,7 +51,7 @@ def _require(machine: Machine) -> str:
 
 
 def _check_machine(machine: Machine) -> Finding | None:
-    """Return a finding about the vLLM installation, or None if there is neither vLLM nor a GPU."""
+    """Return a finding about vLLM, or None if the machine has neither vLLM nor a GPU."""
     if python := machine.pythons.get(_PACKAGE):
         return Finding("engine vllm", "ok", f"in {python}")
     if not machine.gpus:
@@ -87,7 +87,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 
 
 def _fit_container(model: ModelView) -> ContainerFit:
-    """Return NVIDIA's vLLM container of the same release as the newest TensorRT-LLM container."""
+    """Return the vLLM container from the same release as the newest TensorRT-LLM container."""
     container = load_containers()[-1]
     image = container.image.replace("-trtllm-", "-vllm-")
     return ContainerFit("Triton and vLLM", image, container)

@@ -1,7 +1,7 @@
-"""Decide whether and when a request that uses a model may run.
+"""Admit, queue or reject requests that use a model.
 
 A request is admitted before its prompt is rendered and encoded, because this work can take seconds.
-The prompt's tokens are charged to the API key afterwards.
+The prompt tokens are charged to the API key afterwards.
 
 Long requests are processed in threads, so that they do not delay the tokens of other requests.
 Rendering and encoding 1 MB takes about 0.5 s, and up to 2 s for unusual text. Tokenizers release
@@ -28,14 +28,14 @@ Result = TypeVar("Result")
 
 
 def check_model(request: Request, model: str) -> None:
-    """Raise `ApiError` (404) if the request's key may not use the model."""
+    """Raise `ApiError` (404) if the request's API key may not use the model."""
     key = find_call(request.scope).key
     if key is not None and not key.may_use(model):
         raise model_not_found(model, key.models)
 
 
 async def admit(request: Request, model: str, num_sequences: int = 1) -> None:
-    """Wait until the request, which generates `num_sequences` sequences, may run.
+    """Wait until a request that generates `num_sequences` sequences may run.
 
     The request body must already have been read. The ticket is stored in the request's `Call`, and
     `Guard` releases it after the response. Raise `ApiError` with status 404 if the key may not use
@@ -54,15 +54,15 @@ async def admit(request: Request, model: str, num_sequences: int = 1) -> None:
     if ticket.is_waiting:
         await run_while_connected(request.receive, ticket.wait)
     if ticket.is_waiting:
-        raise ApiError(499, "The client disconnected before the request could run.")
+        raise ApiError(499, "The client disconnected while the request was queued.")
 
 
 async def process(request: Request, work: Callable[[], Result]) -> Result:
-    """Return the result of `work`.
+    """Call `work` and return its result.
 
-    If the request's body has more than `LONG_TEXT` bytes, call `work` in a thread. The request must
-    already be admitted, so that the limits also apply to this work. The work is completed even if
-    the client disconnects.
+    If the request body has more than `LONG_TEXT` bytes, call `work` in a thread. The request must
+    already be admitted, so that the limits apply to the work. A client disconnect does not stop
+    the work.
     """
     if request.state.num_body_bytes <= LONG_TEXT:
         return work()
@@ -70,9 +70,9 @@ async def process(request: Request, work: Callable[[], Result]) -> Result:
 
 
 def charge_prompt(request: Request, num_tokens: int) -> None:
-    """Record the number of prompt tokens, and charge them to the key's tokens-per-minute limit.
+    """Record the number of prompt tokens and charge them to the key's tokens-per-minute limit.
 
-    Raise `ApiError` (429) if they exceed this limit.
+    Raise `ApiError` (429) if the prompt exceeds this limit.
     """
     call = find_call(request.scope)
     assert call.ticket is not None

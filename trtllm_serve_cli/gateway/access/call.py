@@ -12,7 +12,7 @@ from starlette.types import Scope
 from trtllm_serve_cli.gateway.access.keys import ApiKey
 from trtllm_serve_cli.gateway.access.limits import Ticket
 
-# Key of the `Call` in the scope of an ASGI request.
+# Key of the `Call` in the ASGI scope.
 SCOPE_KEY = "tllm.call"
 # The maximum length of `Call.path`. Longer paths are truncated.
 _MAX_PATH = 256
@@ -27,29 +27,29 @@ _SAMPLED = 1
 
 @dataclass(slots=True)
 class Call:
-    """An HTTP request to the gateway, and the state of its response.
+    """An HTTP request to the gateway and the state of its response.
 
-    Times are from `time.perf_counter`. `key` is None if the request has no valid API key. `model`
-    is empty until `admit` has checked that the key may use the model. `status` is 0 until the
-    response starts. `rejected_by` is the limit that rejected the request, "key" if the API key is
-    missing or invalid, or empty if the request was not rejected.
-
-    `trace_id` is the id of the OpenTelemetry trace, which the client or the gateway started.
-    `parent_span_id` is the id of the client's span. `is_sampled` is the sampled flag of the
-    client's `traceparent` header, or None if this header is missing or invalid. `span_id` is the id
-    of the gateway's span. The ids are empty if there is no such trace or span.
+    Times are from `time.perf_counter`.
     """
 
     request_id: str
     method: str
     path: str
+    # Id of the OpenTelemetry trace that the client or the gateway started, or "".
     trace_id: str = ""
+    # Id of the client's span, or "".
     parent_span_id: str = ""
+    # Sampled flag of the `traceparent` header, or None if the header is missing or invalid.
     is_sampled: bool | None = None
+    # Id of the gateway's span, or "" if the request is not traced.
     span_id: str = ""
+    # None if the request has no valid API key.
     key: ApiKey | None = None
+    # Empty until `admit` has checked that the key may use the model.
     model: str = ""
+    # HTTP status, or 0 if the response has not started yet.
     status: int = 0
+    # The limit that rejected the request, "key" for a missing or invalid API key, or "".
     rejected_by: str = ""
     num_input_tokens: int = 0
     num_output_tokens: int = 0
@@ -59,10 +59,10 @@ class Call:
     first_token_s: float | None = None
     last_token_s: float | None = None
     ended_s: float | None = None
-    # True if the whole response was sent. If it is false after the response has ended, the client
+    # True if the whole response was sent. False after the call has ended means that the client
     # disconnected or the gateway failed.
     is_complete: bool = False
-    # The status of an error that occurred after status 200 had been sent, or 0.
+    # Status of an error that occurred after status 200 had been sent, or 0.
     late_error: int = 0
     ticket: Ticket | None = None
 
@@ -74,7 +74,7 @@ class Call:
     def error_type(self) -> str:
         """The value of OpenTelemetry's `error.type` attribute, or "" if the request succeeded.
 
-        The value is the status of the error, or "disconnected" if the response is incomplete.
+        The value is the error status, or "disconnected" if the response is incomplete.
         """
         if self.late_error:
             return str(self.late_error)
@@ -97,7 +97,7 @@ class Call:
         return f"00-{self.trace_id}-{self.span_id}-01" if self.span_id else ""
 
     def add_tokens(self, count: int) -> None:
-        """Count newly generated tokens, record when they arrived, and charge them to the key."""
+        """Count new tokens, record their arrival time, and charge them to the API key."""
         self.last_token_s = time.perf_counter()
         if self.first_token_s is None:
             self.first_token_s = self.last_token_s
@@ -108,7 +108,7 @@ class Call:
     def end(self) -> None:
         """Record the end time and release the ticket.
 
-        Call this method after the response or a disconnect.
+        Call this method after the response has ended or the client has disconnected.
         """
         self.ended_s = time.perf_counter()
         if self.ticket is not None:
@@ -116,13 +116,13 @@ class Call:
 
 
 def find_call(scope: Scope) -> Call:
-    """Return the `Call` that the guard stored in the scope of an ASGI request."""
+    """Return the `Call` that the guard stored in the ASGI scope."""
     call: Call = scope[SCOPE_KEY]
     return call
 
 
 def read_call(scope: Scope) -> Call:
-    """Create the `Call` of an ASGI request from its scope."""
+    """Create the `Call` of a request from its ASGI scope."""
     request_id = trace_parent = ""
     for name, value in scope["headers"]:
         if name == b"x-request-id":

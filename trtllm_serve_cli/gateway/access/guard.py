@@ -1,4 +1,4 @@
-"""Check the headers and the API key of each request, and track the response.
+"""Check the headers and API key of each request, and track its response.
 
 The guard is pure ASGI middleware: it does not copy bodies, start tasks or read the content of
 stream chunks, so it adds little latency.
@@ -16,17 +16,17 @@ from trtllm_serve_cli.gateway.access.keys import KeyRing
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 
-# These paths do not require a key. Load balancers check the gateway's health without a key, and
-# browsers open the chat page without one.
+# Paths that do not require an API key, for load balancers' health checks and for browsers that open
+# the chat page.
 PUBLIC_PATHS = frozenset({"/", "/health", "/ping"})
 
 
 class Guard:
     """ASGI middleware that checks API keys and tracks each request in a `Call`.
 
-    `on_start` is called when a request arrives, for example to start a span. `on_end` is called
-    after the response, for example to update metrics. The guard rejects requests whose headers
-    exceed `max_header_bytes`. `keys` determines whether requests must have a key.
+    The guard rejects requests whose headers exceed `max_header_bytes`, and requests without a valid
+    key if `keys` requires one. `on_start` is called when a request arrives, for example to start a
+    span. `on_end` is called after the response, for example to update metrics.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ def find_token(headers: list[tuple[bytes, bytes]]) -> str:
 def _unauthorized(token: str) -> ApiError:
     """Return the error for a missing or invalid key. The message does not contain the key."""
     message = (
-        "The API key is invalid, expired or revoked. Request a new key from the operator."
+        "The API key is invalid, expired or revoked. Ask the operator for a new key."
         if token
-        else "The request has no API key. Send the key in an Authorization: Bearer KEY header."
+        else "No API key was provided. Send the header `Authorization: Bearer API_KEY`."
     )
     headers = {"www-authenticate": 'Bearer realm="tllm"'}
     return ApiError(401, message, code="invalid_api_key", headers=headers)
@@ -119,13 +119,13 @@ def _unauthorized(token: str) -> ApiError:
 def _bug(call: Call) -> ApiError:
     return ApiError(
         500,
-        "An internal error occurred in the gateway. To find the cause, search the gateway's "
-        f"log for the request id {call.request_id}.",
+        "An internal error occurred in the gateway. To find the cause, search the gateway log for "
+        f"the request id {call.request_id}.",
     )
 
 
 def _watch(call: Call, send: Send) -> Send:
-    """Wrap `send` to add response headers, and to record the status and the end of the response."""
+    """Wrap `send` to add response headers and record the status and end of the response."""
 
     def watched(message: Message) -> Awaitable[Any]:
         if message["type"] == "http.response.start":

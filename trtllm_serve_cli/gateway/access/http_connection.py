@@ -1,8 +1,8 @@
-"""Limit the size of request headers, and how long they may take to arrive.
+"""Limit the size of request headers and the time for receiving them.
 
-uvicorn passes a request to the application only after its headers are complete. uvicorn limits
-neither the size of the headers nor how long they take to arrive. Without limits, a client could tie
-up connections and memory by sending headers that never end.
+uvicorn passes a request to the application only after receiving all headers. It has neither a size
+limit nor a timeout for headers, so a client could occupy connections and memory by sending headers
+that never end.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.response_body import SCOPE_KEY, ResponseBody
 
-# Maximum number of bytes per `data_received` call. These bytes may include the end of the previous
+# Maximum number of bytes per `data_received` call. The bytes may include the end of the previous
 # request, so headers are rejected only if they exceed the limit by more than this number.
 _READ_BYTES = 256 * 1024
 
 
 class HttpConnection(HttpToolsProtocol):
-    """A connection that is closed if headers exceed `max_header_bytes` or arrive too late.
+    """A connection that is closed if headers exceed `max_header_bytes` or time out.
 
     `limit_connections` returns a subclass that sets `max_header_bytes` and `timeout_s`. The limit
     for incomplete headers is approximate; `Guard` checks the exact size of complete headers.

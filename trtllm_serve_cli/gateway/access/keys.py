@@ -1,8 +1,8 @@
-"""Store the gateway's API keys, and look up the key of a request.
+"""Store the gateway's API keys and look up the key of a request.
 
-The file contains the SHA-256 hash of each key instead of the key, so a copy of the file does not
-grant access. A fast hash is sufficient, because keys have 256 random bits and cannot be
-brute-forced. Slow hashes such as scrypt are needed only for passwords that people choose.
+The key file contains only the SHA-256 hash of each key, so a copy of the file does not grant
+access. A fast hash is sufficient, because keys have 256 random bits and cannot be brute-forced.
+Slow hashes such as scrypt are needed only for passwords that people choose.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A stored key with its limits.
+    """A stored API key with its limits. Limits that are None do not apply.
 
-    `hash` is the SHA-256 hash of the key in hexadecimal digits. `created_at` and `expires_at` are
-    in seconds since the epoch. If `expires_at` is None, the key does not expire. `concurrency` is
-    the maximum number of sequences that requests with this key generate at the same time. Limits
-    that are None do not apply. `models` lists the models that the key may use; if it is empty, the
-    key may use all models.
+    Times are in seconds since the epoch.
     """
 
     name: str
+    # SHA-256 hash of the key, in hexadecimal.
     hash: str
     created_at: float
+    # None if the key does not expire.
     expires_at: float | None = None
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    # Maximum number of concurrent sequences.
     concurrency: int | None = None
+    # Models that the key may use. If it is empty, the key may use all models.
     models: tuple[str, ...] = ()
 
     def is_expired(self, now_s: float) -> bool:
@@ -57,7 +57,7 @@ class ApiKey:
         return self.expires_at is not None and now_s >= self.expires_at
 
     def may_use(self, model: str) -> bool:
-        """Return whether the key may use the model that clients call `model`."""
+        """Return whether the key may use the model that is served as `model`."""
         return not self.models or model in self.models
 
 
@@ -67,7 +67,7 @@ def make_key() -> str:
 
 
 def hash_key(key: str) -> str:
-    """Return the hash under which a key is stored."""
+    """Return the SHA-256 hash of a key, in hexadecimal."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -84,7 +84,7 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
         raise BadInput(
             f"The API keys in {file} cannot be read.",
             why=error.strerror or str(error),
-            next_step=f"check the disk, and the permissions with `ls -l {file}`",
+            next_step=f"check the disk and the file permissions (`ls -l {file}`)",
         ) from error
     except (ValueError, TypeError, LookupError) as error:
         raise BadInput(
@@ -96,7 +96,7 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
-    """Return the keys in the text of a key file.
+    """Parse the text of a key file.
 
     Raise `ValueError`, `TypeError` or `LookupError` if the text is not valid.
     """
@@ -124,10 +124,10 @@ def add_key(file: Path, name: str, *, now_s: float, **limits: Any) -> str:
     """
     if not _NAME.fullmatch(name):
         raise BadInput(
-            f"{name!r} is not a valid name for an API key.",
-            why="a name starts with a letter or digit, contains only letters, digits, '.', '_', "
-            "'@' and '-', and has at most 64 characters",
-            next_step="choose another name, for example the name of the key's user",
+            f"{name!r} is not a valid API key name.",
+            why="a key name has at most 64 letters, digits, '.', '_', '@' and '-', and starts with "
+            "a letter or digit",
+            next_step="choose a valid name, for example the user's name",
         )
     key = make_key()
 
@@ -153,9 +153,9 @@ def revoke_key(file: Path, name: str) -> None:
         if all(each.name != name for each in keys):
             names = ", ".join(each.name for each in keys) or "none"
             raise BadInput(
-                f"There is no API key named {name!r}.",
+                f"The API key {name!r} does not exist.",
                 why=f"existing keys: {names}",
-                next_step="pass the name of an existing key; `tllm keys list` lists all keys",
+                next_step="pass the name of an existing key (see `tllm keys list`)",
             )
         return [each for each in keys if each.name != name]
 
@@ -171,12 +171,16 @@ def _update(file: Path, change: Callable[[Sequence[ApiKey]], Sequence[ApiKey]]) 
 class KeyRing:
     """The keys that the gateway accepts.
 
-    The ring reloads the keys when the file changes. With the policy "on", a key is always required.
-    With the policy "off", the file is not read and a key is never required. With the policy "auto",
-    a key is required as soon as the file exists. If the last key is then revoked or the file is
-    deleted, a key is still required until the process ends. `supervisor_token` is the key that the
-    server's supervisor uses for warm-up requests, or "". `clock` returns the time since the epoch
-    in seconds.
+    The keys are reloaded when the file changes. `policy` determines whether requests must have a
+    key:
+
+    - "on": always.
+    - "off": never. The file is not read.
+    - "auto": as soon as the file exists, and from then on until the process ends, even if the file
+      is deleted.
+
+    `supervisor_token` is the key that the server's supervisor uses for warm-up requests, or "".
+    `clock` returns the time in seconds since the epoch.
     """
 
     def __init__(
@@ -220,7 +224,7 @@ class KeyRing:
     def _reload(self) -> None:
         """Read the file if it has changed, but check it at most once per `_RELOAD_PERIOD_S`."""
         now_s = self._clock()
-        # Also check the file if the wall clock was set back.
+        # Check the file again if the wall clock was set back.
         is_recent = self._next_check_s - _RELOAD_PERIOD_S <= now_s < self._next_check_s
         if self._file is None or is_recent:
             return

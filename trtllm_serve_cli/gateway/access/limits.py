@@ -1,4 +1,4 @@
-"""Enforce the limits of each API key, and the overall limits for running and queued requests."""
+"""Enforce per-key limits and the overall limits for running and queued requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.errors import RETRY_AFTER_S, ApiError
 
 _MINUTE_S = 60.0
-# Seconds after which a client may retry if its key has reached the concurrency limit.
+# Retry-After value, in seconds, for keys that have reached their concurrency limit.
 _BUSY_RETRY_S = 1
 
 Clock = Callable[[], float]
@@ -57,13 +57,13 @@ class TokenBucket:
 
 @dataclass
 class KeyUsage:
-    """The current usage of one API key, measured against its limits.
+    """The current usage of one API key.
 
-    `running` contains the number of sequences of admitted requests for each gateway process.
-    `requests` and `tokens` are the token buckets of the key's per-minute limits, or None if the key
-    does not have the limit.
+    `requests` and `tokens` are the token buckets of the per-minute limits, or None if the key does
+    not have the limit.
     """
 
+    # Number of sequences of admitted requests, by gateway process.
     running: Any
     requests: TokenBucket | None = None
     tokens: TokenBucket | None = None
@@ -78,17 +78,18 @@ class Ticket:
     """Permission to run a request, or its place in the queue.
 
     The caller must call `release` when the response has finished or the client has disconnected.
-    `key` and `usage` are None if the request has no API key. `num_sequences` counts towards the
-    key's concurrency. `granted` completes when a queued request may run, and is None if the request
-    did not have to wait. `headers` are the rate limit headers of the response.
+    `key` and `usage` are None if the request has no API key.
     """
 
     limits: Limits
     key: ApiKey | None = None
     usage: KeyUsage | None = None
+    # Number of sequences that count towards the key's concurrency limit.
     num_sequences: int = 1
+    # Completes when a queued request may run. None if the request was not queued.
     granted: asyncio.Future[None] | None = None
     is_released: bool = False
+    # Rate limit headers of the response.
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     @property
@@ -101,16 +102,16 @@ class Ticket:
             await asyncio.shield(self.granted)
 
     def charge_prompt(self, num_tokens: int) -> None:
-        """Charge the prompt's tokens to the key's tokens-per-minute limit, if it has one.
+        """Charge the prompt tokens to the key's tokens-per-minute limit, if the key has one.
 
         Raise `ApiError` (429) if the prompt has more tokens than the limit or than are currently
-        available. In this case, the request does not count towards the key's requests per minute.
-        It counts towards the other limits until `release` is called.
+        available. A rejected request does not count towards the key's requests per minute, but
+        counts towards the other limits until `release` is called.
         """
         key, usage = self.key, self.usage
         if key is None or usage is None or usage.tokens is None:
             return
-        # An error response gets its rate limit headers from `_limited`, so clear the ticket's.
+        # Clear the ticket's headers: `_limited` sets the rate limit headers of an error response.
         self.headers = []
         with self.limits.table.locked():
             if usage.requests is not None:
@@ -122,7 +123,7 @@ class Ticket:
         self.headers = _rate_headers(usage)
 
     def use_tokens(self, count: int) -> None:
-        """Charge generated tokens to the key's tokens-per-minute limit, if it has one."""
+        """Charge generated tokens to the key's tokens-per-minute limit, if the key has one."""
         if self.usage is not None and self.usage.tokens is not None:
             with self.limits.table.locked():
                 self.usage.tokens.use(count)
@@ -170,7 +171,7 @@ class Limits:
 
         Raise `ApiError` (429) if the request exceeds a limit of the key, or if the queue is full.
         Rejected requests do not count towards any limit. This method does not charge the prompt:
-        call `Ticket.charge_prompt` when its number of tokens is known.
+        call `Ticket.charge_prompt` when the number of prompt tokens is known.
         """
         with self.table.locked():
             usage = None if key is None else self._find_usage(key)
@@ -194,7 +195,7 @@ class Limits:
         return ticket
 
     def on_release(self, ticket: Ticket) -> None:
-        """Update the counts after a request, and start the next request in the queue.
+        """Update the counts after a request and start the next request in the queue.
 
         Only `Ticket.release` calls this method.
         """
@@ -211,7 +212,7 @@ class Limits:
             self.num_in_flight += 1
 
     def _find_usage(self, key: ApiKey) -> KeyUsage:
-        """Return the usage of a key in all gateway processes, with its current limits."""
+        """Return a key's usage in all gateway processes, with the key's current limits."""
         row = self.table.find(key.hash)
         requests, tokens = (
             None if per_minute is None else TokenBucket(per_minute, self._clock, row[name])
@@ -230,11 +231,11 @@ def _check_concurrency(key: ApiKey, usage: KeyUsage, num_sequences: int) -> None
     if num_sequences > limit:
         raise _never_allowed(
             "concurrency",
-            f"The request generates {num_sequences} sequences, but the API key '{key.name}' may "
-            f"generate at most {limit} at the same time. Send fewer prompts, or reduce n.",
+            f"The request generates {num_sequences} sequences, but the API key '{key.name}' is "
+            f"limited to {limit} concurrent sequences. Send fewer prompts, or reduce `n`.",
         )
-    sequences = "1 sequence" if limit == 1 else f"{limit} sequences"
-    raise _limited(key, "concurrency", f"{sequences} at the same time", _BUSY_RETRY_S, usage)
+    sequences = "1 concurrent sequence" if limit == 1 else f"{limit} concurrent sequences"
+    raise _limited(key, "concurrency", sequences, _BUSY_RETRY_S, usage)
 
 
 def _check_rate(
@@ -249,8 +250,8 @@ def _check_tokens(key: ApiKey, usage: KeyUsage, num_tokens: int) -> None:
     if limit is not None and num_tokens > limit:
         raise _never_allowed(
             "tokens",
-            f"The prompt has {num_tokens} tokens, but the API key '{key.name}' may use at most "
-            f"{limit} tokens per minute. Send a shorter prompt.",
+            f"The prompt has {num_tokens} tokens, but the API key '{key.name}' is limited to "
+            f"{limit} tokens per minute. Shorten the prompt.",
         )
     _check_rate(key, usage, "tokens", usage.tokens, max(num_tokens, 1))
 
@@ -269,7 +270,7 @@ def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsag
 
 
 def _never_allowed(reason: str, message: str) -> ApiError:
-    """Return the error for a request that always exceeds a limit of its key.
+    """Return the error for a request that exceeds a limit of its key on every attempt.
 
     Retrying cannot succeed, so the `x-should-retry: false` header keeps OpenAI's clients from
     retrying.
@@ -281,7 +282,7 @@ def _never_allowed(reason: str, message: str) -> ApiError:
 def _queue_full(num_running: int, num_waiting: int) -> ApiError:
     return ApiError(
         429,
-        f"The gateway is busy: {num_running} requests are running and {num_waiting} are waiting. "
+        f"The queue is full: {num_running} requests are running and {num_waiting} are queued. "
         "Retry the request later.",
         code="queue_full",
         retry_after_s=RETRY_AFTER_S,
@@ -290,10 +291,10 @@ def _queue_full(num_running: int, num_waiting: int) -> ApiError:
 
 
 def _rate_headers(usage: KeyUsage | None) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's rate limit headers, or [] if `usage` is None or has no limits per minute.
+    """Return OpenAI's rate limit headers, or [] if the key has no per-minute limits.
 
-    The headers contain the limits of the key, the remaining amounts, and the times until the full
-    amounts are available again. Source: https://platform.openai.com/docs/guides/rate-limits, "Rate
+    The headers contain each limit, the remaining amount, and the time until the full amount is
+    available again. Source: https://platform.openai.com/docs/guides/rate-limits, "Rate
     limits in headers".
     """
     if usage is None:

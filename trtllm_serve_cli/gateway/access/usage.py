@@ -1,4 +1,4 @@
-"""Share the usage of each API key between the processes of a gateway."""
+"""Share the usage of each API key among the gateway processes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 # Maximum number of keys in the shared table. For additional keys, each process enforces the limits
-# separately. A row takes 96 bytes plus 4 bytes per process.
+# separately. A row has 96 bytes plus 4 bytes per process.
 _MAX_SHARED_KEYS = 16384
 
 
 class UsageTable:
     """A table of per-key usage: requests, tokens and running sequences.
 
-    In each row, `requests` and `tokens` are `TokenBucket` states, and `running` contains the number
-    of sequences of admitted requests per process. If `file` is set, all gateway processes share the
-    table through this file. Otherwise, the table belongs to this process. Each process passes its
-    own `process_index` and updates only its own element of `running`.
+    In each row, `requests` and `tokens` are `TokenBucket` states. `running` is the number of
+    sequences of admitted requests, by process: each process passes its own `process_index` and
+    updates only its own element. If `file` is set, all gateway processes share the table through
+    this file. Otherwise, the table is private to this process.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class UsageTable:
             self._lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
             os.ftruncate(self._lock, _MAX_SHARED_KEYS * self._dtype.itemsize)
             self._rows = np.memmap(file, self._dtype, "r+", shape=_MAX_SHARED_KEYS)
-            # Reset the count: if this process replaces one that was killed, the requests of the
-            # killed process have ended.
+            # Reset the count. If this process replaces a killed process, the requests of the killed
+            # process have ended.
             self._rows["running"][:, process_index] = 0
         self._known: dict[str, Any] = {}
 
@@ -62,9 +62,9 @@ class UsageTable:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def find(self, key_hash: str) -> Any:
-        """Return the row of a key, and add it if necessary. The caller must hold the lock.
+        """Return the row of a key and add it if necessary. The caller must hold the lock.
 
-        If the shared table is full, the new row belongs only to this process.
+        If the shared table is full, the new row is private to this process.
         """
         row = self._known.get(key_hash)
         if row is None:

@@ -2,9 +2,8 @@
 
 Triton's HTTP front end is designed for trusted clients: Triton 2.51 crashes on large bodies with
 `chunked` transfer encoding and on deeply nested JSON. To prevent this, the gateway reads and checks
-the whole body, and sends it with a content length. It forwards only inference, metadata and health
-requests for the server and its served models, so clients cannot reach the APIs that load models or
-map shared memory.
+the whole body and sends it with a content length. It forwards only inference, metadata and health
+requests, so clients cannot use the APIs that load models or map shared memory.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ async def _pass(request: Request) -> Response:
     addresses = _list_addresses(servers)
     directory = config.server_directory
     if _READY.fullmatch(request.url.path) and (problem := find_server_problem(directory)):
-        raise unavailable(f"The server does not respond: {problem}; retry the request.")
+        raise unavailable(f"The server does not respond: {problem}. Retry the request.")
     body = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
     if request.method == "POST":
         _check_countable(request)
@@ -114,7 +113,7 @@ async def _pass(request: Request) -> Response:
 
 
 async def _open_client(state: State) -> TritonHttp:
-    """Return the application's HTTP client, and create it for the first request.
+    """Return the application's HTTP client and create it for the first request.
 
     Most gateways never need the client, and importing its library takes 0.1 s and 10 MB of memory.
     """
@@ -137,14 +136,14 @@ def _check_countable(request: Request) -> None:
         raise ApiError(
             403,
             f"The API key '{key.name}' has a tokens-per-minute limit, which the gateway cannot "
-            "enforce for Triton's API. Send the request to /v1, or use a key without this limit.",
+            "enforce for Triton's API. Use the OpenAI API (/v1), or a key without this limit.",
         )
 
 
 def find_servers(
     method: str, path: str, models: tuple[ServedModel, ...]
 ) -> tuple[ServedModel, ...]:
-    """Return the served models whose servers can receive the request (at least one).
+    """Return the served models, at least one, whose servers can receive the request.
 
     Raise `ApiError` with status 404 if the path is not allowed or its model is not served, or 405
     if the path does not allow the method.
@@ -153,11 +152,11 @@ def find_servers(
     match = pattern.fullmatch(path) if pattern is not None else None
     if match is None:
         if allowed := [name for name, each in _ALLOWED.items() if each.fullmatch(path)]:
-            raise ApiError(405, f"This path does not support {method}. Use {allowed[0]}.")
+            raise ApiError(405, f"The method {method} is not allowed for {path}. Use {allowed[0]}.")
         raise ApiError(
             404,
-            "The gateway does not forward requests for this path to Triton. Only inference, "
-            "metadata and health requests are allowed.",
+            f"The gateway does not forward {path} to Triton. Only inference, metadata and health "
+            "requests are allowed.",
         )
     name = match.groupdict().get("model")
     if name is None:
@@ -166,7 +165,8 @@ def find_servers(
     if not servers:
         raise ApiError(
             404,
-            f"The model '{name}' is not served. Send the name of a served model.",
+            f"The gateway does not serve the Triton model '{name}'. Send the name of a served "
+            "model.",
             code="model_not_found",
         )
     return servers
@@ -175,41 +175,41 @@ def find_servers(
 def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
     """Return the HTTP addresses of the servers.
 
-    Raise `ApiError` (404) if the gateway does not know any server's HTTP address.
+    Raise `ApiError` (404) if the gateway does not know any HTTP address.
     """
     addresses = tuple(dict.fromkeys(each.endpoint.http for each in servers if each.endpoint.http))
     if not addresses:
         raise ApiError(
             404,
-            "This gateway does not serve Triton's API (/v2), because it knows only the server's "
-            "gRPC address. Ask the operator to pass the server's HTTP address to `tllm gateway`, "
+            "Triton's API (/v2) is not available, because the gateway knows only the server's gRPC "
+            "address. Ask the operator to pass the server's HTTP address to `tllm gateway`, "
             f"for example `-u http://{servers[0].endpoint.grpc.rpartition(':')[0]}:8000`.",
         )
     return addresses
 
 
 def list_triton_models(text_model: str) -> set[str]:
-    """Return the names of the Triton models to which clients may send requests for `text_model`.
+    """Return the Triton models that clients of `text_model` may use.
 
-    These are the text model itself, the core model that it calls, and NVIDIA's text models.
+    These are `text_model` itself, the core model that it calls, and NVIDIA's text models.
     """
     info = ModelInfo(text_model)
     return {text_model, *map(info.name_of, (CORE_MODEL, *UPSTREAM_TEXT_MODELS))}
 
 
 def check_body(body: bytes, binary_header: str | None) -> None:
-    """Check the JSON part of a request body, and the length of this part.
+    """Check the JSON part of a request body.
 
-    `binary_header` is the length of the JSON part in bytes if binary tensors follow it, or None if
-    the whole body is JSON. Raise `ApiError` (400) if `binary_header` is not a valid length, or if
+    `binary_header` is the size of the JSON part in bytes if binary tensors follow it, or None if
+    the whole body is JSON. Raise `ApiError` (400) if `binary_header` is not a valid size, or if
     the JSON part is invalid, is nested too deeply, or contains a string that is too long.
     """
     if binary_header is not None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):
             raise ApiError(
                 400,
-                f"The {_BINARY_HEADER} header is invalid. Set it to the length of the JSON part "
-                "of the request body in bytes.",
+                f"The {_BINARY_HEADER} header is invalid. Set it to the size in bytes of the JSON "
+                "part of the request body.",
             )
         body = body[: int(binary_header)]
     try:
@@ -225,7 +225,7 @@ def check_body(body: bytes, binary_header: str | None) -> None:
 def _check_value(value: Any) -> None:
     """Raise `ApiError` (400) if a decoded body is nested too deeply or contains a long string.
 
-    The check proceeds level by level, because a recursive check takes several times as long.
+    The check is iterative, because a recursive check takes several times as long.
     """
     level = [value]
     for _ in range(_MAX_DEPTH + 1):
@@ -233,7 +233,7 @@ def _check_value(value: Any) -> None:
             raise ApiError(
                 400,
                 "The request body contains a string with more than "
-                f"{_MAX_STRING_CHARS} characters. Send a shorter string.",
+                f"{_MAX_STRING_CHARS} characters. Shorten the string.",
             )
         containers = [each for each in level if type(each) is not str]
         if not containers:
@@ -250,8 +250,8 @@ def _check_value(value: Any) -> None:
 def _too_deep() -> ApiError:
     return ApiError(
         400,
-        f"The request body has more than {_MAX_DEPTH} levels of nested arrays "
-        "and objects. Send JSON with fewer levels.",
+        f"The JSON in the request body has more than {_MAX_DEPTH} nesting levels. Reduce the "
+        "nesting depth.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Send requests to the HTTP ports of Triton servers."""
+"""Send HTTP requests to Triton servers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import aiohttp
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 
 _CONNECT_TIMEOUT_S = 5.0
-# Seconds for which a server that did not accept a connection is tried last.
+# Seconds during which a server is tried last after it did not accept a connection.
 _AVOID_S = 5.0
 _NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 class TritonHttp:
-    """An HTTP client that sends requests to several servers in turn.
+    """An HTTP client that distributes requests over several servers in round-robin order.
 
     `clock` returns the time in seconds.
     """
@@ -43,7 +43,7 @@ class TritonHttp:
         headers: Mapping[str, str],
         body: bytes,
     ) -> aiohttp.ClientResponse:
-        """Send a request to one of the servers, and return the response before reading its body.
+        """Send a request to one of the servers and return the response before reading its body.
 
         If a server does not accept the connection, try the next one. For GET requests, also try the
         next one if a server responds with an error. If no server responds successfully, return the
@@ -97,7 +97,7 @@ class TritonHttp:
             raise _no_response(failure) from failure
 
     def order(self, addresses: Sequence[str]) -> list[str]:
-        """Return the addresses in the order in which to try them for the next request."""
+        """Return the addresses in the order in which the next request tries them."""
         turn = next(self._turns) % len(addresses)
         now_s = self._clock()
         return sorted(

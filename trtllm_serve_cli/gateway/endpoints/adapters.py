@@ -1,9 +1,10 @@
 """Handle `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`, as in vLLM's server.
 
-Source of the fields and the responses: vllm/entrypoints/openai/models/serving.py in
+Source of the fields and responses: vllm/entrypoints/openai/models/serving.py in
 vllm-project/vllm (commit 00153c8b7948). The additional `model` field selects the base model if the
-gateway serves several. The engine worker, or the gateway itself, reads the adapter from a folder on
-the gateway's machine. For security, this folder must be below the operator's `runtime_lora_dir`.
+gateway serves several models. The engine worker, or the gateway itself, reads the adapter from a
+folder on the gateway's machine. For security, the folder must be below the operator's
+`runtime_lora_dir`.
 """
 
 from __future__ import annotations
@@ -32,16 +33,14 @@ AdapterName = Annotated[str, msgspec.Meta(pattern=ADAPTER_NAME)]
 
 
 class LoadAdapterBody(msgspec.Struct, kw_only=True):
-    """The body of `POST /v1/load_lora_adapter`.
-
-    If `load_inplace` is set, the adapter replaces a loaded adapter with the same name. `lora_path`
-    is absolute or relative to `runtime_lora_dir`. `model` is the base model, which is required if
-    the gateway serves several models.
-    """
+    """The body of `POST /v1/load_lora_adapter`."""
 
     lora_name: AdapterName
+    # Absolute, or relative to `runtime_lora_dir`.
     lora_path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+    # Whether the adapter replaces a loaded adapter with the same name.
     load_inplace: bool = False
+    # The base model. Required if the gateway serves several models.
     model: str | None = None
 
 
@@ -52,7 +51,7 @@ class UnloadAdapterBody(msgspec.Struct, kw_only=True):
 
 
 async def load_adapter(request: Request) -> Response:
-    """Load a LoRA adapter, and serve it as a model with the adapter's name."""
+    """Load a LoRA adapter and serve it as a model with the adapter's name."""
     root = _check_allowed(request)
     body = await read_json(request, LoadAdapterBody)
     registry: ModelRegistry = request.app.state.models
@@ -60,7 +59,7 @@ async def load_adapter(request: Request) -> Response:
     base = _find_base(registry, body.model)
     if (why := find_adapter_obstacle(base)) is not None:
         raise invalid(
-            f"The model '{base.name}' cannot load adapters at run time, because {why}.",
+            f"The model '{base.name}' cannot load LoRA adapters at run time, because {why}.",
             "model",
             "unsupported_parameter",
         )
@@ -76,23 +75,22 @@ async def load_adapter(request: Request) -> Response:
         created=int(time.time()),
     )
     await _try(adapter)
-    # Check again: another request may have loaded an adapter with the same name in the meantime.
+    # Check the name again: a concurrent request may have loaded an adapter with the same name.
     _check_name(registry, body)
     registry.add_runtime_adapter(adapter)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
 async def unload_adapter(request: Request) -> Response:
-    """Stop serving an adapter that was loaded at run time. Let requests in flight finish."""
+    """Stop serving an adapter that a client has loaded. Requests in flight continue."""
     _check_allowed(request)
     body = await read_json(request, UnloadAdapterBody)
     registry: ModelRegistry = request.app.state.models
     if not registry.remove_runtime_adapter(body.lora_name):
         raise ApiError(
             404,
-            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because no client has "
-            "loaded it with /v1/load_lora_adapter. Send the name of an adapter that was loaded "
-            "this way.",
+            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because it was not loaded "
+            "with /v1/load_lora_adapter. Send the name of an adapter that a client has loaded.",
             param="lora_name",
             code="model_not_found",
         )
@@ -107,14 +105,14 @@ def find_adapter_folder(root: Path, path: str) -> Path:
     cannot probe which files exist.
     """
     folder = None
-    # ValueError: the path contains a null character. RuntimeError: a symlink loop.
+    # `resolve` raises ValueError for null characters, and RuntimeError for symlink loops.
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         root = root.resolve()
         folder = (root / path).resolve()
     if folder is None or folder == root or not folder.is_relative_to(root) or not folder.is_dir():
         raise invalid(
-            "lora_path is not a subfolder of the folder that --runtime-lora-dir specifies. Send "
-            "the adapter's path relative to that folder.",
+            "`lora_path` is not a subfolder of the folder set with --runtime-lora-dir. Send the "
+            "adapter's path relative to this folder.",
             "lora_path",
         )
     return folder
@@ -123,22 +121,22 @@ def find_adapter_folder(root: Path, path: str) -> Path:
 def _check_allowed(request: Request) -> Path:
     """Return the folder from which clients may load adapters.
 
-    Raise `ApiError` (403) if clients may not load adapters, or if the key may use only certain
-    models.
+    Raise `ApiError` (403) if clients may not load adapters, or if the API key is restricted to
+    certain models.
     """
     folder = request.app.state.config.runtime_lora_dir
     if folder is None:
         raise ApiError(
             403,
-            "This server does not allow clients to load adapters. Ask the operator to start the "
-            "server with --runtime-lora-dir DIR.",
+            "Loading LoRA adapters at run time is disabled. Ask the operator to start the server "
+            "with --runtime-lora-dir DIR.",
         )
     key = find_call(request.scope).key
     if key is not None and key.models:
         raise ApiError(
             403,
-            "The API key may use only certain models, so it cannot load or unload adapters. "
-            "Use a key that may use all models.",
+            "The API key is restricted to specific models, so it cannot load or unload LoRA "
+            "adapters. Use a key without model restrictions.",
         )
     return Path(folder)
 
@@ -148,12 +146,12 @@ def _check_name(registry: ModelRegistry, body: LoadAdapterBody) -> None:
     if registry.has_runtime_adapter(name):
         if not body.load_inplace:
             raise invalid(
-                f"The LoRA adapter '{name}' is already loaded. Set load_inplace to true to "
+                f"The LoRA adapter '{name}' is already loaded. Set `load_inplace` to true to "
                 "replace it.",
                 "lora_name",
             )
     elif registry.has_name(name):
-        raise invalid(f"The model '{name}' already exists. Send another name.", "lora_name")
+        raise invalid(f"A model named '{name}' already exists. Choose another name.", "lora_name")
 
 
 def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
@@ -161,21 +159,21 @@ def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
         names = registry.base_names
         if len(names) > 1:
             raise invalid(
-                f"The server has several models: {', '.join(names)}. Set model to the name of the "
-                "adapter's base model.",
+                f"`model` is required, because the server has several models: {', '.join(names)}. "
+                "Set `model` to the adapter's base model.",
                 "model",
             )
         name = names[0]
     base = registry.find(name)
     if base.root is not None:
         raise invalid(
-            f"The model '{name}' is an adapter. Send the name of its base model.", "model"
+            f"The model '{name}' is a LoRA adapter. Set `model` to its base model.", "model"
         )
     return base
 
 
 async def _try(adapter: LoadedModel) -> None:
-    """Generate one token with an adapter, to check that it can be loaded.
+    """Generate one token with an adapter to check that the engine can load the adapter.
 
     Raise `ApiError` if the engine rejects the adapter or cannot complete the request.
     """

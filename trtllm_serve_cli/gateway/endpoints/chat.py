@@ -45,7 +45,7 @@ class ChatPlan:
     """A planned chat completion: the engine request and the response settings.
 
     If `repeats_usage` is set, each chunk contains the token counts of its choice so far.
-    `new_parser` returns a parser that finds tool calls and reasoning in the text of one sequence.
+    `new_parser` returns a parser for the tool calls and the reasoning of one sequence.
     """
 
     generation: GenerationPlan
@@ -70,7 +70,8 @@ def _check_and_plan(model: LoadedModel, body: ChatBody) -> ChatPlan:
     check_messages(body.messages)
     if body.parallel_tool_calls is not None and not body.tools:
         raise invalid(
-            "parallel_tool_calls requires tools. Send tools, or omit parallel_tool_calls.",
+            "`parallel_tool_calls` is only allowed when `tools` is set. Set `tools`, or omit "
+            "`parallel_tool_calls`.",
             "parallel_tool_calls",
         )
     return plan_chat(model, body)
@@ -81,7 +82,10 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
     template = require_template(model)
     body = apply_defaults(model, body)
     if body.top_logprobs is not None and not body.logprobs:
-        raise invalid("top_logprobs requires logprobs. Set logprobs to true.", "top_logprobs")
+        raise invalid(
+            "`top_logprobs` is only allowed when `logprobs` is true. Set `logprobs` to true.",
+            "top_logprobs",
+        )
     tools = plan_tools(template, body)
     if tools.guide is not None:
         require_feature(model, "tool_choice that forces a call")
@@ -149,7 +153,7 @@ def _template_variables(body: ChatBody) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Choice:
-    """The part of the message generated so far for one sequence."""
+    """The message generated so far for one sequence."""
 
     parser: OutputParser
     content: str = ""
@@ -183,7 +187,7 @@ class ChatWriter(Writer):
         self._tail = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
 
     def push(self, delta: TextDelta) -> OutputDelta:
-        """Add newly generated text to its choice, and return the parsed text."""
+        """Add newly generated text to its choice and return the parsed text."""
         choice = self._choices[delta.index]
         output = choice.parser.push(delta.text, is_last=delta.finish_reason is not None)
         choice.num_tokens += len(delta.token_ids)
@@ -280,7 +284,7 @@ class ChatWriter(Writer):
         return (head or self._head) + _encode(choice) + self._end(index)
 
     def _end(self, index: int) -> bytes:
-        """Return the end of a chunk, which contains the usage of its choice if requested."""
+        """Return the end of a chunk, including the usage of its choice if requested."""
         if not self._plan.repeats_usage:
             return self._tail
         num_input_tokens = len(self._plan.generation.input_ids)

@@ -19,10 +19,10 @@ def describe_log_probs(
     alternatives: Alternatives,
     start: int,
 ) -> dict[str, Any]:
-    """Return the log probabilities of tokens, and the text offset of each token.
+    """Return the log probability and the text offset of each token.
 
-    `alternatives` contains the most likely tokens at the position of each token, and their log
-    probabilities, or is empty. `start` is the number of characters before the first token.
+    `alternatives` lists the most likely tokens at each position with their log probabilities, or is
+    empty. `start` is the number of characters before the first token.
     """
     texts = _decode_each(tokenizer, token_ids)
     return {
@@ -38,7 +38,7 @@ def describe_log_probs(
 def describe_prompt(
     tokenizer: Tokenizer, token_ids: Sequence[int], text: str, facts: PromptFacts
 ) -> dict[str, Any]:
-    """Return the log probabilities of a prompt's tokens, in the format of `describe_log_probs`.
+    """Return prompt log probabilities in the format of `describe_log_probs`.
 
     The first token has no log probability. `text` is the prompt.
     """
@@ -62,7 +62,7 @@ def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _join(first: dict[str, Any], second: dict[str, Any], key: str) -> list[Any]:
-    # A one-token prompt has no alternatives, even if the generated tokens have some.
+    # The alternatives of one part may be None: a one-token prompt has no alternatives.
     values = (each[key] or [None] * len(each["tokens"]) for each in (first, second))
     return list(chain.from_iterable(values))
 

@@ -41,23 +41,25 @@ _encode = msgspec.json.encode
 class CompletionPlan:
     """A planned completion of one or more prompts.
 
-    The engine generates `num_generated` sequences for each prompt, and the response contains the
-    best `num_choices` of them. If `echoes` is set, each choice starts with its prompt. Otherwise,
-    `prompts` is empty. If `scores_prompts` is set, the response contains the log probabilities of
-    the prompts. If `discards_output` is set, the response contains only the prompts. If
-    `repeats_usage` is set, each chunk contains the token counts of its choice so far.
+    The engine generates `num_generated` sequences per prompt. The response contains the best
+    `num_choices` sequences.
     """
 
     generations: list[GenerationPlan]
+    # The text of each prompt, or [] if `echoes` is not set.
     prompts: list[str]
     num_choices: int
     num_generated: int
     returns_log_probs: bool
+    # Whether each choice starts with its prompt.
     echoes: bool
     includes_usage: bool
+    # Whether each chunk contains the token counts of its choice so far.
     repeats_usage: bool = False
     returns_token_ids: bool = False
+    # Whether the response contains prompt log probabilities.
     scores_prompts: bool = False
+    # Whether the response contains only the prompts.
     discards_output: bool = False
 
 
@@ -76,8 +78,8 @@ def check_sequences(body: CompletionBody) -> None:
     """Raise `ApiError` (400) if the request generates more than `MAX_SEQUENCES` sequences."""
     if body.num_sequences > MAX_SEQUENCES:
         raise invalid(
-            f"The request generates {body.num_sequences} sequences (the number of prompts times n "
-            f"or best_of). Request at most {MAX_SEQUENCES} sequences.",
+            f"The request generates {body.num_sequences} sequences, but the maximum is "
+            f"{MAX_SEQUENCES}. Send fewer prompts, or reduce `n` or `best_of`.",
             "prompt",
         )
 
@@ -87,25 +89,29 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
     best_of = body.num_generated
     if best_of < body.num_choices:
         raise invalid(
-            f"best_of is {best_of}, but must not be less than n. Increase best_of, or omit it.",
+            f"`best_of` must be at least `n` ({body.num_choices}), but is {best_of}. Increase or "
+            "omit `best_of`.",
             "best_of",
         )
     if best_of > body.num_choices and body.stream:
         raise invalid(
-            "A request with best_of greater than n cannot be streamed. Omit stream or best_of.",
+            "Requests with `best_of` greater than `n` cannot be streamed. Omit `stream` or "
+            "`best_of`.",
             "best_of",
         )
     scores_prompts = bool(body.echo) and body.logprobs is not None
     if scores_prompts and body.stream and body.num_choices > 1:
         raise invalid(
-            "A request with echo, logprobs and n greater than 1 cannot be streamed. Omit stream or "
-            "n.",
+            "Requests with `echo`, `logprobs` and `n` greater than 1 cannot be streamed. Omit "
+            "`stream` or `n`.",
             "stream",
         )
     discards_output = body.max_tokens == 0
     if discards_output and not body.echo:
         raise invalid(
-            "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
+            "`max_tokens` must be at least 1, unless `echo` is true. Increase `max_tokens`, or set "
+            "`echo` to true.",
+            "max_tokens",
         )
     # The model's defaults do not change prompt log probabilities. Requests that score prompts do
     # not use the defaults at all, even if they also generate text. If `max_tokens` is 0, the engine
@@ -115,10 +121,12 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         sampled = _without_sampling(body)
     prompts = body.prompts
     if not prompts:
-        raise invalid("prompt is empty. Send text or token ids.", "prompt")
+        raise invalid("`prompt` is an empty list. Send text or token ids.", "prompt")
     if isinstance(body.prompt, list) and len({type(each) for each in body.prompt}) > 1:
         raise invalid(
-            "prompt mixes values of different types. Send only text or only token ids.", "prompt"
+            "The items of `prompt` have different types. Send only strings, only token ids, or "
+            "only lists of token ids.",
+            "prompt",
         )
     ids = [_encode_prompt(model, prompt, body) for prompt in prompts]
     generations = [
@@ -177,18 +185,18 @@ def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: Completion
     if isinstance(prompt, str):
         adds = True if body.add_special_tokens is None else body.add_special_tokens
         ids = model.encode(prompt, "prompt", add_special_tokens=adds) if prompt else []
-        # As in OpenAI's API, an empty prompt starts a new document. The end token, which separates
-        # documents, replaces the prompt.
+        # As in OpenAI's API, an empty prompt starts a new document: replace it with the end token,
+        # which separates documents.
         return ids or [model.tokenizer.end_id]
     vocab_size = model.info.vocab_size
     if not prompt:
         raise invalid(
-            "prompt contains an empty list of token ids. Send at least one token id.", "prompt"
+            "`prompt` contains an empty list. Send at least one token id per prompt.", "prompt"
         )
     if vocab_size is not None and max(prompt) >= vocab_size:
         raise invalid(
-            f"prompt contains the token id {max(prompt)}, but the vocabulary has {vocab_size} "
-            f"tokens. Send ids from 0 to {vocab_size - 1}.",
+            f"The token id {max(prompt)} in `prompt` is out of vocabulary. Send token ids from 0 "
+            f"to {vocab_size - 1}.",
             "prompt",
         )
     return prompt
@@ -232,14 +240,13 @@ class CompletionWriter(Writer):
         }
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
-        # The number of tokens in the chunks of each choice so far.
+        # The number of tokens sent so far for each choice.
         self._num_tokens = [0] * num_sequences
-        # The number of characters of each choice's tokens so far, excluding the prompt. It
-        # determines the `text_offset` of the next token.
+        # The number of characters generated so far for each choice, to compute `text_offset`.
         self._offsets = [0] * num_sequences
         # The choices whose prompt token ids have not been sent yet.
         self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
-        # Maps prompt indexes to the engine's information about the prompts, which includes the log
+        # Maps each prompt index to the engine's information about the prompt, for example its log
         # probabilities.
         self._prompts: dict[int, PromptFacts] = {}
 
@@ -255,7 +262,7 @@ class CompletionWriter(Writer):
         )
 
     def events(self, delta: TextDelta) -> bytes:
-        """Return the chunks for `delta`: the prompt if `delta` scores it, followed by new text."""
+        """Return the chunks for new text, preceded by the prompt if `delta` scores it."""
         prompt = self._prompt_event(delta)
         kept = self._keep(delta)
         self._num_tokens[delta.index] += len(kept.token_ids)
@@ -374,7 +381,7 @@ class CompletionWriter(Writer):
         return self._start + _encode(choice) + self._end_of(index)
 
     def _end_of(self, index: int) -> bytes:
-        """Return the end of a chunk, which contains the usage of its choice if requested."""
+        """Return the end of a chunk, including the usage of its choice if requested."""
         if not self._plan.repeats_usage:
             return self._end
         plan = self._plan.generations[index // self._plan.num_generated]

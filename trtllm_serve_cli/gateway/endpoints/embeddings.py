@@ -60,21 +60,27 @@ def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings
     settings = model.info.embedding
     if settings is None:
         raise invalid(
-            f"The model '{model.name}' generates text and does not compute embeddings. Send the "
-            "request to an embedding model.",
+            f"The model '{model.name}' does not support the Embeddings API. Select an embedding "
+            "model.",
             "model",
             "unsupported",
         )
     inputs = body.inputs
     if not inputs or not all(inputs):
-        raise invalid("input is empty or contains an empty item. Send text or token ids.", "input")
+        raise invalid(
+            "`input` is empty or contains an empty item. Send text or token ids.", "input"
+        )
     if isinstance(body.input, list) and len({type(each) for each in body.input}) > 1:
         raise invalid(
-            "input mixes values of different types. Send only text or only token ids.", "input"
+            "The items of `input` have different types. Send only strings, only token ids, or only "
+            "lists of token ids.",
+            "input",
         )
     if len(inputs) > MAX_INPUTS:
         raise invalid(
-            f"input has {len(inputs)} items. Send at most {MAX_INPUTS} items per request.", "input"
+            f"`input` has {len(inputs)} items, but the maximum is {MAX_INPUTS}. Send several "
+            "requests.",
+            "input",
         )
     if body.dimensions is not None:
         try:
@@ -95,8 +101,8 @@ def encode_inputs(model: LoadedModel, body: EmbeddingsBody, prefix: str) -> list
     limit = None if cut is None else longest if cut == -1 else min(cut, longest)
     if limit == 0:
         raise invalid(
-            "truncate_prompt_tokens is 0. Set it to at least 1, or to -1 for the maximum input "
-            "length.",
+            "`truncate_prompt_tokens` cannot be 0. Use a positive number, or -1 for the model's "
+            "maximum input length.",
             "truncate_prompt_tokens",
         )
     encoded = []
@@ -105,7 +111,7 @@ def encode_inputs(model: LoadedModel, body: EmbeddingsBody, prefix: str) -> list
         if len(ids) > longest:
             raise invalid(
                 f"This model's maximum input length is {longest} tokens, but an input has "
-                f"{len(ids)} tokens. Shorten the input, or set truncate_prompt_tokens to -1.",
+                f"{len(ids)} tokens. Shorten the input, or set `truncate_prompt_tokens` to -1.",
                 "input",
                 "context_length_exceeded",
             )
@@ -118,7 +124,8 @@ def _find_prompt(settings: EmbeddingSettings, body: EmbeddingsBody) -> str:
         return ""
     if not all(isinstance(each, str) for each in body.inputs):
         raise invalid(
-            "prompt_name requires text input. Send text instead of token ids, or omit prompt_name.",
+            "`prompt_name` requires text, but `input` contains token ids. Send text, or omit "
+            "`prompt_name`.",
             "prompt_name",
         )
     try:
@@ -140,8 +147,8 @@ def _encode(model: LoadedModel, each: str | list[int], prefix: str, limit: int |
     vocab_size = model.info.vocab_size
     if vocab_size is not None and max(each) >= vocab_size:
         raise invalid(
-            f"input contains the token id {max(each)}, but the vocabulary has {vocab_size} "
-            f"tokens. Send ids from 0 to {vocab_size - 1}.",
+            f"The token id {max(each)} in `input` is out of vocabulary. Send token ids from 0 to "
+            f"{vocab_size - 1}.",
             "input",
         )
     return each if limit is None else each[:limit]

@@ -241,7 +241,7 @@ def _sign(block: Block) -> str:
 def _read_input(arguments: str) -> msgspec.Raw | dict[str, Any]:
     """Return the arguments of a tool call, or {} if they are not a valid JSON object.
 
-    For example, the response may have ended before the arguments were complete.
+    For example, the arguments are incomplete if the response reached the token limit.
     """
     try:
         msgspec.json.decode(arguments, type=dict[str, Any])

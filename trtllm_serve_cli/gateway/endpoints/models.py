@@ -26,7 +26,7 @@ _LIFECYCLE = "lifecycle[]"
 
 
 class ModelsQuery(msgspec.Struct, kw_only=True):
-    """Query parameters of Anthropic's list of models. OpenAI's API does not define any."""
+    """Query parameters of Anthropic's `GET /v1/models`. OpenAI's endpoint has none."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 20
     after_id: str | None = None
@@ -48,7 +48,7 @@ async def list_models(request: Request) -> Response:
 
 
 async def retrieve_model(request: Request) -> Response:
-    """Describe one model. Its name may contain slashes."""
+    """Describe one model. The model name may contain slashes."""
     check_model(request, request.path_params["id"])
     model = request.app.state.models.find(request.path_params["id"])
     describe = describe_anthropic_model if is_anthropic(request.scope) else describe_model
@@ -98,7 +98,7 @@ def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str
     """
     if query.after_id is not None and query.before_id is not None:
         raise invalid(
-            "after_id and before_id cannot be combined. Send only one of them.", "after_id"
+            "`after_id` and `before_id` cannot both be set. Omit one of them.", "after_id"
         )
     listed = list(models) if not query.lifecycle or "active" in query.lifecycle else []
     if query.before_id is not None:
@@ -121,7 +121,8 @@ def _find(models: Sequence[LoadedModel], name: str, param: str) -> int:
         if model.name == name:
             return index
     raise invalid(
-        f"{param} must be the id of a listed model, but is {name!r}. Send one of the listed ids.",
+        f"`{param}` is {name!r}, which is not the id of a listed model. Send the id of a listed "
+        "model.",
         param,
     )
 

@@ -30,7 +30,7 @@ from trtllm_serve_cli.gateway.translate.responses import CHAT_PARAMS, convert_bo
 
 _encode = msgspec.json.encode
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
-# Maps the kind of an output block to the id prefix of the response item that contains it.
+# Maps output block kinds to the id prefixes of the corresponding response items.
 _PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
 
@@ -90,9 +90,9 @@ class ResponseWriter(Writer):
         ) + self._event("response.failed", response=described)
 
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
-        """Return the finish reason that a chat completion would have, for example "tool_calls".
+        """Return the finish reason of the equivalent chat completion, for example "tool_calls".
 
-        The Responses API itself has no finish reasons.
+        The Responses API has no finish reasons.
         """
         reader = self._reader
         if reader.finish_reason == "stop" and reader.has_calls:

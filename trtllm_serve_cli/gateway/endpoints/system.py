@@ -26,7 +26,7 @@ async def health(request: Request) -> Response:
     if problem := find_server_problem(request.app.state.config.server_directory):
         problems.append(f"The server does not respond: {problem}")
     if problems:
-        raise unavailable(f"{'; '.join(problems)}; retry the request.")
+        raise unavailable(f"{'; '.join(problems)}. Retry the request.")
     return Response()
 
 

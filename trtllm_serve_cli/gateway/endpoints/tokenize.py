@@ -1,8 +1,7 @@
-"""Handle `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as vLLM's server (0.26)
-does.
+"""Handle `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as in vLLM 0.26.
 
-lm-eval uses these endpoints instead of a local tokenizer. It does not send a model name, so the
-name is optional.
+lm-eval uses these endpoints instead of a local tokenizer. The model name is optional, because
+lm-eval does not send it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
 
 async def tokenize(request: Request) -> Response:
-    """Encode a prompt or a conversation, and return its token ids."""
+    """Encode a prompt or a conversation and return its token ids."""
     body = await read_json(request, TokenizeBody)
     model = _find_model(request, body.model)
     await admit(request, model.name)
@@ -55,14 +54,14 @@ async def tokenize(request: Request) -> Response:
 def _tokenize(model: LoadedModel, body: TokenizeBody) -> dict[str, Any]:
     if (body.prompt is None) == (body.messages is None):
         raise invalid(
-            "The request must contain either prompt or messages. Send exactly one of them.",
-            "prompt",
+            "Exactly one of `prompt` and `messages` is required. Send one of them.", "prompt"
         )
     prompt = body.prompt
     if prompt is None:
         if model.template is None:
             raise invalid(
-                f"The model '{model.name}' has no chat template. Send prompt instead of messages.",
+                f"The model '{model.name}' has no chat template. Send `prompt` instead of "
+                "`messages`.",
                 "messages",
             )
         messages = body.messages or ()
@@ -87,7 +86,7 @@ def _tokenize(model: LoadedModel, body: TokenizeBody) -> dict[str, Any]:
 
 
 async def detokenize(request: Request) -> Response:
-    """Decode token ids, and return their text."""
+    """Decode token ids and return their text."""
     body = await read_json(request, DetokenizeBody)
     model = _find_model(request, body.model)
     await admit(request, model.name)
@@ -97,16 +96,16 @@ async def detokenize(request: Request) -> Response:
 def _detokenize(model: LoadedModel, body: DetokenizeBody) -> str:
     if len(body.tokens) > model.max_seq_len:
         raise invalid(
-            f"tokens has {len(body.tokens)} token ids, but this model's maximum context length is "
-            f"{model.max_seq_len} tokens. Send fewer token ids.",
+            f"This model's maximum context length is {model.max_seq_len} tokens. However, `tokens` "
+            f"has {len(body.tokens)} token ids. Send fewer token ids.",
             "tokens",
             "context_length_exceeded",
         )
     vocab_size = model.tokenizer.vocab_size
     if body.tokens and max(body.tokens) >= vocab_size:
         raise invalid(
-            f"tokens contains the token id {max(body.tokens)}, but the vocabulary has "
-            f"{vocab_size} tokens. Send ids from 0 to {vocab_size - 1}.",
+            f"The token id {max(body.tokens)} in `tokens` is out of vocabulary. Send token ids "
+            f"from 0 to {vocab_size - 1}.",
             "tokens",
         )
     return model.tokenizer.decode(body.tokens, skip_special_tokens=False)

@@ -1,1 +1,1 @@
-"""Generate tokens on engine workers or Triton servers, and decode them to text."""
+"""Generate tokens on engine workers or Triton servers and decode them to text."""

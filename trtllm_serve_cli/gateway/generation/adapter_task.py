@@ -1,4 +1,4 @@
-"""Send the weights of a LoRA adapter to a Triton server if the server has not cached them.
+"""Send LoRA adapter weights to a Triton server if the server has not cached them.
 
 A server caches adapters by task id. A request with an unknown task id must contain the weights;
 later requests contain only the task id. If the server has evicted the adapter, it rejects the
@@ -22,10 +22,10 @@ from trtllm_serve_cli.client.lora import load_adapter
 from trtllm_serve_cli.client.model_info import LoraDatatype
 from trtllm_serve_cli.errors import BadInput
 
-# Maps the name of an input to its data type in Triton, its shape and its contents.
+# Maps input names to their Triton data types, shapes and contents.
 Inputs = Mapping[str, tuple[str, tuple[int, ...], bytes]]
-# Function that sends a request with additional inputs, and returns the server's error message, or
-# None. It calls its second argument for each response that is not an error.
+# Function that sends a request with additional inputs. The function returns the server's error
+# message, or None, and calls its second argument for each successful response.
 Infer = Callable[[Inputs, Callable[[], None]], Awaitable["str | None"]]
 
 _NOT_CACHED = "not found in cache"
@@ -35,7 +35,7 @@ _MAX_MISSES = 2
 
 
 class UnusableAdapter(Exception):
-    """Raised if the weights of an adapter cannot be sent. The message contains the reason."""
+    """Raised if adapter weights cannot be sent. The message contains the reason."""
 
 
 class AdapterTask:
@@ -46,8 +46,8 @@ class AdapterTask:
     weights do not occupy memory.
 
     If `task_id` is set, the server loaded the adapter under this id at startup. Otherwise, the task
-    id is a hash of the weights: gateways that serve the same adapter share one entry of the
-    server's cache, and different adapters have different ids.
+    id is a hash of the weights, so gateways that serve the same adapter share one cache entry on
+    the server.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class AdapterTask:
         self._task_id = task_id
         self._is_cached = self._is_prefetched
         self._num_sent = 0
-        # Held while a request sends the weights, until the server's first response.
+        # A request that sends the weights holds the lock until the server's first response.
         self._sending = asyncio.Lock()
 
     async def run(self, infer: Infer) -> str | None:
-        """Send a request that uses the adapter, and return the server's error message, or None.
+        """Send a request that uses the adapter. Return the server's error message, or None.
 
-        If the adapter is not cached, one request sends the weights, and the others wait for the
-        first response to it. Raise `UnusableAdapter` if the adapter's files cannot be read or have
-        changed.
+        If the adapter is not cached, one request sends the weights. Concurrent requests wait until
+        the server has responded to that request. Raise `UnusableAdapter` if the adapter files
+        cannot be read or have changed.
         """
         for _ in range(_MAX_MISSES):
             await self._sending.acquire()
@@ -78,14 +78,14 @@ class AdapterTask:
             error = await infer(self._select(), lambda: None)
             if error is None or _NOT_CACHED not in error:
                 return error
-            # Unless another request has sent the weights in the meantime, they must be sent again.
+            # Send the weights again, unless another request has already sent them.
             if num_sent == self._num_sent:
                 self._is_cached = False
         await self._sending.acquire()
         return await self._run_with_weights(infer)
 
     async def _run_with_weights(self, infer: Infer) -> str | None:
-        """Send a request with the weights. Release the lock at the first response, or at the end.
+        """Send a request with the weights and release the lock at the first response or the end.
 
         The server ignores the weights if it knows the task id, so it is safe to send them twice.
         """
@@ -121,12 +121,13 @@ class AdapterTask:
             why = f" ({error.why})" if error.why else ""
             raise UnusableAdapter(f"{error.what.rstrip('.')}{why}") from error
         except OSError as error:
-            raise UnusableAdapter(f"the adapter cannot be read ({error.strerror})") from error
+            raise UnusableAdapter(f"the adapter files cannot be read ({error.strerror})") from error
         if not self._is_prefetched:
             task_id = _hash(weights, config)
             if self._task_id not in (None, task_id):
                 raise UnusableAdapter(
-                    "the files of the adapter have changed since it was loaded; load it again"
+                    "the adapter files have changed since the adapter was loaded; load the adapter "
+                    "again"
                 )
             self._task_id = task_id
         return {

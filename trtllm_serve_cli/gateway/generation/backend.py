@@ -23,7 +23,7 @@ class Backend(Protocol):
         """True if requests can use adapters in folders on the gateway's machine (`lora_file`)."""
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        """Submit a request, and return its id.
+        """Submit a request and return its id.
 
         `fields` are the fields of a `GenerationRequest`. `on_update` is called from the event loop
         for each update until all sequences have finished or the request is cancelled. An update

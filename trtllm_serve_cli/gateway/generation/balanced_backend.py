@@ -24,7 +24,7 @@ class BalancedBackend:
         self._requests: dict[int, tuple[int, int]] = {}
 
     def add(self, backend: Backend) -> None:
-        """Add a backend that receives a share of the requests."""
+        """Add a backend to which requests are distributed."""
         self._backends.append(backend)
         self._num_in_flight.append(0)
 
@@ -39,13 +39,12 @@ class BalancedBackend:
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         candidates = [index for index, each in enumerate(self._backends) if each.is_open]
         if not candidates:
-            raise unavailable("No server of this model is ready; retry the request.")
+            raise unavailable("No server for this model is ready. Retry the request.")
         index = min(candidates, key=lambda each: self._num_in_flight[each])
         request_id = next(self._ids)
 
         def forward(update: SequenceUpdate) -> None:
-            # Backends number their requests independently, so replace the backend's request id in
-            # the update.
+            # Replace the backend's request id, because request ids are unique only per backend.
             on_update(_with_id(update, request_id))
 
         inner_id = self._backends[index].submit(fields, forward)

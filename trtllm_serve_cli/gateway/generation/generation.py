@@ -1,4 +1,4 @@
-"""Run the requests of one API call on a backend, and yield the generated text in batches."""
+"""Run the requests of one API call on a backend and yield the generated text in batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 
 @dataclass(frozen=True, slots=True)
 class GenerationPlan:
-    """An engine request, and the settings for converting the generated tokens to text.
+    """An engine request and the settings for converting the generated tokens to text.
 
     `fields` are the fields of a `GenerationRequest`. The text ends at the first stop string
     (`stops`) that the model generates. If `includes_stop` is set, the text includes this string.
@@ -39,13 +39,13 @@ class Generation:
     """The running requests of an API call.
 
     All plans have the same number of sequences. Sequences are numbered consecutively across all
-    requests, starting with those of the first request. `on_tokens` is called with the number of
-    tokens in each batch of text, or in each text that is written directly. `trace_parent` is the
-    W3C `traceparent` of the call's span, or empty if the call is not traced. The constructor
-    submits the requests, and raises `ApiError` in the same cases as `Backend.submit`.
+    requests. `on_tokens` is called with the number of tokens in each batch of text, or in each text
+    that is written directly. `trace_parent` is the W3C `traceparent` of the call's span, or "" if
+    the call is not traced. The constructor submits the requests and raises the errors of
+    `Backend.submit`.
 
-    Tokens are decoded as soon as they arrive, even if the client is slow, because the backend
-    decodes the new tokens of all requests together and keeps the result only until the next step.
+    Tokens are decoded when they arrive, even if the client is slow: the backend decodes the new
+    tokens of all requests together and keeps the result only until the next step.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Generation:
     def _on_update(self, update: SequenceUpdate) -> None:
         if self._error is not None:
             return
-        # The backend also delivers updates to other calls, so only this call must fail.
+        # Store errors instead of raising them: the backend also delivers updates to other calls.
         try:
             if update.error is not None:
                 raise engine_error(update.error, is_rejected=update.rejected)
@@ -156,14 +156,14 @@ class Generation:
             self._waiter.set_result(None)
 
     def _has_written(self, delta: TextDelta) -> bool:
-        """Write `delta` directly if possible, and return whether it was written."""
+        """Write `delta` directly if possible and return whether it was written."""
         is_reader_waiting = self._waiter is not None and not self._waiter.done()
         if self._write is None or not is_reader_waiting or delta.finish_reason is not None:
             return False
         return self._write(delta)
 
     async def _wait(self) -> list[TextDelta]:
-        """Wait until text has arrived or a request has failed, and return the text."""
+        """Wait for text or for a failed request, then return the text."""
         if not self._arrived and self._error is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

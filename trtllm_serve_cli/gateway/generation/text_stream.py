@@ -1,4 +1,4 @@
-"""Convert sequence updates to text, and end sequences at stop strings."""
+"""Convert sequence updates to text and end sequences at stop strings."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from trtllm_serve_cli.runtime.engine import FinishReason, PromptFacts, SequenceU
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 
 
-# Not frozen, because `__init__` of a frozen dataclass takes four times as long, and an instance is
-# created for each update of a sequence, which often contains only one token.
+# Not frozen, because `__init__` of a frozen dataclass takes four times as long. An instance is
+# created for each sequence update, often for a single token.
 @dataclass(slots=True)
 class TextDelta:
-    """New text of one sequence.
+    """New text of one sequence."""
 
-    `index` is the number of the sequence. `finish_reason` is set in the last delta. If a stop
-    string or a stop token ended the sequence, `stop_reason` is the stop string or the token's id.
-    `log_probs` and `top_log_probs` have one element for each id in `token_ids`, or are empty. Each
-    element of `top_log_probs` lists the most likely tokens with their log probabilities. `prompt`
-    contains the engine's information about the prompt, if the engine reports any. It is set in at
-    most one delta of a request.
-    """
-
+    # The sequence number.
     index: int
     text: str = ""
     token_ids: tuple[int, ...] = ()
+    # One log probability per token, or empty.
     log_probs: tuple[float, ...] = ()
+    # Set in the last delta.
     finish_reason: FinishReason | None = None
+    # The stop string or the id of the stop token that ended the sequence.
     stop_reason: str | int | None = None
+    # The most likely tokens at the position of each token, or empty.
     top_log_probs: tuple[tuple[TokenLogProb, ...], ...] = ()
+    # The engine's information about the prompt. Set in at most one delta of a request.
     prompt: PromptFacts | None = None
 
 
@@ -110,7 +108,7 @@ class TextSequence:
         return ids[:-1] if is_stopped and not self.includes_stop else ids
 
     def _cut(self, new: str, *, is_last: bool) -> tuple[str, str | None]:
-        """Return the text that is not held back, and the stop string that ended it, or None."""
+        """Return the text that is not held back and the stop string that ended it, or None."""
         text = self._held + new
         if (found := find_stop(text, self.stops)) is not None:
             start, stop = found

@@ -1,8 +1,8 @@
 """Send token ids to the `tensorrt_llm` model or the embedding model of a Triton server over gRPC.
 
-The gateway uses this backend if it cannot connect to an engine worker directly. TensorRT-LLM
-engines that run in Triton's C++ backend have no worker. A gateway that `tllm start` did not start
-cannot find the sockets of the workers.
+The gateway uses this backend if it cannot connect to an engine worker: either the engine runs in
+Triton's C++ backend and has no worker, or the gateway was not started by `tllm start` and cannot
+find the worker's socket.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
 
 _READY_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 5.0
-# Maximum pause between attempts to reconnect. gRPC's default is two minutes, during which a
-# restarted server would receive no requests.
+# Maximum reconnect backoff. With gRPC's default of two minutes, a restarted server could receive no
+# requests for that time.
 _MAX_RECONNECT_PAUSE_MS = 1000
 # Maximum time in seconds from a stop request to the end of the request that it stops.
 _STOP_TIMEOUT_S = 30.0
@@ -99,7 +99,7 @@ class TritonBackend:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stops: set[asyncio.Task[None]] = set()
         self._stop_timeout_s = stop_timeout_s
-        # Maps the names and task ids of adapters to their states on this server.
+        # Maps adapter names and task ids to the adapter states on this server.
         self._adapters: dict[str | int, AdapterTask] = {}
         self._is_ready = True
         self._ready_period_s = ready_period_s
@@ -115,7 +115,7 @@ class TritonBackend:
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         if not self._is_ready:
-            raise unavailable(f"The model {self._core.name} is not ready; retry the request.")
+            raise unavailable(f"The model '{self._core.name}' is not ready. Retry the request.")
         trace_parent = fields.get("trace_parent")
         if self._core.embedding is not None:
             message = plan_embedding(self._core.name, fields)
@@ -206,7 +206,7 @@ class TritonBackend:
             await asyncio.sleep(self._ready_period_s)
 
     def _find_adapter(self, fields: Mapping[str, Any]) -> AdapterTask | None:
-        """Return the adapter whose weights the gateway sends for a request, or None.
+        """Return the adapter of a request, or None if the gateway does not have to send weights.
 
         Raise `ApiError` (400) if the model has no inputs for the weights.
         """
@@ -215,7 +215,8 @@ class TritonBackend:
             return None
         if not self.accepts_adapters:
             raise invalid(
-                f"{self._core.name} has no inputs for LoRA adapters ({', '.join(LORA_TENSORS)}).",
+                f"The Triton model '{self._core.name}' does not have the inputs for LoRA adapters "
+                f"({', '.join(LORA_TENSORS)}). Send the request to the base model.",
                 "model",
                 "unsupported_parameter",
             )
@@ -232,7 +233,7 @@ class TritonBackend:
         call: _Call,
         adapter: AdapterTask | None,
     ) -> None:
-        """Send a request, and report its final updates."""
+        """Send a request and report its final updates."""
         try:
             error = await (infer({}, lambda: None) if adapter is None else adapter.run(infer))
             updates = reader.finish(error)
@@ -255,7 +256,7 @@ class TritonBackend:
         inputs: Inputs,
         on_response: Callable[[], None],
     ) -> str | None:
-        """Send a request with additional `inputs`, and return Triton's error message, or None.
+        """Send a request with additional `inputs`. Return Triton's error message, or None.
 
         Raise `grpc.RpcError` if the call fails. Raise `ValueError`, `LookupError` or `struct.error`
         if a response is invalid.
@@ -281,9 +282,9 @@ class TritonBackend:
         return error
 
     def _explain(self, error: Any) -> str:
-        """Return why a call failed. Omit the server's address, which clients must not see.
+        """Return why a call failed, without the server's address, which clients must not see.
 
-        If the connection was lost, do not accept requests until the server responds again.
+        If the connection was lost, reject new requests until the server responds again.
         """
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE and not is_from_triton(details):
@@ -320,7 +321,7 @@ class EmbeddingReader:
         self._embedding = ""
 
     def read(self, response: Any) -> list[SequenceUpdate]:
-        """Store the embedding for `finish`, and return no updates."""
+        """Store the embedding for `finish` and return no updates."""
         for output, content in zip(response.outputs, response.raw_output_contents, strict=True):
             if output.name == "embedding":
                 self._embedding = base64.b64encode(content).decode()

@@ -1,4 +1,4 @@
-"""Build the requests to the `tensorrt_llm` model or the embedding model of a Triton server."""
+"""Build requests to the `tensorrt_llm` model or the embedding model of a Triton server."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
 from trtllm_serve_cli.runtime.triton.tensors import BIAS
 from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
-# Maps a field of `GenerationRequest` to the name and type of the `tensorrt_llm` input. `input_ids`,
-# `logit_bias` and the word lists are not in this table because they are not scalars.
+# Maps scalar fields of `GenerationRequest` to the names and types of the `tensorrt_llm` inputs.
 _SCALARS: Mapping[str, tuple[str, str]] = {
     "max_new_tokens": ("request_output_len", "INT32"),
     "end_id": ("end_id", "INT32"),
@@ -39,13 +38,13 @@ _SCALARS: Mapping[str, tuple[str, str]] = {
 }
 # Maps fields that have no Triton input to their descriptions in error messages.
 _WITHOUT_INPUT = {
-    "min_p": "Requests with min_p",
-    "num_top_log_probs": "Log probabilities of alternatives (top_logprobs, or logprobs above 0)",
-    "return_prompt_log_probs": "Log probabilities of the prompt (echo with logprobs)",
+    "min_p": "Requests with `min_p`",
+    "num_top_log_probs": "Top log probabilities (`top_logprobs`, or `logprobs` greater than 0)",
+    "return_prompt_log_probs": "Prompt log probabilities (`echo` with `logprobs`)",
 }
 _WORD_LISTS = {"stop_words": "stop_words_list", "bad_words": "bad_words_list"}
 _FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
-# Maps fields to their default values. If a field has its default value, its input is omitted.
+# Maps fields to their default values. Inputs with default values are omitted.
 _WITHOUT_EFFECT = {"num_return_sequences": 1, "return_log_probs": False}
 
 
@@ -80,8 +79,8 @@ def plan_message(
     for field, what in _WITHOUT_INPUT.items():
         if fields.get(field):
             raise invalid(
-                f"{what} require an engine worker on the gateway's machine. Omit them, or ask the "
-                "operator to run the gateway on the server's machine.",
+                f"{what} require an engine worker on the gateway's machine. Omit the parameter, or "
+                "ask the operator to run the gateway on the server's machine.",
                 code="unsupported_parameter",
             )
     try:
@@ -123,7 +122,7 @@ def extend_message(message: Any, inputs: Inputs) -> Any:
 def _required(values: Mapping[str, Any], core: ModelInfo) -> list[str]:
     """Return the names of the inputs to send.
 
-    These are all inputs in `values`, except for optional inputs that the model does not have.
+    Optional inputs that the model does not have are omitted.
     """
     dispensable = ("streaming", "pad_id", EXCLUDE_INPUT)
     return [name for name in values if name in core.inputs or name not in dispensable]

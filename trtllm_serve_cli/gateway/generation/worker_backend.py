@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerBackend:
-    """A connection to an engine worker. If the connection is lost, the backend reopens it.
+    """A connection to an engine worker. The backend reconnects if the connection is lost.
 
     `find_socket` returns the name of the worker's abstract socket, or None if no worker accepts
     connections.
@@ -61,7 +61,7 @@ class WorkerBackend:
             for skips in (True, False)
         }
         self._handlers: dict[int, OnUpdate] = {}
-        # Maps request ids to the number of unfinished sequences.
+        # Maps request ids to numbers of unfinished sequences.
         self._open_sequences: dict[int, int] = {}
         self._ids = itertools.count(1)
         self._connection: _WorkerConnection | None = None
@@ -80,7 +80,7 @@ class WorkerBackend:
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         if self._connection is None or self.limits is None:
-            raise unavailable("The engine worker is being restarted; retry the request.")
+            raise unavailable("The engine worker is being restarted. Retry the request.")
         request = GenerationRequest(id=next(self._ids), **fields)
         message = request.to_message()
         if "trace_parent" in self._unknown_fields:
@@ -88,7 +88,8 @@ class WorkerBackend:
         if unknown := sorted(self._unknown_fields & message.keys()):
             raise invalid(
                 f"The engine worker of this model does not support {', '.join(unknown)}, because "
-                "the model was imported with an earlier version of tllm. Import the model again.",
+                "the model was imported with an earlier version of tllm. Ask the operator to "
+                "import the model again.",
                 code="unsupported_parameter",
             )
         self._connection.send({"do": "submit", "request": message})
@@ -140,7 +141,7 @@ class WorkerBackend:
             handler(SequenceUpdate(request_id, error=why))
 
     def _receive(self, messages: list[dict[str, Any]]) -> None:
-        """Handle a batch of messages, and merge the updates of each sequence.
+        """Handle a batch of messages and merge the updates of each sequence.
 
         Raise `ProtocolError` if a message is invalid.
         """
@@ -155,7 +156,7 @@ class WorkerBackend:
                     entries += message["updates"]
             updates = [SequenceUpdate.from_wire(entry) for entry in entries]
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"a message is invalid: {type(error).__name__}: {error}") from error
+            raise ProtocolError(f"invalid message ({type(error).__name__}: {error})") from error
         if len(messages) > 1:
             updates = merge_updates(updates)
         for decoder in self._decoders.values():
@@ -183,7 +184,7 @@ def _encode_frame(message: dict[str, Any]) -> bytes:
     """
     payload = msgspec.json.encode(message)
     if len(payload) > MAX_FRAME_BYTES:
-        raise ApiError(413, f"The request exceeds {MAX_FRAME_BYTES} bytes. Send a smaller request.")
+        raise ApiError(413, f"The request exceeds {MAX_FRAME_BYTES} bytes. Shorten the prompt.")
     return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
 
 

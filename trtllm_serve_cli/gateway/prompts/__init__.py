@@ -1,1 +1,1 @@
-"""Render conversations as prompts, and parse the generated text."""
+"""Render conversations as prompts and parse the generated text."""

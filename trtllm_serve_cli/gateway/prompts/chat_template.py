@@ -85,14 +85,14 @@ class ChatTemplate:
         """
         if continues_final_message and adds_generation_prompt:
             raise invalid(
-                "continue_final_message and add_generation_prompt cannot both be true. Set "
-                "add_generation_prompt to false.",
+                "`continue_final_message` and `add_generation_prompt` cannot both be true. Set "
+                "`add_generation_prompt` to false.",
                 "continue_final_message",
             )
         if reserved := sorted(RESERVED_VARIABLES & {*(variables or ())}):
             raise invalid(
-                f"chat_template_kwargs must not contain {reserved[0]}, because the gateway sets "
-                "this variable. Remove it from chat_template_kwargs.",
+                f"`chat_template_kwargs` contains the reserved variable '{reserved[0]}'. Remove "
+                f"'{reserved[0]}' from `chat_template_kwargs`.",
                 "chat_template_kwargs",
             )
         if not self.supports_tools:

@@ -1,4 +1,4 @@
-"""Convert API messages to the form that chat templates expect."""
+"""Convert API messages to the format of chat templates."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from trtllm_serve_cli.gateway.schema.chat import ChatMessage, ContentPart
 def check_messages(messages: Sequence[ChatMessage]) -> None:
     """Raise `ApiError` (400) if a message is not valid.
 
-    A message must contain the fields that OpenAI's API requires for its role. Its content must not
+    A message must have the fields that OpenAI's API requires for its role, and its content must not
     be an empty list.
     """
     for index, message in enumerate(messages):
         if (problem := _find_problem(message)) is not None:
             field, text = problem
             path = f"messages[{index}].{field}"
-            raise invalid(f"{path} {text}", path)
+            raise invalid(f"`{path}` {text}", path)
 
 
 def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
-    """Return a field of the message and what is wrong with it, or None if the message is valid."""
+    """Return an invalid field of the message and an error text, or None if all are valid."""
     if message.content == []:
-        return "content", "is empty. Send text, or at least one part."
+        return "content", "is empty. Send text or at least one content part."
     if message.role == "tool" and not message.tool_call_id:
-        return "tool_call_id", "is missing. Send the id of the tool call."
+        return "tool_call_id", "is missing. Set it to the id of the tool call."
     if message.content is not None or message.role == "function":
         return None
     if message.role != "assistant":
         return "content", "is missing. Send text."
     if message.tool_calls or message.refusal or message.reasoning_content:
         return None
-    return "content", "is missing. Send text or tool_calls."
+    return "content", "is missing. Send text or `tool_calls`."
 
 
 def convert_message(message: ChatMessage) -> dict[str, Any]:
-    """Return a message in the form that chat templates expect.
+    """Return a message in the format that chat templates expect.
 
     Content parts are joined with line breaks, as in vLLM's server. Missing content becomes an empty
     string, and the role `developer` becomes `system`. Tool call arguments are parsed into an
     object, or left as a string if they are not a valid JSON object. Raise `ApiError` (400) if a
-    content part is not supported or lacks its text.
+    content part is not supported or has no text.
     """
     converted: dict[str, Any] = msgspec.to_builtins(message)
     if isinstance(message.content, list):
@@ -65,12 +65,13 @@ def _read_part(part: ContentPart) -> str:
         text = part.text if part.type == "text" else part.refusal
         if text is None:
             raise invalid(
-                f"Content of type '{part.type}' has no {part.type}. Set {part.type}.",
+                f"`{part.type}` is missing in a content part of type '{part.type}'. Set "
+                f"`{part.type}` to a string.",
                 "messages",
             )
         return text
     raise invalid(
-        f"Content of type '{part.type}' is not supported. Send parts of type 'text'.",
+        f"Content parts of type '{part.type}' are not supported. Use the type 'text'.",
         "messages",
         "unsupported_parameter",
     )

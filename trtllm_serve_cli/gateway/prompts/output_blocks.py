@@ -43,8 +43,8 @@ class BlockEvent:
 class BlockReader:
     """Converts the text of one sequence to blocks. At most one block is open at a time.
 
-    `finish_reason` is set when the last delta has been pushed. `stop_sequence` is then also set if
-    a stop string ended the sequence.
+    After the last delta, `finish_reason` is set. `stop_sequence` is also set if a stop string ended
+    the sequence.
     """
 
     def __init__(self, parser: OutputParser) -> None:
@@ -66,7 +66,7 @@ class BlockReader:
         return sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
 
     def push(self, delta: TextDelta) -> list[BlockEvent]:
-        """Add generated text, and return the events. The last delta closes the open block."""
+        """Add generated text and return the events. The last delta closes the open block."""
         is_last = delta.finish_reason is not None
         self._add(self._parser.push(delta.text, is_last=is_last))
         if is_last:
@@ -81,8 +81,7 @@ class BlockReader:
         if output.reasoning:
             self._add_text("reasoning", output.reasoning)
         calls = output.tool_calls
-        # Add the rest of the open call first, because the model generated it before
-        # `output.content`.
+        # Add the rest of the open tool call first: the model generated it before `output.content`.
         num_continued = sum(1 for each in calls if each.index <= self._call_index)
         for call in calls[:num_continued]:
             self._add_call(call)

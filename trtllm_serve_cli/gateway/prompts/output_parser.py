@@ -23,7 +23,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
-    """New content, new reasoning and new parts of tool calls. Each of them can be empty."""
+    """New content, new reasoning and new parts of tool calls. Each field can be empty."""
 
     content: str = ""
     reasoning: str = ""
@@ -34,7 +34,7 @@ class OutputParser(Protocol):
     """A parser for the text of one sequence, which arrives in chunks of any length."""
 
     def push(self, text: str, *, is_last: bool) -> OutputDelta:
-        """Parse `text`, and return the new output.
+        """Parse `text` and return the new output.
 
         Text that may be the start of a tag is held back until later text shows whether it is one.
         If `is_last` is set, no text is held back.

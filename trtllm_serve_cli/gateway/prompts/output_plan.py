@@ -34,11 +34,10 @@ from trtllm_serve_cli.gateway.schema.chat import (
 
 @dataclass(frozen=True, slots=True)
 class ToolPlan:
-    """The tools to render in the prompt, and how to parse the response.
+    """The tools to render in the prompt and the parser for the response.
 
-    `new_parser` creates a parser for tool calls, or is None if the response cannot contain any.
-    `guide` is the type and the text of the guide (such as a JSON schema) that forces tool calls, or
-    None.
+    `new_parser` creates a parser for tool calls, or is None if the response cannot contain tool
+    calls. `guide` is the type and text of the guide that forces tool calls, or None.
     """
 
     tools: tuple[dict[str, Any], ...] = ()
@@ -50,7 +49,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
     """Plan the tool calls of a request.
 
     Raise `ApiError` (400) if the tools or the tool choice are not valid, or if the model may call
-    tools but the gateway does not know the format of its tool calls.
+    tools but its tool call format is unknown.
     """
     _check_tools(body, [each.function for each in body.tools or ()])
     selected, choice = _select_tools(body)
@@ -73,7 +72,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
     chosen = known if template.supports_tools else HERMES
     if chosen is None:
         raise invalid(
-            "The gateway cannot parse the tool calls of this model. Set tool_choice to 'none' or "
+            "The tool call format of this model is unknown. Set `tool_choice` to 'none' or "
             "'required', or ask the operator to start the gateway with --tool-parser.",
             "tool_choice",
             "unsupported_parameter",
@@ -84,7 +83,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
 def plan_parser(
     template: ChatTemplate, tools: ToolPlan, prompt: str, *, is_guided: bool
 ) -> tuple[Callable[[], OutputParser], bool]:
-    """Return a function that creates the parser, and whether the parser needs special tokens.
+    """Return a function that creates the parser and whether the parser needs special tokens.
 
     A guide constrains the whole response, so guided responses do not contain reasoning, and they
     contain tool calls only if the guide forces them.
@@ -109,19 +108,21 @@ def _check_tools(body: ChatBody, functions: list[FunctionDefinition]) -> None:
     if not functions:
         if choice not in (None, "none"):
             raise invalid(
-                "tool_choice requires tools. Send tools, or omit tool_choice.", "tool_choice"
+                "`tool_choice` is only allowed when `tools` is set. Set `tools`, or omit "
+                "`tool_choice`.",
+                "tool_choice",
             )
         return
     names = Counter(each.name for each in functions)
     if repeated := [name for name, count in names.items() if count > 1]:
         raise invalid(
-            f"tools contains several functions named '{repeated[0]}'. Use unique names.",
+            f"`tools` contains several functions named '{repeated[0]}'. Use unique names.",
             "tools",
         )
     for name in _list_chosen(choice):
         if name not in names:
             raise invalid(
-                f"tool_choice selects the function '{name}', which is not in tools. "
+                f"`tool_choice` selects the function '{name}', which is not in `tools`. "
                 f"Available functions: {', '.join(names)}.",
                 "tool_choice",
             )
@@ -135,7 +136,7 @@ def _list_chosen(choice: str | NamedTool | AllowedTools | None) -> list[str]:
 
 
 def _select_tools(body: ChatBody) -> tuple[list[Tool], str | NamedTool]:
-    """Return the tools that the model may call, and the tool choice: a mode or one tool."""
+    """Return the tools that the model may call and the tool choice: a mode or one tool."""
     tools, choice = body.tools or [], body.tool_choice or "auto"
     if not isinstance(choice, AllowedTools):
         return tools, choice

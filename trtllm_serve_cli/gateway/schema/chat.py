@@ -111,7 +111,7 @@ class ChatBody(SamplingBody, kw_only=True):
     chat_template: Annotated[
         str | None,
         rejected(
-            "the operator selects the template",
+            "only the operator can set the chat template",
             "Ask the operator to start the gateway with --chat-template.",
         ),
     ] = None
@@ -122,12 +122,13 @@ class ChatBody(SamplingBody, kw_only=True):
     include_reasoning: Annotated[
         bool | None,
         rejected(
-            "the reasoning is always returned",
-            "Send reasoning_effort, or ignore reasoning_content.",
+            "responses always include the reasoning",
+            "Set `reasoning_effort`, or ignore `reasoning_content`.",
         ),
     ] = True
     return_prompt_text: Annotated[
-        bool | None, rejected("responses contain only the new message", "Send return_token_ids.")
+        bool | None,
+        rejected("responses contain only the new message", "Use `return_token_ids` instead."),
     ] = False
     media_io_kwargs: Annotated[dict[str, Any] | None, rejected(_NO_MEDIA)] = None
     mm_processor_kwargs: Annotated[dict[str, Any] | None, rejected(_NO_MEDIA)] = None
@@ -143,18 +144,18 @@ class ChatBody(SamplingBody, kw_only=True):
     verbosity: Annotated[Literal["low", "medium", "high"] | None, IGNORED] = None
     # Fields of OpenAI's API that are not supported.
     audio: Annotated[dict[str, Any] | None, rejected(_ONLY_TEXT)] = None
-    modalities: Annotated[list[str] | None, rejected(_ONLY_TEXT, 'Omit it, or send ["text"].')] = (
-        msgspec.field(default_factory=lambda: ["text"])
-    )
+    modalities: Annotated[
+        list[str] | None, rejected(_ONLY_TEXT, 'Omit it, or set it to ["text"].')
+    ] = msgspec.field(default_factory=lambda: ["text"])
     functions: Annotated[
-        list[dict[str, Any]] | None, rejected("OpenAI replaced it with tools", "Send tools.")
+        list[dict[str, Any]] | None, rejected("OpenAI has deprecated it", "Use `tools` instead.")
     ] = None
     function_call: Annotated[
         str | dict[str, Any] | None,
-        rejected("OpenAI replaced it with tool_choice", "Send tool_choice."),
+        rejected("OpenAI has deprecated it", "Use `tool_choice` instead."),
     ] = None
     moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None
     web_search_options: Annotated[
         dict[str, Any] | None,
-        rejected("the gateway does not run tools", "Send tools of type 'function'."),
+        rejected("the gateway does not run tools", "Use tools of type 'function'."),
     ] = None

@@ -33,10 +33,11 @@ class CompletionBody(SamplingBody, kw_only=True):
     add_special_tokens: bool | None = None
     # Fields that are not supported.
     suffix: Annotated[
-        str | None, rejected("the engines only continue text", "Send the text in prompt.")
+        str | None, rejected("the engines cannot insert text", "Put all text into `prompt`.")
     ] = None
     prompt_embeds: Annotated[
-        str | list[str] | None, rejected("the engines accept only token ids", "Send prompt.")
+        str | list[str] | None,
+        rejected("the engines do not accept embeddings as input", "Use `prompt` instead."),
     ] = None
 
     @property

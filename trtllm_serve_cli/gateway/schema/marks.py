@@ -1,9 +1,8 @@
 """Mark request fields that have no effect or are rejected.
 
 The marks are type annotations. If a request sets a field that is marked as rejected, the gateway
-rejects the request: `check_rejected` checks the fields of the body, and the modules of `translate`
-check the fields inside parameters. `docs/reference/openai-parameters.md` is generated from the
-marks.
+rejects the request. `check_rejected` checks the top-level fields, and the `translate` modules check
+nested fields. `docs/reference/openai-parameters.md` is generated from the marks.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ IGNORED = msgspec.Meta(extra={"is_ignored": True})
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The reason why the gateway rejects a field, and the next step for the client.
+    """The reason why the gateway rejects a field and the next step for the client.
 
-    The gateway still accepts the field's `default`.
+    The gateway accepts the field if its value is `default`.
     """
 
     why: str
@@ -42,7 +41,7 @@ class Marks:
     rejected: Mapping[str, Rejection]
 
 
-# The mark of a field inside a parameter: the gateway rejects, ignores or uses the field.
+# The mark of a nested field: the gateway rejects, ignores or uses the field.
 Mark = Rejection | Literal["ignored", "served"]
 
 
@@ -78,10 +77,10 @@ def find_marks(kind: type[msgspec.Struct]) -> Marks:
 
 
 def find_nested_marks(kind: type[msgspec.Struct]) -> dict[str, Mark]:
-    """Return the mark of each field inside the parameters of a body, by path.
+    """Return the mark of each nested field of a body, by path.
 
-    Paths look like `tools[].function.name`. Fields that contain other fields or have only one valid
-    value are omitted.
+    A path is, for example, `tools[].function.name`. Fields that contain other fields or have only
+    one valid value are omitted.
     """
     marks: dict[str, Mark] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -133,7 +132,7 @@ def check_rejected(body: msgspec.Struct) -> None:
         value = getattr(body, name)
         if value is not None and value not in (rejection.default, "", [], {}):
             raise invalid(
-                f"{name} is not supported, because {rejection.why}. {rejection.next_step}",
+                f"`{name}` is not supported, because {rejection.why}. {rejection.next_step}",
                 name,
                 "unsupported_parameter",
             )

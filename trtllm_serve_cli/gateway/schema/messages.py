@@ -88,7 +88,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
     name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,128}\\Z")]
     type: Annotated[
-        str | None, rejected("the gateway does not run tools", "Send tools of type 'custom'.")
+        str | None, rejected("the gateway does not run tools", "Use tools of type 'custom'.")
     ] = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
@@ -98,8 +98,10 @@ class Tool(msgspec.Struct, kw_only=True):
 class ToolChoice(msgspec.Struct, kw_only=True):
     """The tool choice.
 
-    With the type `auto`, the model may call any tool. With `any`, it must call one. With `none`, it
-    must not call any. With `tool`, it must call the tool that `name` specifies.
+    - `auto`: the model may call any tool.
+    - `any`: the model must call a tool.
+    - `none`: the model cannot call tools.
+    - `tool`: the model must call the tool `name`.
     """
 
     type: Literal["auto", "any", "tool", "none"]
@@ -163,6 +165,6 @@ class MessagesBody(CountTokensBody, kw_only=True):
     # Fields that are not supported.
     container: Annotated[
         str | dict[str, Any] | None,
-        rejected("the gateway does not run tools", "Send tools of type 'custom'."),
+        rejected("the gateway does not run tools", "Use tools of type 'custom'."),
     ] = None
     inference_geo: Annotated[str | None, rejected("the gateway cannot select a region")] = None

@@ -51,7 +51,7 @@ class FunctionTool(msgspec.Struct, kw_only=True):
     """A tool that the model may call. Only the type `function` is supported."""
 
     type: Annotated[
-        str, rejected("the gateway does not run tools", "Send tools of type 'function'.")
+        str, rejected("the gateway does not run tools", "Use tools of type 'function'.")
     ]
     name: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,128}\\Z")] | None = None
     description: str | None = None
@@ -124,17 +124,17 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     # Fields that the gateway does not support.
     previous_response_id: Annotated[
         str | None,
-        rejected("the gateway does not store responses", "Send the whole conversation in input."),
+        rejected("the gateway does not store responses", "Send the whole conversation in `input`."),
     ] = None
     conversation: Annotated[
         str | dict[str, Any] | None,
         rejected(
-            "the gateway does not store conversations", "Send the whole conversation in input."
+            "the gateway does not store conversations", "Send the whole conversation in `input`."
         ),
     ] = None
     prompt: Annotated[
         dict[str, Any] | None,
-        rejected("the gateway does not store prompts", "Send the text in instructions and input."),
+        rejected("the gateway does not store prompts", "Use `instructions` and `input` instead."),
     ] = None
     background: Annotated[
         bool | None,
@@ -143,15 +143,15 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     truncation: Annotated[
         Literal["auto", "disabled"] | None,
         rejected(
-            "the gateway does not shorten conversations",
-            "Remove items from input until it fits into the context.",
+            "the gateway does not truncate conversations",
+            "Remove items from `input` to fit the model's context length.",
         ),
     ] = "disabled"
     context_management: Annotated[
         list[dict[str, Any]] | None,
         rejected(
-            "the gateway does not shorten conversations",
-            "Remove items from input until it fits into the context.",
+            "the gateway does not truncate conversations",
+            "Remove items from `input` to fit the model's context length.",
         ),
     ] = None
     top_logprobs: Annotated[
@@ -161,8 +161,8 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
         ),
     ] = 0
     moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None
-    # Fields that have no effect on the generated text. The response repeats some of them. The only
-    # value that the gateway rejects is `message.output_text.logprobs` in `include`.
+    # Fields that have no effect on the generated text. The response repeats some of their values.
+    # The gateway rejects only the value `message.output_text.logprobs` in `include`.
     include: Annotated[list[str] | None, IGNORED] = None
     max_tool_calls: Annotated[int | None, IGNORED] = None
     metadata: Annotated[Metadata | None, IGNORED] = None

@@ -1,4 +1,4 @@
-"""Define the fields that chat completions and completions have in common.
+"""Define the request fields that are common to chat completions and completions.
 
 The names and ranges are from OpenAI's API reference
 (https://platform.openai.com/docs/api-reference) and, for extensions, from vLLM's OpenAI-compatible
@@ -74,9 +74,8 @@ class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SamplingBody(msgspec.Struct, kw_only=True):
-    """The fields that chat completions and completions have in common.
+    """The fields that are common to chat completions and completions.
 
-    These are the model, the sampling parameters, and fields that have no effect or are rejected.
     `PROMPT` is the name of the field that contains the prompt.
     """
 
@@ -120,36 +119,40 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     routed_experts_prompt_start: Annotated[int | None, IGNORED] = None
     use_beam_search: Annotated[
         bool | None,
-        rejected("the gateway does not run beam search", "Send n, or best_of for completions."),
+        rejected(
+            "the gateway does not support beam search", "Use `n` or, for completions, `best_of`."
+        ),
     ] = False
     watermarking: Annotated[bool | None, rejected("the engines do not watermark text")] = False
     truncate_prompt_tokens: Annotated[
-        int | None, rejected("the gateway does not shorten prompts", "Send a shorter prompt.")
+        int | None, rejected("the gateway does not truncate prompts", "Shorten the prompt.")
     ] = None
     truncation_side: Annotated[
-        str | None, rejected("the gateway does not shorten prompts", "Send a shorter prompt.")
+        str | None, rejected("the gateway does not truncate prompts", "Shorten the prompt.")
     ] = None
     prompt_logprobs: Annotated[
         int | None,
         rejected(
-            "only echo returns the log probabilities of a prompt",
-            "Send echo and logprobs to /v1/completions.",
+            "prompt log probabilities are available only in /v1/completions",
+            "Use `echo` and `logprobs` with /v1/completions.",
         ),
     ] = None
     logprob_token_ids: Annotated[
         list[int] | None,
         rejected(
             "the engines return log probabilities only for the most likely tokens",
-            "Send top_logprobs or logprobs.",
+            "Use `top_logprobs` or `logprobs`.",
         ),
     ] = None
     allowed_token_ids: Annotated[
         list[int] | None,
-        rejected("the engines do not filter tokens", "Send logit_bias or guided_choice."),
+        rejected(
+            "the engines cannot restrict the vocabulary", "Use `logit_bias` or `guided_choice`."
+        ),
     ] = None
-    priority: Annotated[int | None, rejected("requests run in the order in which they arrive")] = 0
+    priority: Annotated[int | None, rejected("requests run in order of arrival")] = 0
     return_tokens_as_token_ids: Annotated[
-        bool | None, rejected("tokens are always returned as text", "Send return_token_ids.")
+        bool | None, rejected("tokens are always returned as text", "Use `return_token_ids`.")
     ] = False
     cache_salt: Annotated[str | None, rejected("all requests share the engine's prefix cache")] = (
         None
@@ -157,15 +160,15 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     kv_transfer_params: Annotated[dict[str, Any] | None, rejected(_NO_TRANSFER)] = None
     ec_transfer_params: Annotated[dict[str, Any] | None, rejected(_NO_TRANSFER)] = None
     vllm_xargs: Annotated[
-        dict[str, Any] | None, rejected("the gateway has no custom extensions")
+        dict[str, Any] | None, rejected("the gateway does not support custom extensions")
     ] = None
     repetition_detection: Annotated[
         dict[str, Any] | None,
-        rejected("the engines do not detect repetitions", "Send repetition_penalty."),
+        rejected("the engines do not detect repetitions", "Use `repetition_penalty`."),
     ] = None
     thinking_token_budget: Annotated[
         int | None,
-        rejected("the engines do not limit the reasoning", "Send max_tokens."),
+        rejected("the engines cannot limit the reasoning tokens", "Use `max_tokens`."),
     ] = None
     # Fields of OpenAI's API that have no effect on the response.
     user: Annotated[str | None, IGNORED] = None

@@ -1,8 +1,8 @@
 """Write one line per request to the gateway's log, except for successful probes.
 
-Probes are requests from health checks and Prometheus. The lines contain the names of API keys, but
-never keys or prompts. When a model becomes ready, the gateway also logs the duration of each
-startup stage.
+Probes are requests from health checks and Prometheus. The lines contain API key names, but never
+keys or prompts. When a model becomes ready, the gateway also logs the duration of each startup
+stage.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trtllm_serve_cli.choices import LogFormat
 from trtllm_serve_cli.gateway.access.call import Call
 from trtllm_serve_cli.runtime.stages import GATEWAY_READY, stage_fields
 
-# Paths that health checks and Prometheus request every few seconds. These requests are logged only
-# if they fail.
+# Paths that health checks and Prometheus request every few seconds. Only failed requests to these
+# paths are logged.
 _PROBES = frozenset({"/health", "/metrics", "/ping"})
 
 

@@ -3,10 +3,9 @@
 The `gen_ai_server_…` families take their names, attributes and buckets from OpenTelemetry's
 semantic conventions for generative AI model servers. Source:
 https://github.com/open-telemetry/semantic-conventions, docs/gen-ai/gen-ai-metrics.md at 01d94504.
-The gateway adds the label `key`, which contains the name of the request's API key. Following
-Prometheus conventions, the names use underscores instead of dots and end with the unit.
-The conventions define token counts only for clients, so the gateway uses its own family,
-`tllm_gateway_tokens`.
+The gateway adds the label `key`, which contains the API key name. Following Prometheus conventions,
+the metric names use underscores instead of dots and end with the unit. OpenTelemetry defines token
+counts only for clients, so the gateway uses its own family, `tllm_gateway_tokens`.
 
 With several gateway processes, prometheus_client stores each process's values in the folder that
 PROMETHEUS_MULTIPROC_DIR specifies. Each process can then report the sums over all processes.
@@ -47,7 +46,7 @@ OPERATIONS: Mapping[str, str] = {
 }
 # The value of `gen_ai.operation.name` for requests that the gateway forwards to Triton.
 _TRITON_OPERATION = "kserve"
-# Requests for these paths use only a model's tokenizer, so they are not counted as operations.
+# Paths whose requests use only the tokenizer and are not counted as operations.
 _TOKENIZER_PATHS = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
 _DURATION_BUCKETS = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
@@ -82,7 +81,7 @@ class Metrics:
     """The metrics of a gateway process.
 
     `server_directory` is the state folder of the server that `tllm start` supervises together with
-    the gateway, or None if the gateway runs without such a server.
+    the gateway, or None for a standalone gateway.
     """
 
     def __init__(self, limits: Limits, server_directory: Path | None = None) -> None:

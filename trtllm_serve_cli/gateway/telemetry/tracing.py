@@ -23,7 +23,7 @@ from trtllm_serve_cli.runtime.telemetry.spans import (
     new_span_id,
 )
 
-# The value of `tllm.model` in the gateway's spans. The spans of models contain the model's name.
+# The value of `tllm.model` in the gateway's spans. Model spans contain the model name instead.
 _NAME = "gateway"
 
 
@@ -78,13 +78,13 @@ def make_span(call: Call) -> Span:
     return Span(
         f"00-{call.trace_id}-{call.parent_span_id}-01",
         f"{operation} {call.model}".rstrip(),
-        # Spans use the monotonic clock. On Linux, this is the clock of `time.perf_counter`.
+        # Spans use the monotonic clock, which `time.perf_counter` returns on Linux.
         _nanoseconds(call.started_s),
         _nanoseconds(end_s),
         _describe(call, operation),
         events,
-        # According to the conventions for HTTP servers, a client error (4xx) is not an error of the
-        # server's span.
+        # In OpenTelemetry's HTTP conventions, client errors (4xx) do not set the error status of
+        # server spans.
         call.error_type if (call.late_error or call.status) >= 500 else "",
         call.span_id,
         SERVER,

@@ -152,14 +152,15 @@ def _convert_texts(blocks: Sequence[anthropic.ResultPart]) -> list[ContentPart]:
 def _convert_tool(tool: anthropic.Tool) -> Tool:
     if tool.type not in (None, "custom"):
         raise invalid(
-            f"The tool '{tool.name}' has the type '{tool.type}', but the gateway does not run "
-            "tools. Send tools of type 'custom'.",
+            f"The tool '{tool.name}' has the type '{tool.type}', which is not supported. Use tools "
+            "of type 'custom'.",
             "tools",
             "unsupported_parameter",
         )
     if tool.input_schema is None:
         raise invalid(
-            f"The tool '{tool.name}' has no input_schema. Set input_schema to a JSON schema.",
+            f"`input_schema` is missing for the tool '{tool.name}'. Set `input_schema` to a JSON "
+            "schema.",
             "tools",
         )
     function = FunctionDefinition(
@@ -176,7 +177,8 @@ def _convert_choice(choice: anthropic.ToolChoice) -> Any:
         return _TOOL_CHOICES[choice.type]
     if choice.name is None:
         raise invalid(
-            "tool_choice of type 'tool' requires a name. Set name to the name of a tool.",
+            "`tool_choice.name` is required when `tool_choice.type` is 'tool'. Set it to the name "
+            "of a tool.",
             "tool_choice",
         )
     return NamedTool(function=NamedFunction(name=choice.name))
@@ -185,7 +187,7 @@ def _convert_choice(choice: anthropic.ToolChoice) -> Any:
 def _unsupported(block: Any) -> ApiError:
     kind = type(block).__struct_config__.tag
     return invalid(
-        f"A block of type '{kind}' is not supported in this message. Send text.",
+        f"Content blocks of type '{kind}' are not supported in this message. Send text blocks.",
         "messages",
         "unsupported_parameter",
     )

@@ -62,8 +62,8 @@ def _check_include(body: ResponsesBody) -> None:
     if _LOG_PROBS in (body.include or ()):
         raise _unsupported(
             "include",
-            f"include contains {_LOG_PROBS}, but responses do not contain log probabilities. Omit "
-            "this value, or use /v1/chat/completions.",
+            f"'{_LOG_PROBS}' in `include` is not supported, because responses do not contain log "
+            "probabilities. Omit this value, or use /v1/chat/completions.",
         )
 
 
@@ -76,7 +76,7 @@ def _convert_input(body: ResponsesBody) -> list[ChatMessage]:
     for number, item in enumerate(body.input):
         _add_item(messages, item, f"input[{number}]")
     if not messages:
-        raise invalid("input is empty. Send text, or at least one item.", "input")
+        raise invalid("`input` is empty. Send text or at least one item.", "input")
     return messages
 
 
@@ -110,23 +110,23 @@ def _add_item(messages: list[ChatMessage], item: InputItem, path: str) -> None:
         case "item_reference":
             raise _unsupported(
                 "input",
-                f"{path} refers to a stored item, but the gateway does not store responses. Send "
+                f"`{path}` refers to a stored item, but the gateway does not store responses. Send "
                 "the whole item.",
             )
         case _:
             raise _unsupported(
                 "input",
-                f"{path} has the type '{item.type}', which is not supported. Send items of type "
-                "'message', 'function_call', 'function_call_output' or 'reasoning'.",
+                f"`{path}` has the type '{item.type}', which is not supported. Use 'message', "
+                "'function_call', 'function_call_output' or 'reasoning'.",
             )
 
 
 def _open_assistant(messages: list[ChatMessage], *, has_content: bool = False) -> ChatMessage:
-    """Return the message to which the assistant's next item belongs.
+    """Return the assistant message to which to add the next item.
 
-    This is the last message if it is from the assistant. Otherwise, add a new message. In a
-    message, content follows reasoning and precedes tool calls. Therefore, also add a new message if
-    the item has content and the last message already has content or tool calls.
+    Return the last message if it is from the assistant. Otherwise, add a new message. In a message,
+    content follows reasoning and precedes tool calls. Therefore, also add a new message if the item
+    has content and the last message already has content or tool calls.
     """
     last = messages[-1] if messages else None
     if (
@@ -152,8 +152,8 @@ def _convert_part(part: Part, path: str) -> ContentPart:
         return ContentPart(type="text", text=_require(part.text, path, "text"))
     raise _unsupported(
         "input",
-        f"{path} has content of type '{part.type}', which is not supported. Send content of type "
-        "'input_text'.",
+        f"`{path}` contains a content part of type '{part.type}', which is not supported. Use the "
+        "type 'input_text'.",
     )
 
 
@@ -170,15 +170,15 @@ def _convert_tools(body: ResponsesBody) -> tuple[list[Tool], Any]:
         known = {each.function.name for each in tools}
         if unknown := sorted(names - known):
             raise invalid(
-                f"tool_choice allows the function '{unknown[0]}', which is not in tools. Available "
-                f"functions: {', '.join(sorted(known)) or 'none'}.",
+                f"`tool_choice` allows the function '{unknown[0]}', which is not in `tools`. "
+                f"Available functions: {', '.join(sorted(known)) or 'none'}.",
                 "tool_choice",
             )
         return [each for each in tools if each.function.name in names], choice.mode
     raise _unsupported(
         "tool_choice",
-        f"tool_choice of type '{choice.type}' is not supported. Use the type 'function' "
-        "or 'allowed_tools'.",
+        f"`tool_choice` of type '{choice.type}' is not supported. Use the type 'function' or "
+        "'allowed_tools'.",
     )
 
 
@@ -186,11 +186,11 @@ def _convert_tool(tool: FunctionTool) -> Tool:
     if tool.type != "function":
         raise _unsupported(
             "tools",
-            f"A tool of type '{tool.type}' is not supported, because the gateway does not run "
-            "tools. Send tools of type 'function'.",
+            f"Tools of type '{tool.type}' are not supported, because the gateway does not run "
+            "tools. Use tools of type 'function'.",
         )
     if not tool.name:
-        raise invalid("A tool has no name. Set name for each tool.", "tools")
+        raise invalid("A tool does not have a name. Set `name` for each tool.", "tools")
     function = FunctionDefinition(
         name=tool.name,
         description=tool.description,
@@ -205,11 +205,13 @@ def _convert_format(text_format: TextFormat) -> ResponseFormat:
         return ResponseFormat(type=text_format.type)
     if text_format.schema is None:
         raise invalid(
-            "text.format.schema is required if the type is json_schema. Set schema.", "text.format"
+            "`text.format.schema` is required when `text.format.type` is 'json_schema'.",
+            "text.format",
         )
     if text_format.name is None:
         raise invalid(
-            "text.format.name is required if the type is json_schema. Set name.", "text.format"
+            "`text.format.name` is required when `text.format.type` is 'json_schema'.",
+            "text.format",
         )
     schema = JsonSchema(name=text_format.name, schema=text_format.schema, strict=text_format.strict)
     return ResponseFormat(type="json_schema", json_schema=schema)
@@ -219,19 +221,20 @@ def _require_tool_name(tool: ToolChoice | SelectedTool) -> str:
     if tool.type != "function":
         raise _unsupported(
             "tool_choice",
-            f"tool_choice selects a tool of type '{tool.type}', but the gateway does not run "
+            f"`tool_choice` selects a tool of type '{tool.type}', but the gateway does not run "
             "tools. Select tools of type 'function'.",
         )
     if tool.name is None:
         raise invalid(
-            "tool_choice must select functions by name. Set name for each function.", "tool_choice"
+            "A function in `tool_choice` does not have a name. Set `name` for each function.",
+            "tool_choice",
         )
     return tool.name
 
 
 def _require(value: Any, path: str, name: str) -> Any:
     if value is None:
-        raise invalid(f"{path} has no {name}. Set {name}.", "input")
+        raise invalid(f"`{name}` is missing in `{path}`. Set `{name}`.", "input")
     return value
 
 

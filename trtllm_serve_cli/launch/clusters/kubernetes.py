@@ -1,7 +1,7 @@
 """Plan the Kubernetes manifests for serving a model.
 
-A model on one node runs in a Deployment. A model on several nodes runs in a LeaderWorkerSet
-(lws.sigs.k8s.io). The leader pod starts the engine's ranks in the other pods with MPI, which uses
+A single-node model runs in a Deployment. A multi-node model runs in a LeaderWorkerSet
+(lws.sigs.k8s.io). The leader pod starts the engine's ranks in the worker pods with MPI, which uses
 `kubectl exec` instead of ssh. The LeaderWorkerSet and the probes follow the guides in
 triton-inference-server/tutorials (Deployment/Kubernetes).
 """
@@ -41,8 +41,8 @@ from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 
 Manifest = dict[str, Any]
 
-# Number of seconds by which the preStop hook delays SIGTERM. A terminating pod still receives new
-# requests for a few seconds.
+# Duration of the preStop hook in seconds. The hook delays SIGTERM, because a terminating pod still
+# receives new requests for a few seconds.
 _PRE_STOP_S = 5
 # Matches a DNS label as defined in RFC 1123.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -52,16 +52,15 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 class KubernetesOptions:
     """The options for `tllm deploy k8s`.
 
-    - `nodes`: number of nodes for each replica.
+    - `nodes`: number of nodes per replica.
     - `replicas`, `max_replicas`: minimum and maximum number of replicas. If `max_replicas` is
-      greater, an autoscaler adds a replica when more than `queue_target` requests per replica are
-      waiting.
+      greater than `replicas`, an autoscaler adds a replica when more than `queue_target` requests
+      per replica are waiting.
     - `claim`: name of a PersistentVolumeClaim that contains a copy of TLLM_HOME. If None, the nodes
       must have the model at the same paths as this machine.
-    - `shared_memory`, `cpu`, `memory`: quantities in Kubernetes notation.
-    - `gpu_resource`: Kubernetes resource to request, for whole GPUs or for MIG slices.
-    - `has_pod_monitor`: true if the manifests include a PodMonitor, from which Prometheus discovers
-      the pods.
+    - `shared_memory`, `cpu`, `memory`: Kubernetes resource quantities.
+    - `gpu_resource`: name of the extended resource to request, for whole GPUs or MIG devices.
+    - `has_pod_monitor`: true if the manifests include a PodMonitor for Prometheus.
     """
 
     namespace: str | None = None
@@ -90,10 +89,8 @@ def plan_kubernetes(
 ) -> list[Manifest]:
     """Return the manifests for serving `model`, in the order in which to apply them.
 
-    `home` is TLLM_HOME. `gateway` is None if the pods run only Triton. Raise `BadInput` if the
-    model cannot run on `options.nodes` nodes, if the namespace is not valid, or if no image is set
-    and no known image can serve the model on this number of nodes. Also raise `BadInput` if the
-    claim does not contain the model's files, or if the gateway cannot serve requests.
+    `home` is TLLM_HOME. `gateway` is None if the pods run only Triton. Raise `BadInput` if an
+    option is not valid or does not fit the model, or if the gateway could not serve requests.
     """
     check_nodes(model, options.nodes)
     _check_namespace(options.namespace)
@@ -102,15 +99,15 @@ def plan_kubernetes(
             f"{model.name} needs a custom image to run on {options.nodes} nodes.",
             why="the leader pod starts ranks in the other pods with kubectl, which NVIDIA's images "
             "do not contain",
-            next_step="run `tllm deploy k8s` without --nodes to print the name of NVIDIA's "
-            "image, build an image that adds kubectl to it, and pass the new image with --image",
+            next_step="find the NVIDIA image with `tllm deploy k8s` without --nodes, build an "
+            "image that adds kubectl to the NVIDIA image, and pass the new image with --image",
         )
     if gateway is not None:
         check_gateway(gateway)
     name = _object_name(model.name)
     pod = _pod(model, options, launch, home, has_gateway=gateway is not None)
     is_spread = options.nodes > 1
-    # A model on several nodes needs an explicit namespace, because its RoleBinding must name the
+    # A multi-node model needs an explicit namespace, because its RoleBinding must name the
     # subject's namespace.
     namespace = options.namespace or ("default" if is_spread else None)
     manifests = [
@@ -130,15 +127,15 @@ def _check_namespace(namespace: str | None) -> None:
     if namespace is not None and not _LABEL.fullmatch(namespace):
         raise BadInput(
             f"{namespace!r} is not a valid namespace.",
-            why="a namespace consists of at most 63 lowercase letters, digits and '-', and "
-            "starts and ends with a letter or digit",
+            why="a namespace can contain at most 63 lowercase letters, digits and hyphens, and it "
+            "must start and end with a letter or digit",
             next_step="pass a valid name with --namespace; `kubectl get namespaces` lists the "
             "existing namespaces",
         )
 
 
 def render_manifests(manifests: Sequence[Manifest]) -> str:
-    """Return the manifests as a string of YAML documents."""
+    """Return the manifests as a multi-document YAML string."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -165,7 +162,7 @@ def _labels(name: str) -> dict[str, str]:
 
 
 def _server_labels(name: str) -> dict[str, str]:
-    """Return the labels of pods that serve requests. Only these pods have a component label."""
+    """Return the labels of pods that serve requests. Worker pods have no component label."""
     return {**_labels(name), "app.kubernetes.io/component": "server"}
 
 
@@ -245,7 +242,7 @@ def _leader_worker_set(
 
 
 def _agent_manifests(name: str, namespace: str | None) -> list[Manifest]:
-    """Return the manifests that allow only the leader pod to run commands in the other pods."""
+    """Return the manifests that let the leader pod run commands in the worker pods."""
     api = "rbac.authorization.k8s.io"
     rules = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
@@ -291,7 +288,7 @@ def _pod(
         container["env"] = [{"name": name, "value": value} for name, value in environ.items()]
     pod = {
         "containers": [container],
-        # Only the leader pod of a model on several nodes needs access to the Kubernetes API.
+        # Only the leader pod of a multi-node model needs access to the Kubernetes API.
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": DRAIN_S + _PRE_STOP_S + 10,
         "volumes": [*volumes, {"name": "shared-memory", "emptyDir": shared}],
@@ -320,8 +317,8 @@ def _model_volumes(
 ) -> tuple[list[Manifest], list[Manifest]]:
     """Return the volumes and volume mounts for the model's folders.
 
-    The pods mount the folders at the same paths as on this machine. Raise `BadInput` if the claim
-    does not contain all of these folders.
+    The mount paths in the pods are the paths of the folders on this machine. Raise `BadInput` if a
+    folder is outside the claim.
     """
     if options.claim is None:
         names = [f"model-{number}" for number in range(len(model.folders))]
@@ -334,7 +331,7 @@ def _model_volumes(
     outside = [str(path) for path in model.folders if home not in path.parents]
     if outside:
         raise BadInput(
-            f"The claim {options.claim} does not contain all files that {model.name} needs.",
+            f"The claim {options.claim} does not contain all of {model.name}'s files.",
             why=(
                 f"the pods use the claim as a copy of TLLM_HOME ({home}), but these files are "
                 f"outside TLLM_HOME: {', '.join(outside)}"
@@ -372,8 +369,8 @@ def _pod_monitor(name: str) -> Manifest:
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
     """Return an autoscaler that adds replicas if too many requests are waiting.
 
-    The autoscaler uses the number of requests waiting in Triton and, if the server reports it, the
-    number of requests waiting in the engine.
+    The autoscaler counts the requests waiting in Triton. If the engine reports its waiting
+    requests, the autoscaler also counts them.
     """
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:

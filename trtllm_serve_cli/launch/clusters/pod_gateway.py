@@ -2,8 +2,8 @@
 
 NVIDIA's images do not contain tllm, so the gateway runs in a second container with a different
 image. The containers of a pod share a network namespace, so the gateway can connect to the engine
-worker's socket. They also share a process namespace: Triton's container writes Triton's process id
-to a shared folder, and the gateway finds Triton by this id.
+worker's socket. The containers also share a process namespace. Triton's container writes Triton's
+process ID to a shared folder, where the gateway reads it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PodGateway:
     """The gateway that runs in each replica.
 
     `image` is a container image that contains tllm. `keys_secret` is the name of a Secret that
-    contains `keys.json`, or None if the pods do not receive API keys.
+    contains `keys.json`, or None if the gateway has no API keys.
     """
 
     config: GatewayConfig
@@ -52,7 +52,7 @@ def check_gateway(gateway: PodGateway) -> None:
     if port in PORTS.values():
         raise BadInput(
             f"The OpenAI-compatible API cannot use port {port}.",
-            why=f"Triton uses the ports {', '.join(map(str, PORTS.values()))} in the pod",
+            why=f"Triton uses ports {', '.join(map(str, PORTS.values()))} in the pod",
             next_step="choose another port with --openai-port N",
         )
     if gateway.config.key_policy == "on" and gateway.keys_secret is None:
@@ -65,17 +65,17 @@ def check_gateway(gateway: PodGateway) -> None:
 
 
 def gateway_config_map(name: str) -> str:
-    """Return the name of the ConfigMap that contains the gateway configuration for `name`."""
+    """Return the name of the ConfigMap that contains the gateway configuration of server `name`."""
     return f"{name}-gateway"
 
 
 def gateway_data(gateway: PodGateway) -> dict[str, str]:
-    """Return the data of the ConfigMap, which contains the gateway's configuration file."""
+    """Return the data of the ConfigMap: the gateway's configuration file."""
     return {_CONFIG_FILE: gateway.config.to_json() + "\n"}
 
 
 def gateway_annotations(gateway: PodGateway) -> dict[str, str]:
-    """Return pod annotations that cause a rollout when the gateway's configuration changes."""
+    """Return pod annotations that trigger a rollout when the gateway configuration changes."""
     digest = hashlib.sha256(gateway_data(gateway)[_CONFIG_FILE].encode()).hexdigest()
     return {"tllm/gateway-config": digest[:16]}
 
@@ -111,14 +111,14 @@ def add_gateway(pod: Manifest, name: str, gateway: PodGateway, pre_stop_s: int) 
     ]
     if gateway.keys_secret is not None:
         volumes.append({"name": "gateway-keys", "secret": {"secretName": gateway.keys_secret}})
-        # Do not use `subPath`: with it, running pods would not see added or revoked keys.
+        # Do not use `subPath`, because Kubernetes does not update subPath mounts when keys change.
         keys = KEYS_FILE.rpartition("/")[0]
         mounts.append({"name": "gateway-keys", "mountPath": keys, "readOnly": True})
     return {
         **pod,
         "shareProcessNamespace": True,
         "containers": [triton, *others, _container(gateway, [*models, *mounts], pre_stop_s)],
-        # Allow time for both drains, because Triton drains only after the gateway.
+        # Allow time for two drains, because Triton drains only after the gateway has exited.
         "terminationGracePeriodSeconds": pod["terminationGracePeriodSeconds"] + DRAIN_S,
         "volumes": [*pod["volumes"], *volumes],
     }
@@ -140,8 +140,8 @@ def _container(gateway: PodGateway, mounts: Sequence[Manifest], pre_stop_s: int)
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-m", "trtllm_serve_cli.gateway", config],
         "ports": [{"name": "openai", "containerPort": gateway.config.port}],
-        # Probe the chat page, which does not depend on Triton, so that a Triton restart does not
-        # also restart the gateway. /health reports whether the models can receive requests.
+        # The startup and liveness probes request the chat page. The page does not depend on Triton,
+        # so a Triton restart does not restart the gateway. /health depends on the models.
         "startupProbe": probe("/", 2, 30),
         "readinessProbe": probe("/health", 5, 3),
         "livenessProbe": probe("/", 10, 3),

@@ -1,4 +1,4 @@
-"""Plan the probes of the container that runs Triton in a pod.
+"""Plan the startup, readiness and liveness probes of Triton's container in a pod.
 
 Triton's health endpoints do not show whether an engine generates tokens. If possible, the readiness
 and liveness probes therefore run a program in the container that reads the heartbeats of the
@@ -21,8 +21,8 @@ Manifest = dict[str, Any]
 _STARTUP_PERIOD_S = 10
 _READY_PERIOD_S = 5
 _LIVE_PERIOD_S = 10
-# Margins, in seconds, that are added to the time limits of the server's parts to get the probe
-# timeouts. The probe program may wait for a full time limit, and Python needs time to start.
+# Seconds by which the probe timeouts exceed the limits in `HangLimits`. The probe program may wait
+# for a full time limit, and Python needs time to start.
 _READY_MARGIN_S = 10
 _LIVE_MARGIN_S = 30
 # Grace period, in seconds, after a failed liveness probe. It is short because a hung server cannot
@@ -35,8 +35,8 @@ def plan_probes(model: Deployable, launch: LaunchOptions) -> Manifest:
 
     Kubernetes runs the readiness and liveness probes only after the startup probe has succeeded. If
     the model was imported with an earlier version of tllm, or if Triton's vLLM backend runs the
-    engine, the probes only query Triton. If `hang_timeout_s` is 0, the liveness probe only queries
-    Triton.
+    engine, both probes only query Triton's health endpoints. If `hang_timeout_s` is 0, the liveness
+    probe only queries Triton's health endpoint.
     """
     startup_failures = math.ceil(launch.timeout_s / _STARTUP_PERIOD_S)
     probes = {
@@ -63,7 +63,7 @@ def _http(path: str, period_s: int, failures: int) -> Manifest:
 
 
 def _exec(model: Deployable, question: Literal["ready", "live"], limits: HangLimits) -> Manifest:
-    """Return a probe that fails as soon as a part of the server has exceeded its time limit."""
+    """Return a probe that fails if a part of the server exceeds its time limit."""
     assert model.runtime is not None
     command = [
         *watch_command(model.runtime, "pod_probe"),

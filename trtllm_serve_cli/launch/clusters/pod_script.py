@@ -1,7 +1,7 @@
 """Render the shell script that starts Triton in a pod.
 
-If the engine needs several processes, the script starts them with `mpirun`. If these processes run
-in several pods, `mpirun` uses `kubectl exec` instead of ssh.
+If the engine needs several processes, the script starts them with `mpirun`. For a multi-node model,
+`mpirun` uses `kubectl exec` instead of ssh to start processes in other pods.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE
 # Use fixed ports, because each pod has its own network namespace.
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
-# The folder from which the gateway reads Triton's process id.
+# The folder from which the gateway reads Triton's process ID.
 GATEWAY_FOLDER = "/run/tllm"
-# Path prefix of the server's files in /dev/shm. /dev/shm is a volume of the pod, so the files
-# outlive the container.
+# Path prefix of the server's files in /dev/shm. /dev/shm is a pod volume, so the files outlive the
+# container.
 SHARED_FILES = "/dev/shm/tllm-pod-"
 # The folder for heartbeat files.
 PULSES_FOLDER = f"{SHARED_FILES}pulses"
@@ -37,9 +37,9 @@ def pod_script(
 ) -> str:
     """Return the script for the pod that serves requests for `model`.
 
-    The engine's ranks are divided evenly among `nodes` pods, and the script starts the ranks in all
-    of them. `has_gateway` is true if the pod also runs the OpenAI-compatible gateway. Raise
-    `BadInput` if the ranks cannot be divided evenly.
+    The script distributes the engine's ranks evenly across `nodes` pods and starts all ranks.
+    `has_gateway` is true if the pod also runs the OpenAI-compatible gateway. Raise `BadInput` if
+    the ranks cannot be distributed evenly.
     """
     words = triton_words(
         model,
@@ -71,14 +71,14 @@ def pod_script(
 
 def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[str]:
     if model.is_llm_api:
-        # Run the same command on every rank, because trtllm-llmapi-launch starts the server only on
-        # the first rank.
+        # Run the same command on every rank. trtllm-llmapi-launch starts the server only on the
+        # first rank.
         return [f"-n {model.num_ranks} trtllm-llmapi-launch", *server]
     if model.spawns:
         ranks = Ranks(mode="orchestrator", spawns=True)
         environ = ranks_environ(ranks, LaunchOptions())
-        # Add the pool flags without checking Triton's version, because every version that supports
-        # several instances also supports these flags.
+        # Do not check Triton's version, because every version that supports several instances also
+        # supports the pool flags.
         pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
         return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
     others = flag_words(other_rank_flags((CORE_MODEL,)))

@@ -1,7 +1,7 @@
-"""Plan the programs that watch servers in pods and Slurm jobs, which have no supervisor.
+"""Build the commands of the programs that monitor servers in pods and Slurm jobs.
 
-Triton's images do not contain tllm. The programs therefore run with the image's Python from the
-model repository, which contains a copy of the runtime package.
+Servers in pods and Slurm jobs have no supervisor. Triton's images do not contain tllm, so the
+image's Python runs the programs from the copy of the runtime package in the model repository.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def watch_command(runtime: Path, program: Literal["pod_probe", "job_server"]) ->
 
 
 def limit_words(model: Deployable, limits: HangLimits) -> tuple[str, ...]:
-    """Return the arguments of `pod_probe` and `job_server` that set the time limits.
+    """Return the arguments that set the hang limits of `pod_probe` or `job_server`.
 
     If the engine does not write heartbeats, also return the arguments for token requests.
     """

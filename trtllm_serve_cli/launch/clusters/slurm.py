@@ -1,11 +1,14 @@
 """Plan a Slurm job that serves a model, and render the job's script for `sbatch`.
 
-The nodes need Triton, installed or in a container, and a file system that they share with the
-submitting machine. By default, the script chooses free ports. It writes the server's address to a
-file. If the first node has tllm at the same path as the submitting machine, the script also runs
-the OpenAI-compatible gateway there, outside the container. The script's options follow the scripts
-in triton-inference-server/tensorrtllm_backend (README.md) and in NVIDIA/TensorRT-LLM
-(examples/llm-api/llm_mgmn_trtllm_serve.sh).
+The nodes need Triton, either installed or in a container image, and must share a file system with
+the submitting machine. By default, the script chooses free ports. The script writes the server's
+address to a file.
+
+If the first node has tllm at the same path as the submitting machine, the script also runs the
+OpenAI-compatible gateway there. The gateway runs outside the container.
+
+The script's options follow the scripts in triton-inference-server/tensorrtllm_backend (README.md)
+and in NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ SCRIPT_FILE = "job.sbatch"
 # The formats of sbatch's --time option: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS,
 # INFINITE and UNLIMITED.
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.IGNORECASE)
-# Maps each port flag to the middle part of its shell variable, for example HTTP in TLLM_HTTP_PORT.
+# Maps each port flag to the protocol name in its shell variable, for example HTTP for
+# TLLM_HTTP_PORT.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
 # Flags to pass only to the first rank, because only this rank serves requests.
 _FIRST_RANK_FLAGS = (
@@ -63,10 +67,10 @@ class SlurmOptions:
     - `sbatch`: additional options for the `sbatch` command.
     - `prologue`: shell commands to run before the server starts.
     - `http_port`, `grpc_port`, `metrics_port`: Triton's ports. If a port is None, the job derives
-      the port from the job's id. If all three are None, the job also replaces ports that are in use
-      with higher ports.
+      it from the job ID. If all three are None, the job also replaces ports that are in use with
+      higher ports.
     - `openai_port`: port of the OpenAI-compatible API. If None, the job derives the port from the
-      job's id, and uses a higher port if that port is in use.
+      job ID and uses a higher port if the derived port is in use.
     """
 
     account: str | None = None
@@ -91,10 +95,10 @@ class SlurmOptions:
 class SlurmPlan:
     """The variables for the template `templates/slurm/job.sbatch.j2`.
 
-    Options, flags and the values in `exports` are shell words, which may contain variables.
+    Options, flags and the values in `exports` are shell words that may contain variables.
 
-    - `links`: maps the path of each symbolic link that the job creates on the node to the link's
-      target in Triton's backend folder. The template quotes the targets.
+    - `links`: symbolic links to create on the node. Maps each link's path to its target in Triton's
+      backend folder. The template quotes the targets.
     - `binary`: path of `tritonserver`. The template quotes the path.
     - `flags`: Triton's flags for all ranks.
     - `first_flags`: additional flags for the rank that serves requests.
@@ -139,12 +143,14 @@ def plan_slurm(
 ) -> SlurmPlan:
     """Plan a job that serves `model` with `triton`, the installation on the nodes or in the image.
 
-    The job writes its files to `directory`. If `directory` is None, the job writes the files to the
-    folder from which it was submitted, and adds the model's name and the job's id to the file
-    names. `environ` contains additional environment variables for the job. `gateway` is the
-    configuration of the OpenAI-compatible gateway, in which the job sets the ports. Raise
-    `BadInput` if the model cannot run on these nodes under Slurm, if the options conflict, or if
-    the time limit is not valid.
+    - `directory`: folder for the job's files. If None, the job writes its files to the folder from
+      which it was submitted, and the file names include the model name and the job ID.
+    - `environ`: additional environment variables for the job.
+    - `gateway`: configuration of the OpenAI-compatible gateway. The job sets the ports when it
+      starts.
+
+    Raise `BadInput` if an option is not valid, or if the model cannot run in a Slurm job on
+    `options.nodes` nodes.
     """
     check_nodes(model, options.nodes)
     _check_not_spawning(model)
@@ -217,7 +223,7 @@ def plan_slurm(
             gateway,
             options.openai_port,
             prefix=in_shell,
-            # Do not quote the variable for the job's id, because the shell must expand it.
+            # Do not quote $SLURM_JOB_ID, because the shell must expand the variable.
             folder=f"tllm-{model.name}-$SLURM_JOB_ID-{STATE_FOLDER}"
             if directory is None else directory / STATE_FOLDER,
         ),
@@ -228,13 +234,13 @@ def _check_time(time: str | None) -> None:
     if time is not None and not _TIME.fullmatch(time):
         raise BadInput(
             f"{time!r} is not a valid Slurm time limit.",
-            why="the formats are minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS and UNLIMITED",
-            next_step="pass a time limit in one of these formats, for example --time 08:00:00",
+            why="Slurm accepts minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS and UNLIMITED",
+            next_step="pass a valid time limit, for example --time 08:00:00",
         )
 
 
 def render_script(plan: SlurmPlan) -> str:
-    """Return the job's script for `sbatch`."""
+    """Return the batch script for `sbatch`."""
     variables = {each.name: getattr(plan, each.name) for each in fields(plan)}
     return render("slurm/job.sbatch.j2", **variables, version=__version__)
 
@@ -243,17 +249,17 @@ def _check_not_spawning(model: Deployable) -> None:
     if model.spawns:
         raise BadInput(
             f"{model.name} cannot run under Slurm.",
-            why="with several instances, or with several ranks and a draft engine, TensorRT-LLM "
-            "uses orchestrator mode and spawns processes with MPI, which srun does not support",
+            why="the model's instances or its draft engine require orchestrator mode, in which "
+            "TensorRT-LLM spawns processes with MPI, but srun does not support spawning",
             next_step=f"run `tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1` "
             "and submit one job per instance, or import the model without --draft",
         )
 
 
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
-    """Return the path prefix of the job's files, first for `sbatch` options, then for the shell.
+    """Return the path prefixes of the job's files for `sbatch` options and for the shell.
 
-    The shell does not expand %j, so the shell's prefix contains $SLURM_JOB_ID instead.
+    The prefix for the shell contains $SLURM_JOB_ID, because only Slurm expands %j.
     """
     if directory is None:
         return f"tllm-{model.name}-%j-", f'"tllm-{model.name}-$SLURM_JOB_ID-"'
@@ -288,7 +294,7 @@ def _srun(
     has_ranks = model.num_ranks > 1
     values: dict[str, object] = {
         "mpi": options.mpi or ("pmix" if has_ranks else None),
-        # Without this option, the other ranks wait for a rank that has failed.
+        # Without this option, the other ranks keep waiting for a failed rank.
         "kill-on-bad-exit": 1 if has_ranks else None,
         "output": f"{prefix}server_%t.log",
     }

@@ -1,8 +1,7 @@
 """Plan the OpenAI-compatible gateway for a Slurm job.
 
-The gateway runs in the batch script, on the node of the first rank. The job chooses its ports when
-it starts, so the script writes the gateway's configuration with a here-document that contains shell
-variables.
+The batch script runs the gateway on the node of the first rank. The job chooses its ports when it
+starts, so the script writes the gateway configuration from a here-document with shell variables.
 """
 
 from __future__ import annotations
@@ -27,9 +26,11 @@ _PORT = "$((31000 + SLURM_JOB_ID % 1700))"
 class SlurmGateway:
     """The gateway's variables for the template `templates/slurm/job.sbatch.j2`.
 
-    `python` is the Python interpreter that runs tllm on the submitting machine. `log` is a path.
-    `config` is the text of a here-document. `python`, `port` and `log` are shell words.
-    `moves_port` is true if the job chooses another port when `port` is in use.
+    - `python`: Python interpreter that runs tllm on the submitting machine, as a shell word.
+    - `port`: port of the gateway, as a shell word.
+    - `moves_port`: true if the job chooses another port when `port` is in use.
+    - `log`: path of the gateway log, as a shell word.
+    - `config`: gateway configuration, as here-document text.
     """
 
     python: str
@@ -45,8 +46,8 @@ def plan_job_gateway(
     """Plan the gateway for a job.
 
     If `port` is None, the job chooses a free port. `prefix` is the path prefix of the job's files,
-    as a shell word. `folder` is the folder with the server's state. If `folder` is a string, it may
-    contain shell variables.
+    as a shell word. `folder` is the server's state folder. If `folder` is a string, it may contain
+    shell variables.
     """
     return SlurmGateway(
         python=shlex.quote(sys.executable),
@@ -76,5 +77,5 @@ def _render_model(model: dict[str, Any]) -> str:
 
 
 def _quote(value: Any) -> str:
-    """Return `value` as JSON, escaped so that the shell does not expand it in a here-document."""
+    """Return `value` as JSON, with shell metacharacters escaped for a here-document."""
     return re.sub(r"[\\$`]", r"\\\g<0>", json.dumps(value))

@@ -1,9 +1,9 @@
 """Submit, track and cancel a server that runs as a Slurm job.
 
 Each job has a folder in TLLM_HOME/servers, which must be on a file system that the nodes share. The
-folder contains the submitted plan (`job.json`), and the address, exit code and logs that the job
-writes. tllm queries Slurm for the job's state, and stores the state only after Slurm's controller
-has removed the job.
+folder contains the submitted plan (`job.json`) and the address, exit code and logs that the job
+writes. tllm queries Slurm for the job state. It stores the state only after Slurm's controller has
+removed the job.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ENDED = (
 _UNKNOWN = "UNKNOWN"
 _QUERY_TIMEOUT_S = 20.0
 # This timeout is long, because a busy controller may accept a job even after sbatch was
-# interrupted, and tllm cannot track a job whose id sbatch has not printed.
+# interrupted. tllm cannot track this job, because sbatch has not printed the job ID.
 _SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
@@ -63,16 +63,17 @@ Runner = Callable[[Sequence[str]], CommandResult]
 
 
 class _Rejected(LaunchFailed):
-    """Raised if Slurm rejects the job."""
+    """Raised if Slurm rejects a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """A submitted job and its state when Slurm was last queried.
 
-    `state` is Slurm's name for the state, or "UNKNOWN" if Slurm did not report the state or was not
-    queried. `reason` explains why the job is waiting or has ended. `is_forgotten` is true if the
-    job has ended, and either Slurm's controller has removed the job or tllm has cancelled it.
+    - `state`: Slurm job state, or "UNKNOWN" if Slurm was not queried or did not report a state.
+    - `reason`: why the job is waiting or has ended.
+    - `is_forgotten`: true if the job has ended, and Slurm's controller has removed the job or tllm
+      has cancelled it.
     """
 
     id: str
@@ -112,8 +113,8 @@ def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Command
         raise MissingPart(
             f"{command[0]} is not installed.",
             why="tllm submits and tracks jobs with Slurm's commands",
-            next_step="run the command on a machine that has Slurm's commands, for example a "
-            f"login node{script}",
+            next_step="run tllm on a machine with Slurm's commands, for example a login "
+            f"node{script}",
         )
     if answer.code is None:
         raise LaunchFailed(
@@ -148,8 +149,8 @@ def submit_job(
     """Write `script` to `directory`, submit it as a job, and write the files that track the job.
 
     `gateway` is the configuration of the gateway that the job starts. Raise `LaunchFailed` if Slurm
-    rejects the job, and `MissingPart` if Slurm is not installed. In both cases, remove `directory`.
-    Also raise `LaunchFailed`, but keep `directory`, if Slurm does not respond, because it may have
+    rejects the job, or `MissingPart` if Slurm is not installed. In both cases, remove `directory`.
+    If Slurm does not respond, raise `LaunchFailed` but keep `directory`, because Slurm may have
     accepted the job. Cancel the job if its files cannot be written.
     """
     path = directory / SCRIPT_FILE
@@ -161,7 +162,7 @@ def submit_job(
         raise
     try:
         plan = _plan(model, directory, gateway)
-        # Create an empty log, so that tllm can read the log before the job's first task starts.
+        # Create an empty log, because tllm may read the log before the first task starts.
         (directory / "server_0.log").touch()
         plan.log.symlink_to("server_0.log")
         facts = {"id": job.id, "submitted_at": time.time(), "stopped_at": None}
@@ -174,17 +175,17 @@ def submit_job(
 
 
 def _submit(script: Path, model: Deployable, run: Runner) -> str:
-    """Submit the script and return the job's id.
+    """Submit the script and return the job ID.
 
-    Raise `MissingPart` if Slurm is not installed, or `_Rejected` if Slurm rejects the job. Raise
-    another `LaunchFailed` if Slurm does not respond.
+    Raise `MissingPart` if Slurm is not installed, `_Rejected` if Slurm rejects the job, and
+    `LaunchFailed` if Slurm does not respond.
     """
     try:
         answer = run(("sbatch", "--parsable", f"--chdir={script.parent}", str(script)))
     except LaunchFailed as error:
         raise LaunchFailed(
             error.what,
-            why="Slurm's controller may have accepted the job, but tllm did not receive its id",
+            why="Slurm's controller may have accepted the job, but tllm did not receive the job ID",
             next_step=f"run `squeue --name tllm-{model.name}` to find the job, and cancel it with "
             "`scancel ID`",
         ) from error
@@ -218,9 +219,9 @@ def read_job(
 ) -> tuple[LaunchPlan, ServerState, SlurmJob] | None:
     """Return the plan, state and job in `directory`, or None if it contains no valid job file.
 
-    Query Slurm for the job's state unless the job was stopped. If the controller has removed the
-    job, save the job's last state, so that later calls do not query Slurm. If the query fails, the
-    phase is "unknown".
+    Query Slurm for the job state unless the job was stopped. If the controller has removed the job,
+    save the last state, so that later calls do not query Slurm. If the query fails, the phase is
+    "unknown".
     """
     try:
         facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
@@ -248,10 +249,10 @@ def read_job(
 
 
 def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
-    """Query Slurm for the job's state, and return the job with this state.
+    """Return the job with its current state in Slurm.
 
-    If the controller has removed the job, query Slurm's accounting instead. If the accounting has
-    no record of the job, the state is "UNKNOWN".
+    If the controller has removed the job, query Slurm's accounting database (`sacct`) instead. If
+    the database has no record of the job, the state is "UNKNOWN".
 
     Raise `MissingPart` if Slurm is not installed, and `LaunchFailed` if Slurm does not respond or
     reports an error.
@@ -262,7 +263,7 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
         return SlurmJob(job_id, state.strip(), "" if reason == "None" else reason.strip())
     if answer.code and "Invalid job id" not in answer.err:
         raise LaunchFailed(
-            "Slurm did not report the state of the job.",
+            "Slurm did not report the job state.",
             why=_output_of(answer),
             next_step="run `sinfo` to check whether Slurm's controller responds",
         )
@@ -272,7 +273,7 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     )  # fmt: skip
     if accounting.code == 0 and accounting.out.strip():
         state, _, reason = accounting.out.splitlines()[-1].partition("|")
-        # Use only the first word of the state, which may be, for example, "CANCELLED by 1000".
+        # Use only the first word, because the state may be, for example, "CANCELLED by 1000".
         reason = "" if reason == "None" else reason.strip()
         return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
     return SlurmJob(job_id, is_forgotten=True)
@@ -281,8 +282,8 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
 def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
     """Cancel the job unless it has already ended, wait until it ends, and stop tracking it.
 
-    Raise `LaunchFailed` if Slurm does not cancel the job, if the job does not end in time, or if
-    Slurm does not report whether the job has ended. Raise `MissingPart` if Slurm is not installed.
+    Raise `LaunchFailed` if Slurm does not cancel the job or does not report its state, or if the
+    job does not end in time. Raise `MissingPart` if Slurm is not installed.
     """
     if not job.is_over:
         _cancel(job, run)
@@ -302,7 +303,7 @@ def _cancel(job: SlurmJob, run: Runner) -> None:
     while not (now := _query_after_cancel(job, run)).is_over:
         if time.monotonic() > deadline_s:
             raise LaunchFailed(
-                f"Job {job.id} was cancelled, but it has not ended after {_CANCEL_TIMEOUT_S:g} s.",
+                f"Job {job.id} was cancelled, but did not end within {_CANCEL_TIMEOUT_S:g} s.",
                 why=now.describe(),
                 next_step="run `tllm status` to check the job, then run `tllm stop` again",
             )
@@ -346,7 +347,7 @@ def _state(
 
 
 def _responds(endpoint: Endpoint, model: str) -> bool:
-    """Return whether the server responds. Triton responds only after it has loaded the models."""
+    """Return whether the server has loaded `model` and responds to requests."""
     try:
         fetch_model_config(endpoint, model, "http", _READY_TIMEOUT_S)
     except TllmError:
@@ -368,7 +369,7 @@ def _explain(job: SlurmJob, plan: LaunchPlan, record: WatchRecord) -> tuple[str,
 
 
 def _read_address(directory: Path) -> tuple[Endpoint | None, int | None]:
-    """Return the job's endpoint and its gateway's port. Either is None if it is not known yet."""
+    """Return the job's endpoint and gateway port. A value is None until the job has recorded it."""
     try:
         address: dict[str, Any] = json.loads((directory / ADDRESS_FILE).read_text(encoding="utf-8"))
         host = address["host"]
@@ -386,9 +387,9 @@ def _read_address(directory: Path) -> tuple[Endpoint | None, int | None]:
 def _locate(
     gateway: GatewayConfig | None, address: Endpoint | None, port: int | None
 ) -> GatewayConfig | None:
-    """Return the gateway's configuration with its address.
+    """Return the gateway configuration with the host and port that the job has recorded.
 
-    Return None if the job has no gateway or has not started it.
+    Return None if the job has no gateway or has not started the gateway yet.
     """
     if gateway is None or address is None or port is None:
         return None
@@ -396,10 +397,7 @@ def _locate(
 
 
 def _update_job_file(directory: Path, **facts: Any) -> None:
-    """Add `facts` to the job file.
-
-    Hold a lock during the update, because other processes may also update the file.
-    """
+    """Add `facts` to the job file while holding a lock against concurrent updates."""
     with hold_lock(directory / "job.lock", on_wait=lambda: None):
         known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
         _write(directory, {**known, **facts})

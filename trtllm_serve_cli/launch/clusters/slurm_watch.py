@@ -1,4 +1,4 @@
-"""Plan the program that watches Triton in a Slurm job, and read the state that it records."""
+"""Plan the program that monitors Triton in a Slurm job, and read the state that it records."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 # The folder in which the job records the server's state for `tllm status` and the gateway.
 STATE_FOLDER = "state"
 # Time limit, in seconds, for reloading an engine that has died. During the reload, `tllm status`
-# shows that the server is unresponsive, and why. The limit is high because a failed job may have to
-# wait in the queue before it starts again.
+# reports the server as unresponsive. The limit is high, because a failed job may have to wait in
+# the queue before it starts again.
 _LOAD_TIMEOUT_S = 1800.0
 
 
 def plan_job_watch(model: Deployable, launch: LaunchOptions, regions: str) -> tuple[str, ...]:
     """Return the shell words that precede Triton's command in a task.
 
-    `regions` is the prefix of the names of the task's shared memory regions, as a shell word.
-    Return an empty tuple if the model was imported with an earlier version of tllm, or if Triton's
-    vLLM backend runs the engine.
+    `regions` is the name prefix of the task's shared memory regions, as a shell word. Return an
+    empty tuple if the model was imported with an earlier version of tllm, or if Triton's vLLM
+    backend runs the engine.
     """
     if model.runtime is None:
         return ()
@@ -46,10 +46,11 @@ def plan_job_watch(model: Deployable, launch: LaunchOptions, regions: str) -> tu
 
 @dataclass(frozen=True, slots=True)
 class WatchRecord:
-    """The state that the job has recorded.
+    """The state that a job has recorded.
 
-    `phase` is "" if there is no record. `why` explains the phases "unresponsive" and "failed".
-    `hangs` counts the parts of the server that hung.
+    - `phase`: the server phase, or "" if the job has not recorded a state.
+    - `why`: lines that explain the phases "unresponsive" and "failed".
+    - `hangs`: number of hung processes.
     """
 
     phase: str = ""

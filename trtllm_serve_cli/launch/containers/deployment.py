@@ -38,20 +38,20 @@ class Deployable:
     """A model to serve on other machines.
 
     - `kind`: engine kind.
-    - `models`: Triton models that belong to the model.
+    - `models`: names of the Triton models that make up the model.
     - `folders`: folders that the other machines must have at the same paths as this machine.
     - `num_gpus`: total number of GPUs on all machines.
     - `num_ranks`: number of processes that MPI must start, or 1 if the model does not use MPI.
-    - `image`: public container image that fits the engine, or None if no such image is known.
-    - `needs`: names of the software that the image must contain.
-    - `spawns`: true if TensorRT-LLM spawns the engine processes itself (orchestrator mode). This
-      applies to models with several instances of a TensorRT engine, or with a draft engine if
+    - `image`: public container image that fits the engine, or None if no known image fits.
+    - `needs`: software that the image must contain.
+    - `spawns`: true if TensorRT-LLM spawns the engine processes (orchestrator mode). Orchestrator
+      mode is required for several instances of a TensorRT engine, and for a draft engine if
       either engine has several ranks.
     - `reports_waiting`: true if the metrics include the number of requests waiting in the engine.
     - `is_llm_api`: true if `trtllm-llmapi-launch` starts the ranks.
     - `runtime`: folder with a copy of the runtime package that can watch the server, or None.
-    - `needs_tokens`: true if the engine writes no heartbeats, so that health checks must request a
-      token.
+    - `needs_tokens`: true if health checks must request a token, because the engine does not write
+      heartbeats.
     """
 
     name: str
@@ -105,8 +105,8 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if the engine cannot run on the machine.
 
-    Without this check, Triton could spend minutes loading the engine before it fails. If
-    `is_one_machine` is false, the engine may also use GPUs on other machines.
+    The check avoids a failed start, because Triton may spend minutes loading an unsuitable engine.
+    If `is_one_machine` is false, the engine may also use GPUs on other machines.
     """
     if check_fits := find_kind(model.engine_kind).deployment.check_fits:
         again = command_to_import_again(model.path, model.name)
@@ -121,12 +121,11 @@ def triton_words(
     token: str,
     unquoted: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return Triton's flags as text for a shell, keyed by flag name.
+    """Return Triton's flags as shell words, keyed by flag name.
 
-    The text of a flag is one shell word, or one word for each value of a repeated flag. `token` is
-    the token for the restricted APIs. `token` and the values in `unquoted` are not quoted, so that
-    they can contain shell variables. Raise `BadInput` if the URL of the OpenTelemetry collector is
-    not valid.
+    A repeated flag has one word for each value. `token` is the token for the restricted APIs.
+    `token` and the values in `unquoted` are not quoted, so they can contain shell variables. Raise
+    `BadInput` if the URL of the OpenTelemetry collector is not valid.
     """
     flags = {
         "model-repository": str(model.repository),
@@ -158,7 +157,7 @@ def check_nodes(model: Deployable, nodes: int) -> None:
     """Raise `BadInput` if `nodes` is greater than 1 but the engine runs in a single process."""
     if nodes > 1 and model.num_ranks == 1:
         raise BadInput(
-            f"{model.name} cannot be spread over {nodes} nodes.",
+            f"{model.name} cannot be distributed across {nodes} nodes.",
             why=f"the model's {model.kind} engine runs in one process on one node",
             next_step="omit --nodes, or deploy the model several times to run more replicas",
         )
@@ -167,8 +166,8 @@ def check_nodes(model: Deployable, nodes: int) -> None:
 def check_image(model: Deployable, image: str | None, option: str = "--image") -> str:
     """Return `image` or, if it is None, the public image that fits the engine.
 
-    Raise `BadInput` if `image` is None and no public image fits. The error suggests building an
-    image and passing it with `option`.
+    Raise `BadInput` if `image` is None and no public image fits. The error suggests passing a
+    custom image with `option`.
     """
     chosen = image or model.image
     if chosen is None:
@@ -182,10 +181,10 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
 
 
 def _find_runtime(model: ImportedModel) -> Path | None:
-    """Return the folder with a copy of the runtime package that includes `watch`, or None.
+    """Return the folder with the model's copy of the runtime package, or None.
 
-    Models that were imported with an earlier version of tllm have a copy without `watch`. Models
-    for Triton's vLLM backend have no copy.
+    Return None if the copy does not include `watch`, because the model was imported with an earlier
+    version of tllm. Models for Triton's vLLM backend have no copy.
     """
     for name in model.models:
         folder = model.path / name / "1"
@@ -219,11 +218,11 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
-    """List the folders that contain the files of the model.
+    """List the folders that contain the model's files.
 
-    The result contains the model repository, the engine's folder, the folders in the model's
-    parameters, and the folders that contain the targets of symbolic links in these folders. Skip
-    folders inside other listed folders.
+    The result contains the model repository, the engine folder and the folders in the model's
+    parameters. It also contains the folders that symbolic links in these folders point to. Skip
+    folders that are nested in other listed folders.
     """
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]

@@ -28,7 +28,7 @@ def plan_container(
     """Plan a container that serves `models`.
 
     `image` replaces the public image that fits the engines. If a model needs GPUs, the container
-    can access `gpus`, or all GPUs if `gpus` is empty. Otherwise, it cannot access GPUs.
+    can access `gpus`, or all GPUs if `gpus` is empty. Otherwise, the container cannot access GPUs.
 
     Raise `BadInput` if no single image can serve all models or if a folder cannot be mounted. Raise
     `MissingPart` if a model needs GPUs but containers on this machine cannot access GPUs.
@@ -39,7 +39,7 @@ def plan_container(
             f"{' and '.join(images.values())} cannot be served in one container.",
             why=f"the models' engines require different images: {' and '.join(images)}",
             next_step="start a separate server for each model, or pass an image that can serve "
-            "all of them with --image IMAGE",
+            "all models with --image IMAGE",
         )
     folders = outermost(folder for model in models for folder in model.folders)
     check_mounts(folders)

@@ -133,7 +133,7 @@ def _numpy(facts: MachineFacts) -> Finding:
 
 
 def _engines(machine: Machine) -> list[Finding]:
-    """Report the engine kinds. A kind that cannot run is a problem only if no kind can run."""
+    """Report the engine kinds. An engine kind that cannot run is a problem only if none can run."""
     kinds = sorted(all_kinds(), key=lambda kind: kind.name != EMBEDDED)
     found = [each for kind in kinds if (each := kind.check_machine(machine)) is not None]
     if any(each.verdict == "ok" for each in found):
@@ -143,7 +143,7 @@ def _engines(machine: Machine) -> list[Finding]:
 
 
 def _gateway(facts: MachineFacts) -> Finding:
-    """Report the packages that the gateway requires. `--no-openai` disables the gateway."""
+    """Report the versions of the packages that the gateway requires, or the missing packages."""
     missing = [name for name, version in facts.gateway_versions.items() if version is None]
     if missing:
         detail = f"not installed: {', '.join(missing)}; `tllm start` requires --no-openai"
@@ -163,7 +163,7 @@ def _port(port: int, holder: str | None) -> Finding:
 
 
 def _home(home: Path) -> list[Finding]:
-    """Report TLLM_HOME only if Triton cannot use the folder."""
+    """Report a problem if Triton cannot use the path of TLLM_HOME."""
     if is_usable(home):
         return []
     fix = "set TLLM_HOME to a folder with a different path"
@@ -292,7 +292,10 @@ def _container_engine(
 
 def _hub(facts: MachineFacts) -> list[Finding]:
     if facts.hub_error is not None:
-        detail = f"{facts.hub} cannot be reached ({facts.hub_error}); gguf:, local: and pypi: work"
+        detail = (
+            f"{facts.hub} cannot be reached ({facts.hub_error}); the sources gguf:, local: and "
+            "pypi: still work"
+        )
         reach = Finding("model hub", "note", detail, "set HF_ENDPOINT=https://… to use a mirror")
     else:
         reach = Finding("model hub", "ok", facts.hub)

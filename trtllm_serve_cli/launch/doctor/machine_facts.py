@@ -63,25 +63,24 @@ class MachineFacts:
 
     - `python`: major and minor version of the Python that runs tllm.
     - `triton_version`: Triton's version, or None if Triton is not installed or does not start.
-    - `triton_output`: last line that Triton printed, or the system's error, if Triton does not
-      start.
+    - `triton_output`: if Triton does not start, its last line of output or the system's error.
     - `has_stub`: true if Triton has a Python stub for `python`.
     - `libpython_dir`: result of `find_libpython`.
     - `stub_python`: Python interpreter whose packages Triton's Python stub imports, or None if no
       interpreter was found.
-    - `numpy_version`: version of NumPy in `stub_python`, or None if NumPy is missing.
-    - `machine`: GPUs, and versions of the engines' packages.
+    - `numpy_version`: NumPy version in `stub_python`, or None if NumPy is missing.
+    - `machine`: GPUs and versions of the engine packages.
     - `gateway_versions`: maps each package that the OpenAI-compatible gateway requires to its
       version, or to None if the package is missing.
     - `ports`: maps each port to the process that uses it, or to None if the port is free.
     - `disk_free`: free space in the file system of `home`.
     - `shared_memory_free`: free space in /dev/shm, or None if /dev/shm is missing.
     - `open_file_limit`: hard limit for the number of open files.
-    - `gpu`, `driver`: names of the NVIDIA GPUs and version of their driver, or None if no GPU was
+    - `gpu`, `driver`: names of the NVIDIA GPUs and their driver version, or None if no GPU was
       found.
     - `containers`: maps each container engine to its settings, or to the reason why it does not
       work.
-    - `hub_error`: why the hub cannot be reached, or None if it responds.
+    - `hub_error`: why the hub cannot be reached, or None if the hub responds.
     """
 
     python: tuple[int, int]
@@ -116,9 +115,8 @@ class MachineFacts:
 class ModelFacts:
     """The facts about an imported model.
 
-    `misfit` is the error that explains why the engine cannot run on this machine or why the model's
-    manifest cannot be read. Otherwise, `misfit` is None. `cuda` is the major CUDA version of the
-    container that fits the engine, or None if this version is unknown.
+    - `misfit`: error that explains why the model cannot be served on this machine, or None.
+    - `cuda`: major CUDA version of the container that fits the engine, or None if unknown.
     """
 
     name: str
@@ -134,7 +132,7 @@ def collect_facts(
 ) -> MachineFacts:
     """Collect the facts about this machine.
 
-    The call usually takes 1 to 2 seconds, because it runs Triton and other programs.
+    Collecting the facts usually takes 1 to 2 seconds, because Triton and other programs must run.
     """
     try:
         triton = find_triton(environ)
@@ -183,7 +181,7 @@ def _find_version(package: str) -> str | None:
 
 
 def _read_triton_version(binary: Path) -> tuple[str | None, str]:
-    """Start Triton without models or ports, and stop it when it has logged its version.
+    """Start Triton without models or ports, read its version from the log, and stop it.
 
     Return the version and an empty string. If Triton cannot be started, return None and the
     system's error. If Triton does not log its version, return None and the last line of its output.

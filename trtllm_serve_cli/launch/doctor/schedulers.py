@@ -22,9 +22,9 @@ Runner = Callable[[Sequence[str]], CommandResult | None]
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler that is installed on this machine.
+    """An installed scheduler or MPI implementation.
 
-    `trouble` explains why the scheduler cannot be used, and is empty if the scheduler works.
+    `trouble` explains why it cannot be used, or is empty if it works.
     """
 
     version: str

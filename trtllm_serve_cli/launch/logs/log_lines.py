@@ -1,8 +1,8 @@
 """Determine the level and the model of each line in a server's log.
 
-Triton, its models' processes and the engine workers write to the same log. Lines from Triton,
-TensorRT-LLM and tllm contain a level. For other lines, the level is derived from the line's words
-or from the previous line.
+Triton, the processes of its models and the engine workers write to the same log. Lines from Triton,
+TensorRT-LLM and tllm contain a level. For other lines, the level is inferred from keywords or from
+the previous line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORDS: tuple[tuple[str, Level], ...] = (
 _TRACEBACK = "Traceback (most recent call last):"
 # Python prints lines with these prefixes between the tracebacks of chained exceptions.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-# Patterns for a model's name in Triton's messages. Triton logs the name in quotes, before a version
+# Patterns for a model name in Triton's messages. Triton logs the name in quotes, before a version
 # or instance number, or in a path.
 _MODEL_PATTERNS = (
     r"'{}'",
@@ -39,7 +39,7 @@ _MODEL_PATTERNS = (
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A log line. `model` is the Triton model to which the line refers, or None if unknown."""
+    """A log line. `model` is the Triton model that the line refers to, or None if unknown."""
 
     text: str
     level: Level
@@ -50,21 +50,21 @@ class LogLine:
 
 
 class LogReader:
-    """A parser that reads a log's lines in order. `models` are the server's Triton models."""
+    """A parser for consecutive log lines. `models` are the names of the server's Triton models."""
 
     def __init__(self, models: Iterable[str]) -> None:
-        # Try the longest name first, because a model's name may contain another model's name.
+        # Try the longest name first, because one model name may contain another.
         self._model_patterns = [
             (model, re.compile("|".join(each.format(re.escape(model)) for each in _MODEL_PATTERNS)))
             for model in sorted(models, key=len, reverse=True)
         ]
         self._last = LogLine("", "info")
-        # Whether the next line belongs to a traceback. The first line without indentation, which
-        # contains the exception, ends the traceback.
+        # True if the next line is part of a traceback. A traceback ends with the exception, which
+        # is the first line without indentation.
         self._is_in_traceback = False
 
     def read(self, text: str) -> LogLine:
-        """Parse the next line."""
+        """Parse the next log line."""
         self._last = self._classify(text)
         return self._last
 

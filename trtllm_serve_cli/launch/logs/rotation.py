@@ -7,16 +7,16 @@ import os
 import shutil
 from pathlib import Path
 
-# If a log cannot be copied, keep this fraction of the maximum size from the end of the log.
+# Fraction of the maximum log size to keep if a log cannot be copied.
 _KEPT_FRACTION = 1 / 16
 
 
 def rotate_log(log: Path, max_bytes: int) -> bool:
-    """Copy a log longer than `max_bytes` to a file with the suffix `.log.1`, and truncate the log.
+    """Rotate the log if it is larger than `max_bytes`, and return whether it was truncated.
 
-    If the log cannot be copied, for example because the disk is full, truncate it anyway. In this
-    case, keep the previous copy, and keep the last lines of the log. Return whether the log was
-    truncated.
+    Copy the log to a file with the suffix `.log.1`, and truncate it. If the copy fails, for example
+    because the disk is full, truncate the log anyway, but keep its last lines and the previous
+    copy.
     """
     rotated = log.with_suffix(".log.1")
     # A missing log or a full disk must not stop the server.
@@ -31,7 +31,7 @@ def rotate_log(log: Path, max_bytes: int) -> bool:
 
 
 def _has_copied(log: Path, rotated: Path) -> bool:
-    """Replace `rotated` with a copy of the log. If that fails, return False, and change nothing."""
+    """Replace `rotated` with a copy of the log. Return False if the log cannot be copied."""
     aside = rotated.with_name(f"{rotated.name}.part")
     try:
         shutil.copyfile(log, aside)

@@ -16,9 +16,10 @@ _PAIR = re.compile(r"(\w+)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class ReportedStart:
-    """The startup of a process for `model`. `stages_s` maps each stage to its duration in seconds.
+    """The startup of a process that serves `model`.
 
-    `started_at` is in seconds since the epoch. The stages ran one after another.
+    `started_at` is in seconds since the epoch. `stages_s` maps consecutive stages to durations in
+    seconds.
     """
 
     model: str

@@ -15,12 +15,12 @@ TRITON_PREFIX = re.compile(
 TLLM_PREFIX = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
-# If the log contains this line, Triton rejected an option. Triton logs the error message before or
-# after this line.
+# First line of Triton's usage message, which Triton prints if it rejects an option. The error
+# message is printed before or after the usage message.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
-# Lines with these words may explain a failure. They are reported only if the log does not report
-# which model failed to load.
+# Lines with these words may explain a failure. The lines are reported only if the log does not name
+# a model that failed to load.
 _CAUSE_WORDS = (
     "tritonserver: ",
     "error while loading shared libraries",
@@ -84,10 +84,7 @@ def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
 
 
 def _is_option_error(line: str) -> bool:
-    """Return whether `line` is an error message.
-
-    `line` is from output that contains Triton's usage message.
-    """
+    """Return whether a line is an error message rather than a line of Triton's usage message."""
     return bool(line) and line != _USAGE and not line[0].isspace() and not line.endswith(":")
 
 

@@ -17,9 +17,8 @@ _EXAMPLE = "pass a name and a folder, for example --lora poet=/srv/adapters/poet
 def plan_adapters(words: Sequence[str], models: Sequence[str]) -> tuple[ServedAdapter, ...]:
     """Parse the values of `--lora`, which have the format NAME=FOLDER or MODEL:NAME=FOLDER.
 
-    `models` are the names of the served models. Raise `BadInput` if a value has another format, if
-    a name is used twice, if the base model is missing or unknown, or if a folder does not contain
-    an adapter.
+    `models` are the names of the served models. Raise `BadInput` if a value is not valid, if a name
+    is already in use, or if a folder does not contain an adapter.
     """
     names = list(dict.fromkeys(models))
     adapters: list[ServedAdapter] = []
@@ -49,9 +48,9 @@ def _parse(word: str, models: Sequence[str]) -> ServedAdapter:
         )
     if not model and len(models) != 1:
         raise BadInput(
-            f"--lora {word} does not name the base model of the adapter.",
+            f"--lora {word} does not specify the base model.",
             why=f"the server has several models: {', '.join(models)}",
-            next_step=f"add the name of the base model: --lora {models[0]}:{word}",
+            next_step=f"add the name of the base model, for example --lora {models[0]}:{word}",
         )
     path = Path(folder)
     if not any((path / each).is_file() for each in (PEFT_CONFIG, LORA_CONFIG)):

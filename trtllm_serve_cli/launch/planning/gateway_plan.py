@@ -27,10 +27,9 @@ def plan_gateway(
 ) -> GatewayConfig | None:
     """Return the configuration of a server's gateway, or None if `options` disable the gateway.
 
-    `models` maps the name of each text model in Triton to the imported model. `endpoints` are the
-    endpoints of the server and its replicas. `directory` is the server's state folder. `keys_file`
-    and `num_cores` have the same meaning as for `configure_gateway`. Raise the errors that
-    `configure_gateway` raises.
+    `models` maps the names of Triton's text models to imported models. `endpoints` are the
+    endpoints of the server and its replicas. `directory` is the server's state folder. `keys_file`,
+    `num_cores` and the errors are the same as for `configure_gateway`.
     """
     if not options.openai:
         return None
@@ -52,11 +51,10 @@ def configure_gateway(
 ) -> GatewayConfig:
     """Return the configuration of a gateway for `models`.
 
-    `directory` is the state folder of the server, or None if tllm did not start it. `keys_file` is
-    the file with the API keys, or None. `num_cores` determines the number of processes if `options`
-    do not set it. Raise `BadInput` if the chat template or the TLS files cannot be used, if the URL
-    of the OpenTelemetry collector is not valid, if an adapter in `lora` cannot be served, or if
-    `runtime_lora_dir` is not a folder or is set for several processes.
+    `directory` is the server's state folder, or None if tllm did not start the server. `keys_file`
+    is the file with the API keys, or None. `num_cores` determines the default number of processes.
+
+    Raise `BadInput` if an option is not valid, for example if the chat template cannot be read.
     """
     certificate, key = _check_tls(options.openai_cert, options.openai_key)
     return GatewayConfig(
@@ -88,7 +86,7 @@ def configure_gateway(
 
 
 def _choose_num_processes(options: LaunchOptions, num_cores: int) -> int:
-    # With several processes, each would serve only the adapters that it has loaded itself.
+    # Default to one process, because each process serves only the adapters that it has loaded.
     default = 1 if options.runtime_lora_dir else choose_num_processes(num_cores)
     return options.openai_processes or default
 
@@ -103,10 +101,10 @@ def choose_num_processes(num_cores: int) -> int:
 
 
 def describe_missing_keys(config: GatewayConfig) -> str:
-    """Return a warning if the gateway rejects all clients, or if it accepts clients without a key.
+    """Return a warning if the gateway rejects all requests, or accepts requests without a key.
 
-    Return "" if clients need a key and at least one key exists. Also return "" if no key is needed
-    but the gateway listens only on the loopback address.
+    Return "" if an API key is required and at least one key exists. Also return "" if no key is
+    required but the gateway listens only on the loopback address.
     """
     file = Path(config.keys_file) if config.keys_file else None
     is_open = config.key_policy == "off" or file is None or not file.exists()
@@ -114,12 +112,13 @@ def describe_missing_keys(config: GatewayConfig) -> str:
     if is_required and not (file and read_keys(file)):
         return (
             "The OpenAI-compatible API rejects all requests, because no API key exists. "
-            "Next: tllm keys add NAME"
+            "Next: run `tllm keys add NAME`"
         )
     if not is_required and config.host not in ("127.0.0.1", "localhost", "::1"):
         return (
             "The OpenAI-compatible API does not require an API key, so anyone who can connect to "
-            f"{join_address(config.host, config.port)} can use it. Next: tllm keys add NAME"
+            f"{join_address(config.host, config.port)} can use the API. "
+            "Next: run `tllm keys add NAME`"
         )
     return ""
 
@@ -142,9 +141,9 @@ def read_chat_template(file: Path | None) -> str | None:
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> tuple[str | None, str | None]:
-    """Return the absolute paths of the TLS files, or `(None, None)` if neither file is given.
+    """Return the absolute paths of the TLS files, or `(None, None)` if neither option is set.
 
-    Raise `BadInput` if only one file is given, or if the files cannot be used.
+    Raise `BadInput` if only one option is set, or if the files cannot be used.
     """
     if certificate is key is None:
         return None, None

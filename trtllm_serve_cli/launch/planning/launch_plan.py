@@ -51,8 +51,8 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
-# Set Triton's own time limit for requests in flight to 24 hours, so that it never applies. The
-# supervisor enforces the real limit, because `tllm stop` can change it.
+# Triton's exit timeout is 24 hours, so that it never applies. The supervisor enforces the actual
+# stop timeout, which `tllm stop` can change.
 _NO_EXIT_TIMEOUT_S = "86400"
 
 
@@ -60,8 +60,9 @@ _NO_EXIT_TIMEOUT_S = "86400"
 class LaunchRequest:
     """The arguments of `plan_for_this_machine`, saved so that the server can be planned again.
 
-    `models` are the names of imported models, `repositories` are the folders of model repositories,
-    and `overrides` are the options from the command line.
+    - `models`: names of imported models.
+    - `repositories`: paths of model repositories.
+    - `overrides`: options from the command line.
     """
 
     models: tuple[str, ...]
@@ -75,8 +76,8 @@ class LaunchPlan:
 
     - `argv`: command that starts the server.
     - `environ`: environment variables to add or change.
-    - `directory`: the server's folder, which contains the state, the log, the token for the
-      restricted APIs and the links to backends.
+    - `directory`: the server's folder, which contains its state, log, restricted-API token and
+      backend links.
     - `repository`: model repository. For several models, `launch` creates the repository in
       `directory` from `combined`.
     - `models`: names of the served models.
@@ -84,20 +85,18 @@ class LaunchPlan:
     - `loading`: Triton models to load at startup.
     - `replicas`: endpoints of all ranks except the first, if each rank is a separate server.
     - `container`: container in which the server runs, or None.
-    - `reason`: why the `auto` mode selected a container.
+    - `reason`: why `auto` mode selected a container.
     - `host`: address to bind.
     - `combined`: models of the combined repository, or an empty tuple for a single model.
-    - `backends`: maps the path of each link to a backend, relative to `directory`, to the link's
-      target.
-    - `timeout_s`: time limit for a start, in seconds.
-    - `exit_timeout_s`: time limit for requests in flight when the server stops, in seconds.
-    - `hang_timeout_s`: time in seconds without a completed step after which an engine with requests
-      is restarted, or 0 to only report hangs.
+    - `backends`: maps backend link paths, relative to `directory`, to link targets.
+    - `timeout_s`: start timeout, in seconds.
+    - `exit_timeout_s`: time that a stopping server waits for requests in flight, in seconds.
+    - `hang_timeout_s`: time without a completed step after which an engine with requests is
+      restarted, in seconds. With 0, hangs are only reported.
     - `request`: arguments for planning the server again, or None.
     - `missing`: in a dry run, a message for each required program or GPU that is missing.
-    - `gateway`: configuration of the OpenAI-compatible gateway, or None if the server does not run
-      a gateway.
-    - `warmup`: requests that warm up the server before it counts as ready.
+    - `gateway`: configuration of the OpenAI-compatible gateway, or None to run no gateway.
+    - `warmup`: requests that warm up the server before it is reported as ready.
     """
 
     argv: tuple[str, ...]
@@ -131,7 +130,7 @@ class LaunchPlan:
 
     @property
     def region_prefix(self) -> str:
-        """The prefix of the names of the server's shared memory regions."""
+        """The name prefix of the server's shared memory regions."""
         return region_prefix(self.ports["HTTP"], self.endpoint.restricted_token or "")
 
     @property
@@ -162,10 +161,7 @@ class LaunchPlan:
         return tuple(each.name for each in self.combined if each.source.parent == folder)
 
     def triton_name(self, owner: str, model: str) -> str:
-        """Return the name under which this server serves the Triton model `model` of `owner`.
-
-        `owner` is the name of an imported model.
-        """
+        """Return this server's name for the Triton model `model` of the imported model `owner`."""
         return prefixed(owner, model) if self.combined else model
 
     @property
@@ -236,7 +232,7 @@ class LaunchPlan:
         return json.dumps(self._as_data(), default=str, indent=2)
 
     def _as_data(self) -> dict[str, Any]:
-        """Return all fields as a dict, with the request's `overrides` under the key `given`."""
+        """Return all fields as a dict, with the key `given` for the request's `overrides`."""
         plan = dataclasses.asdict(self)
         if self.request is not None:
             plan["request"]["given"] = plan["request"].pop("overrides")
@@ -302,10 +298,9 @@ def plan_launch(
 ) -> LaunchPlan:
     """Plan a server that runs `triton` to serve `models`.
 
-    - `servers`: folder in which the server's folder is created.
+    - `servers`: parent of the server's folder.
     - `token`: token for the restricted APIs.
-    - `combined`: repository from which several models are served. A single model is served from its
-      own repository.
+    - `combined`: models of the combined repository, or an empty tuple for a single model.
     - `engines`: engines that Triton's C++ backend runs.
     - `libpython_dir`: folder from which Triton's Python stub loads libpython, or "" to use the
       system's library.
@@ -313,14 +308,11 @@ def plan_launch(
     - `mpi`: machine on which `mpirun` starts Triton.
     - `setup`: container in which Triton runs, or None.
     - `keys_file`: file with the API keys of the OpenAI-compatible API.
-    - `num_cores`: number of processor cores, which determines the default number of gateway
-      processes.
+    - `num_cores`: number of CPU cores, which determines the default number of gateway processes.
     - `environ`: environment variables of this process.
 
-    Raise `BadInput` if ports or Triton options conflict, if an option is not valid, if the address
-    is an IPv6 address, if the number of processes or GPUs does not match the engines, or if
-    `mpirun` cannot start a model. Raise `MissingPart` if the embedded Triton does not have a
-    model's backend. Also raise the errors of `plan_gateway`.
+    Raise `BadInput` if an option is not valid, conflicts with another option or does not fit the
+    engines. Raise `MissingPart` if the embedded Triton does not have a model's backend.
     """
     if ":" in options.host:
         raise BadInput(
@@ -333,7 +325,7 @@ def plan_launch(
     if len(set(every_port)) < len(every_port):
         raise BadInput(
             f"The ports {', '.join(map(str, every_port))} are not distinct.",
-            why="each service of the server needs its own port",
+            why="HTTP, gRPC, metrics and the OpenAI-compatible API each need a separate port",
             next_step="set --http-port, --grpc-port, --metrics-port and --openai-port to different "
             "ports",
         )
@@ -348,14 +340,13 @@ def plan_launch(
     flags: Flags = {
         "model-repository": str(repository),
         "model-control-mode": options.model_control_mode,
-        # Load all models in parallel, because most of the loading time is spent waiting for disks
-        # and processes.
+        # Load all models in parallel, because loading is limited by disks and process starts.
         "model-load-thread-count": str(max(len(loading), 4)),
         **triton_flags(triton, options, directory, token, has_gpu),
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
         **chosen_flags(triton, options, loading),
         "disable-auto-complete-config": None,
-        # The prefix is also used to remove the regions of a server that was killed.
+        # tllm uses the same prefix to remove the shared memory regions of a killed server.
         "backend-config": "python,shm-region-prefix-name="
         f"{region_prefix(options.http_port, token)}",
     }
@@ -426,10 +417,9 @@ def _choose_loaded(
     if options.model_control_mode != "explicit":
         raise BadInput(
             f"The server cannot load only {names}.",
-            why=f"in model control mode {options.model_control_mode!r}, the server loads all of "
-            "its models",
-            next_step="add --model-control-mode explicit, and load the other models later "
-            "with `tllm load NAME`",
+            why="--load-model requires explicit model control mode, but the mode is "
+            f"{options.model_control_mode!r}",
+            next_step="add --model-control-mode explicit, or omit --load-model to load all models",
         )
     known = {model.name: model for model in models}
     for name in options.load_model:
@@ -445,7 +435,7 @@ def _choose_loaded(
 def _list_loaded(
     models: Sequence[ImportedModel], combined: Sequence[PlacedModel]
 ) -> tuple[str, ...]:
-    """Return the Triton models of `models`, with their names in the combined repository.
+    """Return the names of the Triton models of `models` in the combined repository.
 
     Return an empty tuple if the server does not use a combined repository.
     """

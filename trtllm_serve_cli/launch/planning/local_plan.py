@@ -58,10 +58,11 @@ def plan_for_this_machine(
 
     By default, serve the only imported model. A name may also refer to a model in `repositories`.
     `overrides` are fields of `LaunchOptions` that take precedence over the models' declarations.
-    Raise `UnknownModel` if a model is not imported, `RepositoryError` if a repository cannot be
-    read, and `BadInput` if the options are not valid or the models cannot be served with them.
-    Raise `MissingPart` if this machine lacks software or a GPU. In a dry run, the plan lists the
-    missing parts instead.
+
+    Raise `UnknownModel` if a model is not imported, or `RepositoryError` if a repository cannot be
+    read. Raise `BadInput` if an option is not valid or does not fit the models. Raise `MissingPart`
+    if software or a GPU is missing on this machine. In a dry run, list missing software and GPUs in
+    the plan instead.
     """
     models = _load_models(home, names, repositories)
     options = choose_options(overrides, {model.name: model.launch for model in models})
@@ -79,10 +80,9 @@ def _plan_auto(
 ) -> LaunchPlan:
     """Plan for the local Triton or, if it cannot serve the models, for a container.
 
-    If the plan uses a container, its `reason` contains the error from planning for the local
-    Triton. If neither can serve the models, raise `MissingPart` with both errors, or the error
-    itself if both fail with the same error. In a dry run, return the plan for the local Triton
-    instead if the local Triton only lacks software or a GPU.
+    A plan for a container contains the error of the local plan as `reason`. If both plans fail,
+    raise `MissingPart` with both errors, or the common error if both are the same. In a dry run,
+    return the local plan instead if it failed only because software or a GPU is missing.
     """
     local = replace(options, mode="local", image=None, container_engine=None)
     try:
@@ -183,13 +183,13 @@ def _check_gpus(ids: str | None) -> None:
                 f"This machine does not have GPU {gpu}.",
                 why=f"the machine has {count} NVIDIA GPU{'s' * (count != 1)}"
                 if count
-                else "the machine does not have an NVIDIA GPU",
+                else "no NVIDIA GPU was found",
                 next_step="run `nvidia-smi -L` to list the GPUs, or omit --gpus",
             )
 
 
 def _find_libpython(triton: TritonInstallation) -> str:
-    """Return the folder that contains libpython, or "" if Triton does not need this folder.
+    """Return the folder that contains libpython, or "" if Triton does not need the folder.
 
     Raise `MissingPart` if libpython is missing and `triton` is the embedded Triton.
     """
@@ -198,7 +198,7 @@ def _find_libpython(triton: TritonInstallation) -> str:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise MissingPart(
             f"libpython{version}.so.1.0 is not installed.",
-            why="Triton's Python backend requires this library, but neither this Python "
+            why="Triton's Python backend requires libpython, but neither this Python "
             "installation nor the system provides it",
             next_step=f"run `apt-get install libpython{version}`, then run `tllm doctor` to check "
             "this machine",
@@ -244,7 +244,7 @@ def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) 
         gpus = tuple(machine.gpus[index] for index in chosen if index < len(machine.gpus))
         machine = replace(machine, gpus=gpus)
     if options.mode == "container":
-        # Ignore this machine's package versions, because the engine uses the packages in the image.
+        # Ignore the installed package versions, because the engine uses the packages in the image.
         machine = replace(machine, versions={})
     for model in models:
         check_engine_fits(model, machine, is_one_machine=options.hostfile is None)

@@ -1,6 +1,6 @@
 """Check that this machine has the software and the GPUs that a plan requires.
 
-In a dry run, collect the errors for missing parts instead of raising them.
+A dry run collects the `MissingPart` errors instead of raising them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ _Found = TypeVar("_Found")
 class Requirements:
     """The software and GPUs that a plan requires on this machine.
 
-    If software or a GPU is missing, a dry run adds the error to `missing`, and continues as if this
-    machine had it.
+    If software or a GPU is missing, a dry run adds the error to `missing` and continues.
     """
 
     is_dry_run: bool = False
     missing: list[MissingPart] = field(default_factory=list)
 
     def find(self, find: Callable[[], _Found], assumed: _Found) -> _Found:
-        """Return the result of `find`, or `assumed` if `find` fails in a dry run.
+        """Return the result of `find`.
 
-        If `find` raises `MissingPart`, a dry run adds the error to `missing`. Outside a dry run,
-        the error propagates. Other errors always propagate.
+        If `find` raises `MissingPart` in a dry run, add the error to `missing` and return
+        `assumed`. In all other cases, errors propagate.
         """
         try:
             return find()

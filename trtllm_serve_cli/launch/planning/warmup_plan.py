@@ -1,7 +1,7 @@
-"""Plan the requests that warm up a server before it counts as ready.
+"""Plan the requests that warm up a server before it is reported as ready.
 
-The first requests after a start are slower than later ones, because many parts are initialized on
-first use: chat templates, guide grammars, kernels, buffers and connections. The warm-up requests
+The first requests after a start are slower than later requests, because chat templates, guide
+grammars, kernels, buffers and connections are initialized on first use. The warm-up requests
 resemble typical first requests from users.
 """
 
@@ -20,11 +20,12 @@ from trtllm_serve_cli.runtime.engines.kinds import is_supported
 
 _GUIDE_TENSOR = "guided_decoding_guide_type"
 _GUIDE_BACKEND = "guided_decoding_backend"
-# Maximum length of a prompt, in words. A longer prompt would delay the start of a large model on a
-# CPU by minutes.
+# Maximum prompt length, in words. On a CPU, a longer prompt would delay the start of a large model
+# by minutes.
 _LONGEST_PROMPT = 512
 _NUM_STREAMS = 4
-# If the gateway has several processes, this many streams per process very likely reach all of them.
+# Number of streams per gateway process. With this number, the streams very likely reach every
+# process.
 _STREAMS_PER_PROCESS = 4
 _NUM_TOKENS = 16
 _SCHEMA = json.dumps(
@@ -38,11 +39,12 @@ _SCHEMA = json.dumps(
 
 @dataclass(frozen=True, slots=True)
 class WarmupRequest:
-    """A warm-up request, which is sent `num_streams` times in parallel.
+    """A warm-up request to send `num_streams` times in parallel.
 
-    If `is_chat` is set, it is a chat completion request to the gateway, and `model` is the name
-    that gateway clients use. Otherwise, it is a text request to the Triton model `model`. If
-    `json_schema` is not empty, it constrains the response.
+    - `model`: model name in the gateway if `is_chat` is set, otherwise the Triton model.
+    - `is_chat`: true for a chat completion request to the gateway, false for a text request to
+      Triton.
+    - `json_schema`: JSON schema for guided decoding, or "" to disable guided decoding.
     """
 
     name: str
@@ -54,7 +56,7 @@ class WarmupRequest:
     json_schema: str = ""
 
     def describe(self) -> str:
-        """Describe the requests in one line."""
+        """Return a one-line description of the requests."""
         kind = "chat completion" if self.is_chat else "text request"
         count = f"{self.num_streams} {kind}s" if self.num_streams > 1 else f"1 {kind}"
         return (
@@ -65,11 +67,12 @@ class WarmupRequest:
 
 @dataclass(frozen=True, slots=True)
 class WarmupModel:
-    """The properties of a served model that determine its warm-up.
+    """The properties of a served model that determine its warm-up requests.
 
-    `name` is the model's name in the gateway, and `text_model` is its name in Triton. `max_seq_len`
-    is 0 if it is unknown. `has_guides` is true if the model supports guided decoding with a JSON
-    schema.
+    - `name`: model name in the gateway.
+    - `text_model`: model name in Triton.
+    - `max_seq_len`: maximum sequence length, or 0 if unknown.
+    - `has_guides`: true if the model supports guided decoding with a JSON schema.
     """
 
     name: str
@@ -81,9 +84,10 @@ class WarmupModel:
 def plan_warmup(
     models: Iterable[WarmupModel], gateway: GatewayConfig | None
 ) -> tuple[WarmupRequest, ...]:
-    """Return the warm-up requests in the order in which to send them.
+    """Return the warm-up requests in sending order.
 
-    Skip a gateway with TLS, because its certificate is not valid for the local address.
+    Do not plan requests to a gateway with TLS, because its certificate is not valid for the local
+    address.
     """
     if gateway is not None and gateway.tls_certificate is not None:
         gateway = None

@@ -25,9 +25,9 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
     """Return the running server that can load and unload the model `name`.
 
     `name` is the name of an imported model or of a Triton model. If `address` is set, consider only
-    servers that listen on it. Raise `NoServer` if no server is running, or if several servers are
-    running and either none or several of them have the model. Raise `BadInput` if the only running
-    server does not have the model, or if the server is not in explicit model control mode.
+    servers that listen on `address`. Raise `NoServer` if no server is running, or if the choice
+    between several running servers is ambiguous. Raise `BadInput` if the only running server does
+    not have the model, or if the server is not in explicit model control mode.
     """
     candidates = [
         server
@@ -39,8 +39,8 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
         raise BadInput(
             f"The server has no model {name!r}.",
             why=f"the server's models are {', '.join(server.plan.every_model)}",
-            next_step="run `tllm list` to list the imported models, or serve several models with "
-            "`tllm start -m A -m B`",
+            next_step="pass one of these models, or start a server with several models, for "
+            "example `tllm start -m A -m B`",
         )
     if server.plan.model_control_mode != "explicit":
         models, stop = " -m ".join(server.models), f"tllm stop -m {server.models[0]}"
@@ -70,11 +70,13 @@ def load_models(
 ) -> None:
     """Load the model `name` with its current configuration.
 
-    `timeout_s` is the time limit for loading or unloading each Triton model that belongs to `name`.
-    If any of these models is already loaded, unload `name` first, because the old and the new
-    engine may not fit in memory together. Raise `RequestFailed` with the reason if a Triton model
-    cannot be loaded. Models that were loaded before the failure stay loaded. Raise `TimedOut` if
-    unloading takes too long, or `NoServer` if the server cannot be reached.
+    `timeout_s` is the time limit for loading or unloading each of the model's Triton models. If any
+    of the Triton models is loaded, unload all of them first, because the old and the new engine may
+    not fit in memory together.
+
+    Raise `RequestFailed` if a Triton model cannot be loaded. Triton models that were loaded before
+    the failure stay loaded. Raise `TimedOut` if unloading takes too long, or `NoServer` if the
+    server cannot be reached.
     """
     plan = server.plan
     loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}
@@ -98,13 +100,14 @@ def load_models(
 def unload_models(
     server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
 ) -> None:
-    """Unload the model `name`, and wait until it is unloaded.
+    """Unload the model `name` and wait until it is unloaded.
 
-    First wait up to `timeout_s` for requests in flight to finish. Then unload each Triton model
-    that belongs to the model, and wait up to `timeout_s` for each of them. Raise `TimedOut` if a
-    wait takes longer. If requests do not finish in time, the model stays loaded and the requests
-    are not cancelled. Raise `NoServer` if the server cannot be reached, or `RequestFailed` if
-    Triton rejects a request.
+    First wait up to `timeout_s` for requests in flight to finish. Then unload each of the model's
+    Triton models, and wait up to `timeout_s` for each Triton model.
+
+    Raise `TimedOut` if a wait times out. If requests do not finish in time, the model stays loaded
+    and the requests are not cancelled. Raise `NoServer` if the server cannot be reached, or
+    `RequestFailed` if Triton rejects a request.
     """
     plan = server.plan
     parts = tuple(reversed(list_parts(plan, name)))
@@ -118,9 +121,9 @@ def unload_models(
 
 
 def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
-    """Wait for requests in flight, which Triton would otherwise abort (see the `drain` module).
+    """Wait for requests in flight. Raise `TimedOut` if they do not finish within `timeout_s`.
 
-    Raise `TimedOut` if requests are still in flight after `timeout_s`.
+    Triton would otherwise abort the requests (see the `drain` module).
     """
     owner = next(each for each in plan.models if name == each or name in plan.parts_of(each))
     engines = set(plan.parts_of(owner))

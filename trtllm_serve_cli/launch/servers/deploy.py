@@ -80,12 +80,12 @@ def _plan_job_gateway(
 def submit_slurm(
     home: Home, name: str | None, options: SlurmOptions, launch: LaunchOptions
 ) -> tuple[SlurmJob, Path]:
-    """Submit the job that `plan_slurm_here` plans, and return the job and its folder.
+    """Submit the job that `plan_slurm_here` plans. Return the job and its folder.
 
     Raise the errors that `plan_slurm_here` and `submit_job` raise.
     """
     model = load_deployable(home, name)
-    # Plan the job once without a folder, so that an error does not leave an empty folder behind.
+    # Plan the job before creating its folder, so that an error does not leave an empty folder.
     plan_slurm_here(home, name, options, launch)
     directory = make_job_folder(home.servers, model.name)
     plan = plan_slurm_here(home, name, options, launch, directory=directory)

@@ -12,9 +12,11 @@ from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
 
-# This timeout is short, so that a server that is starting or stopping does not delay the caller.
+# Timeout for status queries. It is short, so that a starting or stopping server does not delay the
+# caller.
 _TIMEOUT_S = 2.0
-# This timeout is longer than `_TIMEOUT_S`, because the caller waits for requests to finish anyway.
+# Timeout for counting requests in flight. It is longer, because the caller waits for the requests
+# to finish anyway.
 IN_FLIGHT_TIMEOUT_S = 5.0
 
 
@@ -45,11 +47,10 @@ def watch_in_flight(
     engines: Collection[str] | None = None,
     timeout_s: float = IN_FLIGHT_TIMEOUT_S,
 ) -> Iterator[dict[str, int] | None]:
-    """Yield the results of `count_in_flight` until two successive queries find no requests in
-    flight.
+    """Yield the results of `count_in_flight` until two consecutive counts are zero.
 
-    A single query may miss a request that has arrived but not yet reached the engine. The caller
-    must wait between two queries.
+    A single count may miss a request that has arrived but has not reached the engine yet. The
+    caller must pause between the results.
     """
     num_idle = 0
     while num_idle < 2:
@@ -65,10 +66,10 @@ def count_in_flight(
 ) -> dict[str, int] | None:
     """Count the requests in flight for each engine that is not idle.
 
-    If `engines` is set, count only the requests in these engines. Ignore engines whose worker has
-    died. A server that refuses connections has no requests. If a server's metrics cannot be read
-    for another reason, for example because it does not respond within `timeout_s`, return None
-    unless another server reports requests.
+    If `engines` is set, count only the requests in `engines`. Ignore engines whose worker has died.
+    A server that refuses connections has no requests in flight. Return None if the metrics of a
+    server cannot be read for another reason, for example a timeout, and no other server reports
+    requests.
     """
     counts: dict[str, int] = {}
     is_known = True

@@ -1,4 +1,4 @@
-"""Plan a server again, with its original options and the current files of its models."""
+"""Plan a server again, with its original options and the current model files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_serve_cli.paths import Home
 
 
 def replan(home: Home, server: RunningServer) -> LaunchPlan:
-    """Plan `server` again, with its original options and the current files of its models.
+    """Plan `server` again, with its original options and the current model files.
 
     Raise `BadInput` if the server is a Slurm job, and the errors that `plan_for_this_machine`
     raises.
@@ -20,7 +20,7 @@ def replan(home: Home, server: RunningServer) -> LaunchPlan:
             f"{server.location} cannot be restarted.",
             why="`tllm restart` does not support Slurm jobs",
             next_step=f"run `tllm stop -m {server.models[0]}`, then run "
-            f"`{server.restart_command}` with the options from the job's script, "
+            f"`{server.restart_command}` with the options from the batch script "
             f"{server.plan.argv[-1]}",
         )
     request = server.plan.request or LaunchRequest(server.models, (), {})

@@ -44,16 +44,14 @@ class RunningServer:
 
     @property
     def location(self) -> str:
-        """The server's HTTP address, or the id of its Slurm job."""
+        """The server's HTTP address, or its Slurm job ID."""
         if self.job is not None:
             return f"Slurm job {self.job.id}"
         return self.plan.endpoint.http
 
     @property
     def restart_command(self) -> str:
-        """The command that starts the server again. For a Slurm job, the command omits the job's
-        options.
-        """
+        """The command that starts the server again, without the options of a Slurm job."""
         if self.job is not None:
             return f"tllm deploy slurm -m {self.models[0]} --submit"
         return f"tllm restart -u {self.location}"
@@ -91,8 +89,8 @@ class RunningServer:
     def phase(self) -> str:
         """The current phase, or "died" if the supervisor ended without recording a final phase.
 
-        A server with a suspended supervisor is "unresponsive", because nothing would restart it.
-        The phase is "unknown" if the server may be running on another machine.
+        If the supervisor is suspended, the phase is "unresponsive", because the server would not be
+        restarted. If the server may be running on another machine, the phase is "unknown".
         """
         if self._has_stopped_supervisor:
             return "unresponsive"
@@ -112,12 +110,13 @@ class RunningServer:
         """
         if self.state.is_elsewhere:
             return (
-                f"only {self.state.host}, where the server was started, can determine its state",
+                f"the server was started on {self.state.host}, and only that machine can determine "
+                "the server's state",
             )
         if self._has_stopped_supervisor:
             pid = self.state.supervisor_pid
             return (
-                f"the server's supervisor was stopped by a signal; run `kill -CONT {pid}`",
+                f"the server's supervisor is suspended; run `kill -CONT {pid}` to resume it",
                 *self.state.why,
             )
         if self.phase != "died":
@@ -136,8 +135,7 @@ def read_server(directory: Path) -> RunningServer:
     if state is None or plan is None:
         raise NoServer(
             f"{directory} does not contain a server.",
-            why=f"{STATE_FILE if state is None else PLAN_FILE} is missing, not readable or not "
-            "valid",
+            why=f"{STATE_FILE if state is None else PLAN_FILE} is missing or cannot be read",
             next_step="run `tllm status` to list the servers",
         )
     return RunningServer(directory, plan, state)
@@ -152,7 +150,7 @@ def read_plan(directory: Path) -> LaunchPlan | None:
 
 
 def list_servers(home: Home) -> list[RunningServer]:
-    """List the servers that were not stopped, including servers that died and jobs that ended.
+    """List all servers except stopped servers. The list includes failed servers and ended jobs.
 
     Supervised servers come first, sorted by HTTP port. Slurm jobs follow.
     """
@@ -176,7 +174,7 @@ def _order(server: RunningServer) -> tuple[int, str]:
 def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
     """List the servers that serve `model` and listen on `address`.
 
-    `address` is an HTTP, gRPC or metrics address. An argument that is None matches all servers.
+    `address` is an HTTP, gRPC or metrics address. If an argument is None, it matches all servers.
     """
     return [
         server
@@ -193,7 +191,7 @@ def _addresses(server: RunningServer) -> tuple[str, ...]:
 
 
 def _describe_servers(servers: Iterable[RunningServer]) -> str:
-    """Describe servers by models and address, because two servers may serve the same model."""
+    """Return the models and the location of each server as text."""
     return ", ".join(f"{' and '.join(each.models)} on {each.location}" for each in servers)
 
 
@@ -233,15 +231,15 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
         f"No server is running for {model}.",
         why=""
         if model in list_names(home)
-        else "neither an imported model nor a model on a running server has this name",
+        else "no imported model and no model on a running server has this name",
         next_step=suggest_start(home, model),
     )
 
 
 def suggest_start(home: Home, model: str | None) -> str:
-    """Return the next step to suggest if no server is running for `model`.
+    """Return the suggestion to print if no server is running for `model`.
 
-    If `model` is None, no server is running at all.
+    `model` is None if the user did not specify a model.
     """
     names = list_names(home)
     if model is None:
@@ -256,9 +254,9 @@ def suggest_start(home: Home, model: str | None) -> str:
 def find_by_triton_model(home: Home, name: str, address: str | None = None) -> RunningServer | None:
     """Return the only running server that has the Triton model `name` and listens on `address`.
 
-    An imported model with this name takes precedence: return None if a server serves such a model,
-    or if no running server has the Triton model. Raise `NoServer` if several running servers have
-    the Triton model.
+    Return None if no running server has the Triton model. Also return None if a server serves an
+    imported model with the same name, which takes precedence. Raise `NoServer` if several running
+    servers have the Triton model.
     """
     if find_servers(home, name):
         return None
@@ -273,7 +271,7 @@ def find_by_triton_model(home: Home, name: str, address: str | None = None) -> R
 
 
 def _how_to_check(server: RunningServer) -> str:
-    """Return the next step to determine whether a server with an unknown state is running."""
+    """Return the next step for determining the state of a server whose state is unknown."""
     if server.job is not None:
         return "run `sinfo` to check whether Slurm's controller responds, then run `tllm status`"
     gone = f"rm -r {shlex.quote(str(server.directory))}"
@@ -283,8 +281,7 @@ def _how_to_check(server: RunningServer) -> str:
 def find_started(home: Home, model: str | None, address: str | None = None) -> RunningServer:
     """Return the only matching server or, if several servers match, the only running server.
 
-    Raise `NoServer` if no server matches, or if several servers match and none or more than one of
-    them is running.
+    Raise `NoServer` if no server matches, or if the choice between matching servers is ambiguous.
     """
     servers = find_servers(home, model, address)
     if len(servers) == 1:
@@ -300,9 +297,10 @@ def find_to_stop(
     """Return the servers to stop or to clean up, except servers on other machines.
 
     By default, return the only matching server that may be running. If all matching servers have
-    ended, return all of them, so that they are no longer listed. Raise `NoServer` if no server
-    matches or if several matching servers may be running. If `everything` is set, return all
-    matching servers.
+    ended, return all of them for cleanup. If `everything` is set, return all matching servers.
+
+    Raise `NoServer` if no server matches, or if several matching servers may be running and
+    `everything` is not set.
     """
     found = find_servers(home, model, address)
     servers = [server for server in found if not server.state.is_elsewhere]
@@ -327,7 +325,7 @@ def _ambiguous(servers: list[RunningServer]) -> NoServer:
         what = "have ended" if all(server.is_over for server in servers) else "may be running"
     return NoServer(
         f"{len(servers)} servers {what}.",
-        why="the command applies to only one server, and these servers match: "
+        why="the command applies to a single server, but several servers match: "
         f"{_describe_servers(servers)}",
         next_step="select a server with -m NAME or -u HOST:PORT",
     )

@@ -12,8 +12,8 @@ from trtllm_serve_cli.paths import Home, hold_lock
 def wait_for_starts(home: Home, model: str, on_wait: Callable[[], None]) -> None:
     """Wait until no other command is starting a server for `model`.
 
-    `on_wait` is called for each server that is starting. A command holds the start lock of its
-    server until the server is ready or has failed.
+    `on_wait` is called for each starting server. A command holds the server's start lock until the
+    server is ready or has failed.
     """
     for path in home.servers.glob(f"*/{PLAN_FILE}"):
         plan = read_plan(path.parent)

@@ -20,12 +20,13 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 CONFIG_FILE = "gateway.json"
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 30.0
-# If the gateway ran for more than this many seconds before it died, the back-off is reset.
+# Run time, in seconds, after which the death of the gateway resets the back-off.
 _HEALTHY_AFTER_S = 60.0
-# If the gateway has several processes, this many checks per process very likely reach all of them.
+# Number of health checks per gateway process. With this number, the checks very likely reach every
+# process.
 _CHECKS_PER_PROCESS = 4
-# Time limit in seconds for the gateway to exit after SIGTERM. The limit is short because the server
-# has already ended.
+# Time limit, in seconds, for the gateway to exit after SIGTERM. The limit is short, because the
+# server has already ended.
 _EXIT_S = 5.0
 
 
@@ -49,7 +50,7 @@ class GatewayProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that was started last, or None before `start` and after `end`."""
+        """The ID of the latest process, or None before `start` and after `end`."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
@@ -78,9 +79,9 @@ class GatewayProcess:
         return (f"the OpenAI-compatible gateway {describe_exit(code)}", *lines)
 
     def restart_if_dead(self) -> bool:
-        """Start the process again if it has died and the back-off since its last start has passed.
+        """Restart the process if it has died and the back-off has elapsed.
 
-        Return whether a start was attempted.
+        Return whether a restart was attempted.
         """
         if self._process is None or self._process.poll() is None:
             return False
@@ -100,7 +101,7 @@ class GatewayProcess:
 
         Store the reason in `problem` if the gateway is not healthy.
         """
-        # Each check reaches only one of the gateway's processes, so check several times.
+        # Check several times, because each check reaches only one of the gateway processes.
         is_single = self._config.num_processes == 1
         for _ in range(1 if is_single else self._config.num_processes * _CHECKS_PER_PROCESS):
             self.problem = find_gateway_problem(self._config)
@@ -109,7 +110,7 @@ class GatewayProcess:
         return True
 
     def begin_stop(self) -> None:
-        """Request a graceful stop: reject new requests, and finish the requests in flight."""
+        """Make the gateway reject new requests, finish the requests in flight, and exit."""
         if self._process is not None:
             self._process.terminate()
 

@@ -13,8 +13,9 @@ import psutil
 
 from trtllm_serve_cli.runtime import scratch
 
-# Matches the folder that each Triton process creates for the environments of its Python models,
-# before it starts their processes. Triton removes the folder only on a normal exit.
+# Matches the folder that each Triton process creates for the Python environments of its models.
+# Triton creates the folder before it starts the model processes, and removes it only on a normal
+# exit.
 _ENVIRONMENTS = "python_env_*"
 _SCRATCH = "scratch"
 _TEMPORARY = Path("/tmp")
@@ -23,28 +24,27 @@ _CLOCK_S = 1.0
 
 
 def scratch_environ(directory: Path) -> dict[str, str]:
-    """Return the environment variable that points to a server's folder for temporary files."""
+    """Return the environment variable with the path of a server's temporary folder."""
     return {scratch.VARIABLE: str(directory / _SCRATCH)}
 
 
 def prepare_scratch(directory: Path) -> None:
-    """Create an empty folder for the temporary files of the server in `directory`."""
+    """Create an empty temporary folder for the server in `directory`."""
     remove_scratch(directory)
     with contextlib.suppress(OSError):  # if the disk is full, processes use the system's folder
         (directory / _SCRATCH).mkdir(0o700)
 
 
 def remove_scratch(directory: Path) -> None:
-    """Remove the folder for the temporary files of the server in `directory`."""
+    """Remove the temporary folder of the server in `directory`."""
     shutil.rmtree(directory / _SCRATCH, ignore_errors=True)
 
 
 def remove_environments(folder: Path = _TEMPORARY) -> None:
-    """Remove empty environment folders that do not belong to a running Triton process.
+    """Remove the empty environment folders that Triton processes of this user left behind.
 
-    Consider only Triton processes of this user. Keep folders that contain an environment, because
-    they may belong to a Triton process that this process cannot see, for example one in a container
-    that shares `folder`.
+    Keep folders that a running Triton process may have created. Also keep folders that contain an
+    environment, because a Triton process in a container that shares `folder` may use them.
     """
     paths = [path for path in folder.glob(_ENVIRONMENTS) if not path.is_symlink()]
     if not paths:
@@ -58,9 +58,9 @@ def remove_environments(folder: Path = _TEMPORARY) -> None:
 
 
 def _list_starts() -> Iterator[tuple[float, float]]:
-    """Yield the time span in which each running Triton process can have created its folder.
+    """Yield the time span in which each running Triton process may have created its folder.
 
-    Skip Triton processes of other users. The times are in seconds since the epoch.
+    The times are in seconds since the epoch. Skip Triton processes of other users.
     """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

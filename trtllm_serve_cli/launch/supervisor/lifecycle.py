@@ -34,7 +34,7 @@ from trtllm_serve_cli.repository.model.store import command_to_import_again, tar
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# Names of the failures in build/failures.yaml that occur if an engine does not fit this machine.
+# Names of the entries in build/failures.yaml for engines that do not fit this machine.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
     "engine_of_another_version",
@@ -53,10 +53,12 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
     """Start a supervised server, and return it when it is ready.
 
     The server keeps running. `on_progress` is called repeatedly with the models that are still
-    loading. Raise `BadInput` if this machine cannot listen on an address or a port. Raise
-    `LaunchFailed` if the server already exists, if a port is in use or reserved, or if the start
-    fails. If the start fails, the error contains the cause from the server's log. After a failure
-    or an interrupt, no process is left running.
+    loading.
+
+    Raise `BadInput` if this machine cannot listen on an address or a port. Raise `LaunchFailed` if
+    the server already exists, if a port is in use or reserved, or if the start fails. If the start
+    fails, the error contains the cause from the server's log. No process is left running after a
+    failure or an interrupt.
     """
     with _prepared(plan):
         supervisor = _spawn_supervisor(plan.directory)
@@ -72,8 +74,8 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
     """Run the server until it exits, and stop it if this process exits first.
 
     `on_ready` is called when the server is ready. Raise the same errors as `launch`. Also raise
-    `LaunchFailed` if the server fails after it was ready, with the cause from the server's log, or
-    if its supervisor exits unexpectedly.
+    `LaunchFailed` if the server fails after it has become ready, or if the supervisor exits
+    unexpectedly.
     """
     with contextlib.ExitStack() as until_ready:
         until_ready.enter_context(_prepared(plan))
@@ -97,9 +99,9 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     """Write the server's folder for `plan`, and hold the server's start lock.
 
     The lock prevents other processes from starting the same server. Raise `LaunchFailed` if the
-    server already exists or may be running on another machine, or if another process is starting
-    it. Also raise `LaunchFailed` if a port is in use, or reserved by a server that is starting or
-    restarting. Raise `BadInput` if this machine cannot listen on an address or a port.
+    server already exists, is being started, or may be running on another machine. Also raise
+    `LaunchFailed` if a port is in use or reserved. Raise `BadInput` if this machine cannot listen
+    on an address or a port.
     """
     import filelock
 
@@ -109,8 +111,8 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     make_folder(ports_lock.parent)
     try:
         with contextlib.ExitStack() as until_started:
-            # Hold the lock until the plan is written, so that if two starts use the same port, the
-            # second one finds the first one's plan.
+            # Hold the lock until the plan is written. If two starts use the same port, the second
+            # start must find the plan of the first start.
             with filelock.FileLock(ports_lock):
                 _check_ports(plan, _find_reserved_ports(plan))
                 plan.directory.mkdir(parents=True, exist_ok=True)
@@ -128,7 +130,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
 
 
 def _check_ports(plan: LaunchPlan, reserved: Mapping[int, str]) -> None:
-    """Raise the errors of `check_ports` for the ports of the server and of its gateway."""
+    """Check the ports of the server and its gateway. Raise the errors of `check_ports`."""
     ports = plan.every_port
     gateway_ports = {} if plan.gateway is None else {"OpenAI": ports.pop("OpenAI")}
     check_ports(plan.host, ports, reserved)
@@ -166,22 +168,23 @@ def _find_loading_phase(directory: Path) -> str | None:
 
 
 def _check_not_supervised(plan: LaunchPlan) -> None:
-    """Raise `LaunchFailed` if the server already exists, even if it does not use its ports yet.
+    """Raise `LaunchFailed` if the server already exists or may be running on another machine.
 
-    Also raise `LaunchFailed` if the server may be running on another machine.
+    A starting server may exist although its ports are still free.
     """
     state = read_state(plan.directory)
     if state is not None and state.is_elsewhere:
         raise LaunchFailed(
             f"A server with HTTP port {plan.ports['HTTP']} may be running on {state.host}.",
-            why=f"both servers would use the folder {plan.directory}, which the machines share",
+            why=f"both servers would use the shared folder {plan.directory}",
             next_step=f"run `tllm stop` on {state.host}, choose another port with --http-port N, "
             f"or run `rm -r {shlex.quote(str(plan.directory))}` if {state.host} no longer exists",
         )
     if state is not None and state.is_supervised:
         raise _already_exists(
             plan,
-            f"the server is {state.phase}, and its supervisor is process {state.supervisor_pid}",
+            f"the server is {state.phase}, and its supervisor has process ID "
+            f"{state.supervisor_pid}",
         )
 
 
@@ -221,9 +224,8 @@ def _write_folder(plan: LaunchPlan) -> None:
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     """Return the error for a server that failed, or that was stopped before it became ready.
 
-    If the server failed, the error contains the causes from the server's log. If another process
-    took one of the server's ports and still uses the port, raise the error of `_check_ports`
-    instead.
+    For a failed server, the error contains the causes from the server's log. If another process is
+    using one of the server's ports, raise the error of `_check_ports` instead.
     """
     from trtllm_serve_cli.build.explain import explain_failure
 
@@ -234,14 +236,14 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
             next_step=f"run `tllm start -m {' -m '.join(plan.models)}`",
         )
     if any("already in use" in line for line in state.why):
-        # Another process took a port while the server was starting. `_check_ports` raises an error
-        # that names this process.
+        # Another process opened the port while the server was starting. `_check_ports` raises an
+        # error that names the process.
         _check_ports(plan, {})
     why = state.why or tuple(last_lines(plan.log, 5))
     known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
     next_step = _suggest_checks(plan, state, why)
     if known_failure is not None:
-        why = (*why, f"this means that {known_failure.why}")
+        why = (*why, f"cause: {known_failure.why}")
         next_step = known_failure.next_step
     # A server that was ready fails permanently only after several consecutive restarts have failed.
     was_ready = state.ready_at is not None
@@ -256,13 +258,13 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
 def _supervisor_exited(plan: LaunchPlan, when: str, default: str = "") -> LaunchFailed:
     """Return the error for a supervisor that exited unexpectedly.
 
-    The reason is the last lines of the supervisor's log, or `default` if the log is empty.
+    The error contains the last lines of the supervisor's log, or `default` if the log is empty.
     """
     why = "\n       ".join(last_lines(plan.directory / "supervisor.log", 5))
     return LaunchFailed(
         f"The server's supervisor exited {when}.",
         why=why or default,
-        next_step="run the same command again, and report a bug if it fails again",
+        next_step="run the command again, and report a bug if the supervisor exits again",
     )
 
 
@@ -272,7 +274,7 @@ def _suggest_checks(plan: LaunchPlan, state: ServerState, why: Sequence[str]) ->
     `why` contains the causes of the failure.
     """
     if is_option_rejected(last_lines(plan.log, 400)):
-        return "correct the options after --, which must be options of tritonserver"
+        return "correct the tritonserver options after --"
     if not any(line.startswith(f"{model}: ") for line in why for model in plan.loading):
         return _suggest_checks_of_machine(plan, state)
     served = list(zip(plan.repositories, plan.models, strict=False))
@@ -285,11 +287,11 @@ def _suggest_checks(plan: LaunchPlan, state: ServerState, why: Sequence[str]) ->
 
 
 def _suggest_checks_of_machine(plan: LaunchPlan, state: ServerState) -> str:
-    """Return the next step after a failure that no model's error message explains."""
+    """Return the next step after a failure that is not caused by a model."""
     if state.exit_code is not None:
         return "search the log for the first error, and check this machine with `tllm doctor`"
-    # Triton did not exit. Either the time limit was reached, the gateway ended, or Triton could not
-    # be started.
+    # Triton did not exit. Either the start timed out, the gateway exited, or Triton could not be
+    # started.
     if any(line.startswith("the server was not ready after") for line in state.why):
         return f"allow more time, for example with --timeout {2 * plan.timeout_s:g}"
     if any(line.startswith("the OpenAI-compatible gateway ") for line in state.why):
@@ -316,7 +318,8 @@ def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subproce
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            # Use a separate session, so that only this process receives Ctrl-C and forwards it.
+            # Use a separate session, so that only this process receives Ctrl-C. This process then
+            # stops the supervisor.
             start_new_session=True,
             preexec_fn=functools.partial(die_with_parent, signal.SIGTERM) if is_attached else None,
         )
@@ -340,7 +343,7 @@ def _wait(
     """Wait until the server is ready, fails or is stopped, and return its state.
 
     The supervisor enforces the timeout. Raise `LaunchFailed` if the supervisor exits without
-    recording one of these phases.
+    recording the phase "ready", "failed" or "stopped".
     """
     while True:
         state = read_state(plan.directory)

@@ -25,12 +25,12 @@ def check_ports(
     `ports` maps names to port numbers. `reserved` maps port numbers to descriptions of the servers
     that will listen on the ports. The error names the process or server that uses the port.
 
-    Raise `BadInput` if this machine cannot listen on `host`, for example because `host` is another
-    machine's address, if this user cannot listen on a port, or if a port number is not valid.
+    Raise `BadInput` if an address cannot be bound for another reason. For example, `host` may not
+    be an address of this machine, or the port may require root privileges.
 
-    `host_option` and `port_option` are the options that the error suggests. By default, the first
-    word of a port's name determines the port's option, for example --grpc-port for "gRPC" and
-    "gRPC of rank 1".
+    `host_option` and `port_option` are the options that the error suggests. By default, the port
+    option is derived from the first word of the port name, for example --grpc-port from "gRPC of
+    rank 1".
     """
     for what, port in ports.items():
         option = port_option or f"--{what.split()[0].lower()}-port"
@@ -54,15 +54,15 @@ def check_ports(
         raise LaunchFailed(
             f"The {what} port {port} is in use.",
             why=f"{find_holder(port) or 'another process'} is listening on this port",
-            next_step="stop this process (`tllm stop` stops tllm's servers), or choose another "
-            f"port with {option} N",
+            next_step="stop the process (with `tllm stop` if it is a tllm server), or choose "
+            f"another port with {option} N",
         )
 
 
 def find_holder(port: int) -> str | None:
     """Return the process that listens on a TCP port, as "name (pid N)".
 
-    Return "process N" if the process's name cannot be read, or None if no process is found.
+    Return "process N" if the process name cannot be read, or None if no process is found.
     """
     try:
         connections = psutil.net_connections(kind="tcp")
@@ -81,7 +81,7 @@ def find_holder(port: int) -> str | None:
 def try_to_listen(host: str, port: int) -> OSError | None:
     """Try to bind the port. Return the error, or None if the port is free."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # Set the same socket option as Triton, so that connections in TIME_WAIT are ignored.
+        # Like Triton, ignore connections in the TIME_WAIT state.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -6,10 +6,10 @@ hold Python's GIL while they wait (observed with Triton 2.51). The engine worker
 then do not release their memory and GPUs.
 
 The reaper is a small process that reads a pipe from the supervisor. When the pipe closes, the
-reaper waits up to 5 seconds for the processes in the server's session to exit. Then it kills the
-remaining processes, and removes the server's shared memory. This file is also the script that the
-reaper process runs. It uses only the standard library, because the reaper runs without
-site-packages to save memory and time.
+reaper waits up to 5 seconds for the processes in the server's session to exit. It then kills the
+remaining processes and removes the server's shared memory. The reaper process runs this file as a
+script. The file uses only the standard library, because the reaper runs without site-packages to
+save memory and time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 class Reaper:
-    """The connection from the supervisor to its reaper process.
+    """The supervisor's connection to its reaper process.
 
-    `shared_memory_prefix` is the prefix of the names of the server's shared memory regions.
+    `shared_memory_prefix` is the name prefix of the server's shared memory regions.
     """
 
     def __init__(self, shared_memory_prefix: str) -> None:
@@ -41,8 +41,9 @@ class Reaper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def guard(self, sid: int) -> None:
-        """Make the reaper kill session `sid`, instead of an earlier session, if the supervisor is
-        killed. Start the reaper if it is not running.
+        """Make the reaper kill session `sid` if the supervisor is killed.
+
+        `sid` replaces the session of an earlier call. Start the reaper if it is not running.
         """
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
@@ -78,7 +79,7 @@ def list_session(sid: int) -> list[int]:
 
 
 def kill_session(sid: int) -> None:
-    """Kill the processes of session `sid`, including those that start in the meantime."""
+    """Kill the processes of session `sid`, including processes that start during this call."""
     while pids := list_session(sid):
         for pid in pids:
             with contextlib.suppress(OSError):
@@ -87,10 +88,10 @@ def kill_session(sid: int) -> None:
 
 
 def main() -> None:
-    """Wait until the supervisor has ended, then end the session that it last passed to `guard`.
+    """Wait until the supervisor ends, then end the session that was last passed to `guard`.
 
-    Kill the processes of the session that have not exited after `_EXIT_TIMEOUT_S`, and remove the
-    server's shared memory. Do nothing if the supervisor has not passed a session.
+    Wait up to `_EXIT_TIMEOUT_S` for the processes of the session to exit, and kill the remaining
+    processes. Then remove the server's shared memory. Do nothing if `guard` was never called.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -1,10 +1,10 @@
 """Decide whether and when to restart a server that failed.
 
-A server that fails after it became ready is restarted, however often it fails. As in Kubernetes,
-the pause before a restart doubles with each failure, up to a limit. If the number of restarts were
-limited, a client whose requests crash the server a few times within a minute could take the service
-down for all clients. The supervisor gives up only if the server does not become ready after several
-consecutive restarts. Further retries would probably not fix the cause, for example a missing file.
+A server that fails after it has become ready is restarted without a limit. As in Kubernetes, the
+back-off before a restart doubles with each failure, up to a maximum. With a restart limit, a client
+whose requests crash the server a few times could take the service down for all clients. The
+supervisor gives up only if several consecutive starts fail. Further retries would probably fail for
+the same reason, for example a missing file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class FailureCounts:
-    """Counts of failures since the pauses were last reset, and of consecutive failed starts."""
+    """The number of failures since the last pause reset, and of consecutive failed starts."""
 
     failures: int = 0
     failed_starts: int = 0
@@ -41,7 +41,8 @@ def count_failure(
 ) -> FailureCounts:
     """Return the counts after another failure.
 
-    `ready_for_s` is how long the server was ready before it failed, or None if the start failed.
+    `ready_for_s` is the time that the server was ready before it failed, or None if the start
+    failed.
     """
     if ready_for_s is None:
         return FailureCounts(counts.failures + 1, counts.failed_starts + 1)
@@ -49,7 +50,7 @@ def count_failure(
 
 
 def choose_pause_s(counts: FailureCounts, policy: RestartPolicy) -> float | None:
-    """Return the pause before the next start in seconds, or None to give up."""
+    """Return the pause before the next start, in seconds, or None to give up."""
     if counts.failed_starts >= policy.max_failed_starts:
         return None
     # Limit the exponent, because large powers of two cannot be converted to a float.

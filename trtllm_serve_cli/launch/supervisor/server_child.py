@@ -1,7 +1,7 @@
-"""Run a server as a child process of the supervisor, signal it, and end it.
+"""Run a server as a child process of the supervisor.
 
-For a server in a container, the child process is the attached client of the container engine. The
-client forwards SIGTERM to the container.
+For a server in a container, the child process is the attached docker or podman client. The client
+forwards SIGTERM to the container.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ _ATTACHED_END_S = 20.0
 
 
 class ServerChild:
-    """The child process of one run: Triton, `mpirun`, or the client of a container engine.
+    """The child process of one run: Triton, `mpirun`, or the docker or podman client.
 
-    `log_start` is the position in the server's log, in bytes, where the output of the process
-    starts.
+    `log_start` is the byte offset in the server's log at which the output of the process starts.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
@@ -54,14 +53,13 @@ class ServerChild:
 
     @property
     def pid(self) -> int:
-        """The process id of the child process."""
+        """The process ID of the child process."""
         return self._child.pid
 
     def find_first_pid(self) -> int:
-        """Return the process id of the container's first process, or of the child process.
+        """Return the process ID of the container's first process, or else of the child process.
 
-        For a server in a container, return the child's id until the container engine reports the
-        first process. After that, the container engine is not queried again.
+        Query the container engine until it reports the container's first process.
         """
         if self._first_pid is None and self._plan.container is not None:
             self._first_pid = find_first_process(self._plan.container)
@@ -80,7 +78,7 @@ class ServerChild:
         return code
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` for the child process to exit, and return whether it has."""
+        """Wait up to `timeout_s` for the child process to exit. Return whether it has exited."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout_s)
             return True
@@ -91,12 +89,12 @@ class ServerChild:
         return [psutil.Process(self.pid), *list_tree(self.pid)]
 
     def has_ended_after_death(self) -> bool:
-        """Return whether the container has ended and its attached client has exited.
+        """Return whether the container and its attached client have ended after a process died.
 
-        Return False if the server does not run in a container. Call this method after a process has
-        died. If `mpirun` started the server, this method first waits up to 4 seconds, so that
-        `mpirun` can log which rank died. It then waits up to 2 seconds for the container to end,
-        and up to 20 seconds for the client, which exits with the container's exit code.
+        Return False if the server does not run in a container. If `mpirun` started the server,
+        first wait up to 4 seconds, so that `mpirun` can log which rank died. Then wait up to 2
+        seconds for the container and up to 20 seconds for the client, which exits with the
+        container's exit code.
         """
         if self._plan.runs_mpirun:
             self.wait(_MPIRUN_ABORT_S)
@@ -107,11 +105,11 @@ class ServerChild:
         )
 
     def end(self, parts: Parts, exit_s: float, *, is_graceful: bool) -> None:
-        """Make the server exit, with SIGTERM if `is_graceful` is set, otherwise with SIGKILL.
+        """Stop the server with SIGTERM if `is_graceful` is set, otherwise with SIGKILL.
 
         Kill the server if it does not exit within `exit_s` seconds. `parts` are the processes that
-        the server requires. During a graceful exit, kill Triton as soon as these processes have
-        ended if Triton then has no work left.
+        the server requires. During a graceful stop, kill Triton when all `parts` have ended, unless
+        Triton still has work to do.
         """
         self._signal_tritons(signal.SIGTERM if is_graceful else signal.SIGKILL)
         if is_graceful and parts and _has_no_work_at_exit(self._plan):
@@ -121,16 +119,12 @@ class ServerChild:
             self._kill()
 
     def remove_remains(self, tree: list[psutil.Process]) -> None:
-        """Kill the remaining processes of `tree` and of the session, and remove the container."""
+        """Kill the remaining processes of `tree` and the session, and remove the container."""
         kill_remains(self.pid, tree)
         remove_container_of(self._plan)
 
     def _kill(self) -> None:
-        """Kill the server.
-
-        If `mpirun` started the server, terminate `mpirun` first, so that its ranks on other nodes
-        exit too.
-        """
+        """Kill the server. Terminate `mpirun` first, so that ranks on other nodes also exit."""
         if self._plan.runs_mpirun:
             self._child.terminate()
             self.wait(_MPIRUN_EXIT_S)
@@ -138,11 +132,11 @@ class ServerChild:
         self._child.wait()
 
     def _signal_tritons(self, number: signal.Signals) -> None:
-        """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second.
+        """Send a signal to all Triton processes.
 
-        If the server runs in a container, remove the container instead of sending SIGKILL. Signal
-        the child process if no Triton process can be signalled, or if Triton runs in a container
-        without `mpirun`.
+        Do not signal `mpirun`, because it would kill its ranks after one second. Instead of sending
+        SIGKILL to a container, remove the container. If Triton runs in a container without
+        `mpirun`, or if no Triton process can be signalled, signal the child process.
         """
         if self._plan.container is not None and number == signal.SIGKILL:
             # Remove the container, because killing the attached client with SIGKILL does not stop
@@ -165,9 +159,9 @@ def remove_container_of(plan: LaunchPlan) -> None:
 
 
 def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
-    """Return whether Triton has nothing left to do after its models' processes have ended.
+    """Return whether Triton can be killed after the processes of its models have ended.
 
-    Triton 2.51 would only wait for timers, for up to two seconds. With tracing, however, Triton
-    writes the traces when it exits. Return False in all modes except local mode.
+    Triton 2.51 would only wait up to two seconds for timers. With tracing, return False, because
+    Triton writes the traces when it exits. Also return False in all modes except local mode.
     """
     return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)

@@ -28,8 +28,8 @@ _POLL_S = 0.02
 class Part:
     """A process that the server requires.
 
-    `what` is the message to report if the process dies. `model` is set for a model's process, which
-    exits normally when the model is unloaded.
+    `what` is the message to report if the process dies. `model` is set for the process of a model,
+    because this process exits normally when the model is unloaded.
     """
 
     what: str
@@ -44,7 +44,7 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
 
     If `mpirun` starts Triton, each rank is a Triton process. Otherwise, the server's first process
     is the only Triton process. Raise `psutil.Error` if the first process has ended, or if the
-    environment of one of its child processes cannot be read.
+    environment of a rank cannot be read.
     """
     first = psutil.Process(first_pid)
     if not plan.runs_mpirun:
@@ -54,10 +54,9 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
 
 
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
-    """Return the processes that the server requires. `first_pid` is the id of its first process."""
+    """Return the processes that the server requires. `first_pid` is its first process ID."""
     parts: dict[psutil.Process, Part] = {}
-    # Ignore errors, because the server may have exited. The supervisor checks for an exit
-    # separately.
+    # Ignore errors, because the server may have exited. The supervisor detects an exit separately.
     with contextlib.suppress(psutil.Error):
         for triton in find_tritons(plan, first_pid):
             if plan.runs_mpirun:
@@ -70,12 +69,12 @@ def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
 
 
 def update_parts(before: Parts, now: Parts) -> Parts:
-    """Return the processes in `now`, and the processes in `before` that have died.
+    """Return the processes in `now` and the processes in `before` that have died.
 
-    The result does not contain the processes of models that were unloaded.
+    Omit the processes of unloaded models.
     """
-    # A model's process has died unexpectedly only if it is a zombie. If Triton had unloaded the
-    # model, Triton would have reaped the process.
+    # The process of a model has died unexpectedly only if it is a zombie. If Triton had unloaded
+    # the model, Triton would have reaped the process.
     died = {
         process: part
         for process, part in before.items()
@@ -92,8 +91,8 @@ def find_dead(parts: Parts) -> Parts:
 def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
     """Return the parts in `dead` that died unexpectedly.
 
-    Return a model's process only if it was already dead in the previous check, `dead_before`: after
-    a model is unloaded, its process is also dead until Triton reaps it.
+    The process of an unloaded model is also dead until Triton reaps it. Return the process of a
+    model only if it was already dead in the previous check, `dead_before`.
     """
     return {
         process: part
@@ -129,10 +128,10 @@ def list_tree(pid: int) -> list[psutil.Process]:
 
 
 def wait_until_dead(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Wait for the processes to exit, and return those that are still running.
+    """Wait for the processes to exit, and return the processes that are still running.
 
-    Zombies count as ended. `psutil.wait_procs` would also wait until a zombie's parent has read its
-    exit code, which takes seconds if the parent is the first process of a small container.
+    Zombies count as ended. `psutil.wait_procs` would wait until the parent has reaped each zombie.
+    This can take seconds if the parent is the first process of a small container.
     """
     deadline_s = time.monotonic() + timeout_s
     while alive := [each for each in processes if not _is_dead(each)]:
@@ -148,7 +147,7 @@ def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
     Wait up to 5 seconds for the processes in `tree` to exit.
 
     Search by session, because children of a dead server lose their parent but keep their session.
-    Killing a process group is not enough, because `mpirun` gives each rank its own process group.
+    Killing the process group is not enough, because `mpirun` gives each rank its own process group.
     """
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -164,11 +163,10 @@ def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
 def measure_memory(server: RunningServer) -> dict[str, int]:
     """Measure the memory of a running server's parts in bytes, as proportional set size (PSS).
 
-    The parts are "supervisor", "gateway", "tritonserver", "model NAME" for each Python model, and
-    "engine worker". If the server serves several imported models, the workers of each model are a
-    separate part, "engine worker of NAME". Other processes count under their names. Processes whose
-    memory cannot be read are skipped. Return an empty dict for a Slurm job, which runs on another
-    machine, or if the server has ended.
+    The parts are "supervisor", "gateway", "tritonserver", "engine worker", and "model NAME" for
+    each Python model. If the server serves several imported models, "engine worker of NAME"
+    replaces "engine worker". Other processes are reported under their process names. Skip processes
+    whose memory cannot be read. Return an empty dict if the server is a Slurm job or has ended.
     """
     parts: dict[str, int] = {}
     if server.job is not None:
@@ -191,9 +189,9 @@ def measure_memory(server: RunningServer) -> dict[str, int]:
 
 
 def _name(process: psutil.Process, supervisor_pid: int, *, is_combined: bool) -> str:
-    """Return the name of the part that the process belongs to, or else the process's name.
+    """Return the name of the server part that includes the process, or else the process name.
 
-    Processes that a part starts, for example for `multiprocessing`, belong to this part.
+    A part includes its child processes, for example `multiprocessing` workers.
     """
     if process.pid == supervisor_pid or reaper.__file__ in process.cmdline():
         return "supervisor"

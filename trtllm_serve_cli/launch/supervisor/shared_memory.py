@@ -8,9 +8,9 @@ _FOLDER = Path("/dev/shm")
 
 
 def remove_regions(prefix: str) -> None:
-    """Remove the regions whose names start with `prefix`.
+    """Remove shared memory regions that a killed server has left behind.
 
-    A killed server may have left these regions behind.
+    The names of the regions start with `prefix`.
     """
     for path in _FOLDER.glob(f"{prefix}*"):
         path.unlink(missing_ok=True)

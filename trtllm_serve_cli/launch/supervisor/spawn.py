@@ -1,4 +1,4 @@
-"""Start a server's process."""
+"""Start the server process with its environment, log and resource limits."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trtllm_serve_cli.processes import die_with_parent
 from trtllm_serve_cli.runtime.telemetry.server_metrics import STATE_FOLDER, STATE_PUBLISHER
 from trtllm_serve_cli.runtime.worker import stack_limit
 
-# Stack size of Triton's threads in bytes, if the hard limit allows it. The memory is allocated only
-# when it is used.
+# Stack size of Triton's threads in bytes, unless the hard limit is lower. The kernel allocates
+# stack memory only when it is used.
 _STACK_BYTES = 1 << 30
 
 
 def spawn_server(plan: LaunchPlan) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the plan's command in a new session, with its output in the server's log.
+    """Start the plan's command in a new session, and redirect its output to the server's log.
 
-    Return the process, and the position in the log where its output starts, in bytes. Raise
-    `OSError` if the log cannot be opened or the program cannot be started.
+    Return the process and the byte offset in the log at which its output starts. Raise `OSError` if
+    the log cannot be opened or the program cannot be started.
     """
     with plan.log.open("ab") as log:
         start = log.tell()
@@ -72,13 +72,13 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
 
 
 def _prepare_server(parent_death_signal: int) -> None:
-    """Set the process's parent-death signal and stack limit before it executes its program.
+    """Set the parent-death signal and the stack limit of the child process before `exec`.
 
     Keep the stack limit if it is infinite, or if the kernel does not overcommit memory.
     """
     die_with_parent(parent_death_signal)
-    # Triton 2.51 parses JSON and chunked bodies recursively. With the usual stack of 8 MiB, a
-    # request with deeply nested JSON or with millions of chunks crashes the process.
+    # Triton 2.51 parses JSON and chunked bodies recursively. With the default stack size of 8 MiB,
+    # a request with deeply nested JSON or with millions of chunks crashes Triton.
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     if soft != resource.RLIM_INFINITY and _overcommits_memory():
         limit = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, _STACK_BYTES)

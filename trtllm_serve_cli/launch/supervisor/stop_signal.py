@@ -1,4 +1,4 @@
-"""Define an event that signal handlers can set safely to stop a supervisor."""
+"""Define a stop event that signal handlers can set safely."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StopSignal:
         return self._is_set
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the event for at most `timeout_s`, and return whether the event is set.
+        """Wait up to `timeout_s` for the event, and return whether the event is set.
 
         Only one thread may wait.
         """

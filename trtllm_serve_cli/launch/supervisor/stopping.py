@@ -1,4 +1,4 @@
-"""Stop servers, and clean up after servers that have ended."""
+"""Stop servers and clean up after servers that have ended."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ from trtllm_serve_cli.launch.servers.running import RunningServer, read_server
 from trtllm_serve_cli.launch.supervisor.server_processes import wait_until_dead
 
 _POLL_S = 0.05
-# Time limit in seconds for processes to exit before they are killed. The reaper of a killed
-# supervisor waits up to five seconds before it kills the server's processes and removes the
-# server's shared memory.
+# Time limit, in seconds, for processes to exit before they are killed. The limit is longer than the
+# five seconds that the reaper waits before it kills the processes of a killed supervisor.
 _KILL_WAIT_S = 10.0
 
 
 def remove_stale_container(directory: Path) -> None:
-    """Remove a container that is still running although the server in `directory` has ended.
+    """Remove the container of the server in `directory` if the server has ended.
 
     A container keeps running if both the supervisor and the docker or podman client were killed. If
-    another process is starting the server, change nothing.
+    another process is starting the server, do nothing.
     """
     import filelock
 
@@ -54,9 +53,9 @@ def remove_stale_container(directory: Path) -> None:
 
 
 def _forget(directory: Path) -> None:
-    """Mark the server in `directory` as stopped if it has ended, so that it is not listed again.
+    """Mark the server in `directory` as stopped if it has ended, so that it is no longer listed.
 
-    If another process is starting the server, change nothing.
+    If another process is starting the server, do nothing.
     """
     import filelock
 
@@ -79,24 +78,25 @@ def stop_server(
 ) -> tuple[str, ...]:
     """Stop the server gracefully and wait until all its processes have ended.
 
-    The server rejects new requests. Requests in flight have `timeout_s` seconds to finish. If
-    `timeout_s` is None, use the timeout of an earlier stop request if one was set, otherwise the
-    timeout in the plan. The supervisor then has `ending_s` seconds to exit before it is killed.
-    `on_progress` is called repeatedly with the number of requests in flight for each engine. Return
-    messages about cancelled requests. If the supervisor has already ended, only clean up after the
-    server.
+    The server rejects new requests. Return messages about cancelled requests. If the supervisor has
+    already ended, only clean up after the server.
 
-    For a Slurm job, raise `BadInput` if `timeout_s` is positive and the job is not known to have
-    ended. Also raise the errors that `cancel_job` raises. `is_restart` is set if the caller will
-    start the server again. In this case, raise `LaunchFailed` if another command requests a stop in
-    the meantime, because the later request takes precedence.
+    - `timeout_s`: time limit for requests in flight, in seconds. If None, use the timeout of an
+      earlier stop request or, by default, of the plan.
+    - `on_progress`: called repeatedly with the number of requests in flight for each engine.
+    - `ending_s`: time, in seconds, after which the supervisor is killed if it has not exited.
+    - `is_restart`: true if the caller will start the server again.
+
+    Raise `LaunchFailed` if another command requests a stop during a restart. For a Slurm job, raise
+    the errors of `cancel_job`, or `BadInput` if `timeout_s` is positive and the job may still be
+    running.
     """
     if server.job is not None:
         if timeout_s and not server.is_over:
             raise BadInput(
                 f"{server.location} cannot be stopped gracefully.",
                 why="Slurm ends all processes of a job at the same time, so requests in flight "
-                "cannot complete",
+                "cannot finish",
                 next_step=f"run `tllm stop -m {server.models[0]}` without --timeout to cancel "
                 "the job and its requests",
             )
@@ -115,7 +115,7 @@ def stop_server(
     messages = _stop_supervised(server, on_progress, ending_s)
     if is_restart and is_stop_requested(server.directory):
         raise LaunchFailed(
-            f"The server for {', '.join(server.models)} was not started again.",
+            f"The server for {', '.join(server.models)} was not restarted.",
             why="another command stopped the server during the restart",
             next_step=f"run `tllm start -m {' -m '.join(server.models)}`",
         )
@@ -129,7 +129,7 @@ def _stop_supervised(
     processes = _list_processes(server)
     with contextlib.suppress(ProcessLookupError):
         os.kill(server.state.supervisor_pid, signal.SIGTERM)
-        # If a signal has stopped the supervisor, SIGCONT lets it handle SIGTERM.
+        # Resume the supervisor if it is suspended, so that it handles SIGTERM.
         os.kill(server.state.supervisor_pid, signal.SIGCONT)
     started_s = time.monotonic()
     while server.state.is_supervised and not _is_late(server, started_s, ending_s):
@@ -143,7 +143,7 @@ def _stop_supervised(
         remove_container(server.plan.container)
     if is_killed:
         _forget(server.directory)
-        return ("the supervisor did not respond and was killed, which ended all requests",)
+        return ("the supervisor did not respond and was killed, so all requests were cancelled",)
     state = read_state(server.directory)
     return state.why if state is not None else ()
 
@@ -167,7 +167,7 @@ def _list_processes(server: RunningServer) -> list[psutil.Process]:
 
 
 def _end_processes(processes: Sequence[psutil.Process]) -> None:
-    """Wait for the processes to exit, and kill those still running after `_KILL_WAIT_S`."""
+    """Wait for the processes to exit, and kill processes that still run after `_KILL_WAIT_S`."""
     alive = wait_until_dead(processes, _KILL_WAIT_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):

@@ -3,12 +3,13 @@
     python -m trtllm_serve_cli.launch.supervisor SERVER_DIRECTORY
 
 While the supervisor runs, it is the only writer of the server's state. If the supervisor exits for
-any reason, the server exits too. The supervisor restarts a server if the server or a model's
-process dies or hangs after the server has become ready. It monitors the models' processes itself,
-because Triton still reports that it is ready after one of them has died. A server that never became
-ready is not restarted.
+any reason, the server also exits.
 
-The supervisor removes the server's container by its name before and after each run.
+After the server has become ready, the supervisor restarts the server if Triton or the process of a
+model dies or hangs. The supervisor monitors the model processes, because Triton still reports that
+it is ready after a model process has died. A server that never became ready is not restarted.
+
+The supervisor removes the server's container, which it finds by name, before and after each run.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ from trtllm_serve_cli.runtime.watch.shared_memory import protect_regions
 class SupervisorLimits:
     """The intervals, timeouts and limits of a supervisor.
 
-    - `poll_s`: interval between checks of a server that is starting or draining.
+    - `poll_s`: interval between checks of a starting or draining server.
     - `watch_s`: interval between checks of a server that has become ready.
     - `probe_timeout_s`: timeout for each request while the server starts.
     - `restarts`: policy for restarts after failures.
@@ -134,8 +135,8 @@ class Supervisor:
     def run(self) -> bool:
         """Keep the server running, and return whether it ended because of a stop request."""
         policy, counts = self._limits.restarts, FailureCounts()
-        # Write the state first, because removing a stale container can take a minute. During this
-        # time, `tllm status` and `tllm stop` must be able to find the server.
+        # Write the state before removing a stale container, because the removal can take a minute.
+        # Meanwhile, `tllm status` and `tllm stop` must find the server.
         self._write_state("starting")
         try:
             self._hang_watch.prepare()
@@ -175,7 +176,7 @@ class Supervisor:
         """Run the server until it fails or a stop is requested.
 
         The server fails if it does not become ready, if it exits, or if one of its processes dies
-        or hangs. Return the reasons for the failure, or an empty tuple if the server did not fail.
+        or hangs. Return the reasons for the failure, or an empty tuple after a stop request.
         """
         if self._stopping.is_set():
             return ()
@@ -212,11 +213,11 @@ class Supervisor:
         return server
 
     def _wait_until_ready(self, server: ServerChild) -> tuple[str, ...] | None:
-        """Wait until every loaded text model has generated a token or computed an embedding, the
-        gateway is healthy, and the warm-up has finished.
+        """Wait until the server is ready.
 
-        Return None when the server is ready, or the reasons why the start failed. Return an empty
-        tuple after a stop request.
+        The server is ready when every loaded text model has responded, the gateway is healthy and
+        the warm-up has finished. Return None if the server is ready, the reasons if the start
+        failed, or an empty tuple after a stop request.
         """
         deadline_s = time.monotonic() + self._plan.timeout_s
         spawned_at = time.time()
@@ -248,7 +249,7 @@ class Supervisor:
                     *self._explain_gateway(),
                 )
             if thread is None or not thread.is_alive():
-                # Probe in a thread, so that a stop does not have to wait for the response.
+                # Probe in a thread, so that a stop request does not have to wait for the response.
                 thread = threading.Thread(target=probe.run, daemon=True)
                 thread.start()
         return ()
@@ -298,7 +299,7 @@ class Supervisor:
         return ()
 
     def _check_hangs(self, server: ServerChild) -> tuple[str, ...]:
-        """Record which parts of the server do not respond, and report those that hang.
+        """Record the parts of the server that do not respond, and report hung parts.
 
         Kill hung engine workers and gateways, which are restarted separately. If another part
         hangs, return the reasons to restart the server, otherwise an empty tuple.
@@ -320,9 +321,9 @@ class Supervisor:
         return messages if self._has_hang else ()
 
     def _restart_gateway(self) -> None:
-        """Restart the gateway if it has died and its back-off has passed.
+        """Restart the gateway if it has died and its back-off has elapsed.
 
-        Record the new process.
+        Record the process ID and the number of restarts in the server's state.
         """
         if self._gateway is not None and self._gateway.restart_if_dead():
             self._write_state(
@@ -344,15 +345,15 @@ class Supervisor:
             rotate_log(self._plan.gateway_log, self._limits.max_log_bytes)
 
     def _record_container_pid(self, server: ServerChild) -> None:
-        """Record the id of the container's first process when the container engine reports it.
+        """Record the process ID of the container's first process.
 
-        The gateway finds the engine workers by this id, and must do so before the server is ready.
+        The gateway needs the process ID to find the engine workers before the server is ready.
         """
         if (pid := server.find_first_pid()) != self._state.server_pid:
             self._write_state(self._state.phase, server_pid=pid)
 
     def _explain(self) -> tuple[str, ...]:
-        """Return the causes of a failure from the log of the current or last run."""
+        """Return the causes of a failure in the log of the current or last run."""
         return tuple(explain_log(last_lines(self._plan.log, 1000, since=self._log_start)))
 
     def _explain_gateway(self) -> tuple[str, ...]:
@@ -367,8 +368,8 @@ class Supervisor:
     def _end_server(self) -> None:
         """Stop the server and all its processes.
 
-        Stop them gracefully unless a process hangs or has died, or unless requests are still in
-        flight after the stop timeout.
+        Kill the server if one of its processes hangs or has died, or if requests are still in
+        flight after the stop timeout. Otherwise, stop the server gracefully.
         """
         server = self._server
         if server is None:
@@ -385,8 +386,8 @@ class Supervisor:
         self._server, self._parts = None, {}
 
     def _end_gracefully(self, server: ServerChild) -> None:
-        # Send SIGKILL if one of Triton's processes hangs or has died, or if requests are still in
-        # flight, because Triton would then exit only after its exit timeout.
+        # Send SIGKILL if a process hangs or has died, or if requests are still in flight. In these
+        # cases, Triton would exit only after its exit timeout.
         may_wait = not (self._has_hang or find_dead(self._parts)) and (
             not self._stopping.is_set() or self._drain(server)
         )
@@ -395,7 +396,7 @@ class Supervisor:
     def _drain(self, server: ServerChild) -> bool:
         """Wait for requests in flight, and return whether they finished within the stop timeout.
 
-        Also return True if the server exits first.
+        Return True if the server exits during the wait.
         """
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         directory, default_s = self._plan.directory, self._plan.exit_timeout_s
@@ -419,7 +420,7 @@ class Supervisor:
 
 
 def main() -> None:
-    """Supervise the server in the directory that is passed as the first argument.
+    """Supervise the server in the folder that is passed as the first argument.
 
     Exit with code 0 after a stop request, or with code 1 if the server fails permanently.
     """

@@ -10,7 +10,7 @@ from trtllm_serve_cli.runtime.watch.hidden_argument import hide_in_command_lines
 
 
 class TokenHiding:
-    """Hides the token in a server's command lines, and reports processes that still show it."""
+    """Hides the token in the command lines of a server, and warns if the token remains visible."""
 
     def __init__(self, plan: LaunchPlan, log_start: int, warn: Callable[[str], None]) -> None:
         self._plan = plan
@@ -20,10 +20,10 @@ class TokenHiding:
         self._visible: dict[int, str] = {}
 
     def hide(self, pid: int) -> None:
-        """Hide the token in process `pid` and its descendants after Triton has read it.
+        """Hide the token in process `pid` and its descendants after Triton has read the token.
 
         Triton logs its first line after it has parsed its arguments. In a container, Triton is not
-        a descendant of this process, so this process cannot write to its memory.
+        a descendant of this process, so this process cannot write to Triton's memory.
         """
         plan = self._plan
         token = plan.endpoint.restricted_token
@@ -35,7 +35,7 @@ class TokenHiding:
         self._is_hidden = not visible
         for each in visible.keys() - self._visible:
             self._warn(
-                "other users can read the token of the restricted APIs in the command line of "
+                "other users can read the token for the restricted APIs in the command line of "
                 f"process {each}: {visible[each]}"
             )
         self._visible |= visible

@@ -46,8 +46,8 @@ def check_mpirun(environ: Mapping[str, str]) -> None:
         raise MissingPart(
             "mpirun is not installed.",
             why="--mode mpi starts processes with Open MPI's mpirun, which is not on PATH",
-            next_step="run `apt-get install openmpi-bin`, or run tllm in one of NVIDIA's "
-            "container images, which include mpirun",
+            next_step="run `apt-get install openmpi-bin`, or run tllm in an NVIDIA container "
+            "image that includes mpirun",
         )
 
 
@@ -63,10 +63,10 @@ def check_models(models: Iterable[ImportedModel]) -> None:
 
 
 def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
-    """Return the ports for each process that opens ports, in the order of the processes.
+    """Return the ports of each process that opens ports, in process order.
 
-    If each process is a separate server, its ports follow the previous server's ports, for example
-    8003, 8004 and 8005 after 8000, 8001 and 8002. Raise `BadInput` if a port exceeds 65535.
+    If each process is a separate server, the ports of consecutive servers are consecutive: 8000,
+    8001 and 8002 are followed by 8003, 8004 and 8005. Raise `BadInput` if a port exceeds 65535.
     """
     first = (options.http_port, options.grpc_port, options.metrics_port)
     if ranks.mode != "servers":
@@ -75,10 +75,10 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
     last = max(first) + span * (ranks.world_size - 1)
     if last > 65535:
         raise BadInput(
-            f"There are not enough ports for {ranks.world_size} servers.",
+            f"The ports of {ranks.world_size} servers exceed the valid range.",
             why=(
-                f"each server's ports are {span} higher than the previous server's ports, and "
-                f"the last port would be {last}, which exceeds 65535"
+                f"each server uses a range of {span} ports, so the last port would be {last}, but "
+                "the highest valid port is 65535"
             ),
             next_step="choose lower ports that are closer together, for example --http-port 8000 "
             "--grpc-port 8001 --metrics-port 8002",
@@ -105,8 +105,8 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
 def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags:
     """Return the flags that disable memory pools and peer access if Triton spawns the ranks.
 
-    Return no flags if Triton does not spawn the ranks, or if Triton's version is known not to
-    support the flags. Containers set Triton's version in `NVIDIA_TRITON_SERVER_VERSION`.
+    Return no flags if Triton does not spawn the ranks, or if this Triton version does not support
+    the flags. The version is known only if `NVIDIA_TRITON_SERVER_VERSION` is set, as in containers.
     """
     major, _, minor = environ.get("NVIDIA_TRITON_SERVER_VERSION", "").partition(".")
     is_known = major.isdigit() and minor.isdigit()
@@ -120,7 +120,7 @@ def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags
 
 
 def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
-    """Return the environment variables to set for all of the server's processes."""
+    """Return the environment variables for all server processes."""
     changes = {}
     if options.gpus and not ranks.gpus:
         changes["CUDA_VISIBLE_DEVICES"] = options.gpus
@@ -132,8 +132,7 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
 
 def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
     """Return `mpirun` and its options. `placement` contains the options that select the nodes."""
-    # Do not use an absolute path. Otherwise, mpirun would put the folder of this path first in the
-    # PATH of the ranks.
+    # Do not use an absolute path, because mpirun would prepend its folder to the PATH of the ranks.
     words = ["mpirun"]
     if is_root:  # Without this option, Open MPI refuses to run as root.
         words.append("--allow-run-as-root")
@@ -150,8 +149,8 @@ def mpirun_command(
 ) -> tuple[str, ...]:
     """Return the `mpirun` command that runs each of `commands` as one rank, in order.
 
-    `environ` contains the names of the variables to export to other nodes. They are exported only
-    with a hostfile, because local processes inherit them.
+    `environ` contains the names of environment variables to export to other nodes. Local processes
+    inherit the variables, so `mpirun` exports them only with a hostfile.
     """
     placement = ["--oversubscribe"] if options.oversubscribe else []
     if options.hostfile is not None:

@@ -1,10 +1,11 @@
 """Plan the processes that serve a model's engine, and the models and GPUs of each process.
 
-In leader mode, each rank of the engine has one process. The first process serves requests. The
-other processes only load the engine and do not open ports. In orchestrator mode, one process serves
-several engines, or several instances of one engine. This process spawns the ranks, or uses ranks
-that `mpirun` started. An engine that runs in Python has no ranks. With such an engine, each process
-is a separate server with its own ports.
+- Leader mode: each rank of the engine has one process. The first process serves requests. The other
+  processes only load the engine and do not open ports.
+- Orchestrator mode: one process serves several engines, or several instances of one engine. The
+  orchestrator spawns the ranks or uses ranks that `mpirun` started.
+- Servers: an engine that runs in Python has no ranks, so each process is a separate server with its
+  own ports.
 
 The modes follow README.md, docs/llama_multi_instance.md and scripts/launch_triton_server.py in
 triton-inference-server/tensorrtllm_backend.
@@ -26,7 +27,7 @@ from trtllm_serve_cli.sizing.gpus import parse_gpu_ids
 class Ranks:
     """The processes that `mpirun` starts for a server, or one process without MPI.
 
-    - `mode`: "alone" without MPI, otherwise one of the modes that the module's docstring describes.
+    - `mode`: "alone" without MPI, otherwise one of the modes in the module docstring.
     - `spawns`: true if an orchestrator spawns the ranks.
     - `engines`: models to load in all processes except the first. Empty if the ranks are spawned,
       or if each process is a separate server.
@@ -43,15 +44,15 @@ class Ranks:
 def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ranks:
     """Plan the processes for `engines`, which Triton's C++ backend runs.
 
-    If `engines` is empty, plan for an engine that runs in Python. Raise `BadInput` if the options
-    contradict each other or do not match the engines, or if an engine's `gpu_device_ids` or
-    `participant_ids` do not match the engine.
+    If `engines` is empty, plan for an engine that runs in Python. Raise `BadInput` if options
+    conflict, or if options or the parameters `gpu_device_ids` and `participant_ids` do not match
+    the engines.
     """
     gpus = parse_gpu_ids(options.gpus)
     if options.mode == "container" and options.hostfile is not None:
         raise BadInput(
             "--hostfile cannot be used with containers.",
-            why="all processes of a container run on this machine",
+            why="all processes in a container run on this machine",
             next_step="omit --hostfile, or run on several nodes with `tllm deploy slurm`",
         )
     for engine in engines:
@@ -78,7 +79,7 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
         raise BadInput(
             "--hostfile cannot be used with spawned processes.",
             why="the orchestrator spawns the engines' ranks only on this machine",
-            next_step="add --disable-spawn-processes, and set participant_ids for each model",
+            next_step="add --disable-spawn-processes and set participant_ids for each model",
         )
     return Ranks(
         _check_world_size(options, 1, "an orchestrator that spawns its ranks needs"),
@@ -120,8 +121,7 @@ def _plan_servers(options: LaunchOptions, gpus: tuple[str, ...]) -> Ranks:
                 "runs in Triton's C++ backend."
             ),
             why=(
-                "these options apply to MPI ranks, which an engine that runs in Python does "
-                "not have"
+                "these options apply to MPI ranks, but an engine that runs in Python has no ranks"
             ),
             next_step="omit --multi-model, --disable-spawn-processes and --hostfile",
         )
@@ -158,17 +158,16 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
                 f"gpu_device_ids of {engine.model} does not match the model's engine.",
                 why=f"the number of GPUs per instance must be {engine.world_size}, not "
                 f"{len(group)}",
-                next_step="separate instances with semicolons and GPUs with commas, for example "
-                'with `tllm set NAME "gpu_device_ids=0,1;2,3"` for two instances with two GPUs '
-                "each",
+                next_step="separate GPUs with commas and instances with semicolons, for example "
+                '`tllm set NAME "gpu_device_ids=0,1;2,3"` for two instances with two GPUs each',
             )
     if not gpus:
         return
     if engine.num_gpus > len(gpus) and not spans_nodes:
         raise BadInput(
             f"{engine.model} needs {engine.num_gpus} GPUs.",
-            why=f"the server can use only the GPUs in --gpus {','.join(gpus)}, and the "
-            "ids in gpu_device_ids are positions in this list, starting at 0",
+            why=f"--gpus {','.join(gpus)} contains only {len(gpus)} GPU{'s' * (len(gpus) != 1)}, "
+            "and gpu_device_ids are indexes into --gpus",
             next_step="add GPUs to --gpus, or omit --gpus",
         )
     _check_mig(gpus)
@@ -193,9 +192,8 @@ def _highest_participant(engine: EngineInstances) -> int:
             raise BadInput(
                 f"participant_ids of {engine.model} does not match the model's engine.",
                 why=(
-                    f"the engine needs {engine.world_size} ranks other than 0, which is the "
-                    "orchestrator's rank, but participant_ids contains "
-                    f"{','.join(map(str, group))}"
+                    f"each instance needs {engine.world_size} ranks other than 0, the rank of "
+                    f"the orchestrator, but an instance has {','.join(map(str, group))}"
                 ),
                 next_step="set valid ranks, for example with `tllm set NAME participant_ids=1,2`",
             )
@@ -203,7 +201,7 @@ def _highest_participant(engine: EngineInstances) -> int:
         raise BadInput(
             f"participant_ids is not set for {engine.model}.",
             why="every model must list its ranks if --disable-spawn-processes is set",
-            next_step="set the model's ranks, for example with "
-            "`tllm set NAME participant_ids=1,2` (rank 0 is the orchestrator)",
+            next_step="run, for example, `tllm set NAME participant_ids=1,2` (rank 0 is the "
+            "orchestrator)",
         )
     return max(max(group) for group in engine.participants)

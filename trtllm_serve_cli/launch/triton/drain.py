@@ -1,8 +1,9 @@
 """Drain models by rejecting new requests while requests in flight finish.
 
-Triton does not count the unfinished responses of a decoupled Python model, and aborts these
-responses when it stops. The supervisor therefore drains a server before stopping it. The models
-reject new requests, and the engines report the requests in flight (`live_status.watch_in_flight`).
+Triton does not track the unfinished responses of decoupled Python models. It aborts these responses
+when it stops. The supervisor therefore drains a server before it stops Triton. During a drain, the
+models reject new requests, and the engines report the requests in flight
+(`live_status.watch_in_flight`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-# Environment variable with the path of the folder that contains the markers. A marker is an empty
-# file with the name of a draining model. Each model checks for its own marker
+# Environment variable with the path of the folder that contains the drain markers. A drain marker
+# is an empty file with the name of a draining model. Each model checks for its own drain marker
 # (runtime/triton/drain_check.py).
 _VARIABLE = "TLLM_DRAINING"
 _FOLDER = "draining"
 
 
 def drain_environ(directory: Path) -> dict[str, str]:
-    """Return the environment variable that contains the path of the folder with the markers."""
+    """Return the environment variable with the path of the folder for drain markers."""
     return {_VARIABLE: str(directory / _FOLDER)}
 
 
@@ -29,8 +30,8 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
     folder = directory / _FOLDER
     markers = [folder / model for model in models]
     try:
-        # Continue even if the disk is full, because a model without a marker merely continues to
-        # accept requests.
+        # Continue even if the disk is full. A model without a drain marker continues to accept
+        # requests.
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             for marker in markers:
@@ -42,11 +43,11 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
 
 
 def clear_drains(directory: Path) -> None:
-    """Remove markers that a killed process left behind, so that the models accept requests.
+    """Remove drain markers that a killed process left behind, so that models accept requests.
 
-    Create the folder if it is missing, because containers mount it.
+    Create the folder for drain markers if it is missing, because containers mount the folder.
     """
-    # Ignore a full disk: if the folder cannot be created, there are no markers to remove.
+    # Ignore a full disk, because a missing folder contains no drain markers.
     with contextlib.suppress(OSError):
         (directory / _FOLDER).mkdir(exist_ok=True)
     for marker in (directory / _FOLDER).glob("*"):

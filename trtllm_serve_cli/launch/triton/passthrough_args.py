@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.triton.triton_command import Flags
 
-_PORT = "tllm checks that this port is free and sends requests to it"
-_HOST = "tllm needs to know the server's address"
+_PORT = "tllm must know the port to check that it is free and to send requests"
+_HOST = "tllm must know the server's address"
 # Triton options that users cannot pass, each with the reason and the replacement.
 _RESERVED: Mapping[str, tuple[str, str]] = {
     "model-repository": ("the models determine the repository", "-m NAME or --repo DIR"),
     "model-store": ("the models determine the repository", "-m NAME or --repo DIR"),
     "model-control-mode": (
-        "tllm needs to know whether models can be unloaded", "--model-control-mode explicit",
+        "tllm must know whether models can be unloaded", "--model-control-mode explicit",
     ),
     "load-model": ("tllm waits until these models have responded", "--load-model NAME"),
     "http-port": (_PORT, "--http-port N"),
@@ -24,14 +24,14 @@ _RESERVED: Mapping[str, tuple[str, str]] = {
     "http-address": (_HOST, "--host ADDRESS"),
     "grpc-address": (_HOST, "--host ADDRESS"),
     "metrics-address": (_HOST, "--host ADDRESS"),
-    "allow-http": ("a server is ready once it has generated a token over HTTP", "--host 127.0.0.1"),
+    "allow-http": ("tllm checks over HTTP whether the server is ready", "--host 127.0.0.1"),
     "allow-metrics": (
         "`tllm stop` waits for the requests that the metrics report", "--metrics-port N",
     ),
     "exit-timeout-secs": ("`tllm stop` sets the time limit", "`tllm stop --timeout N`"),
     "log-file": ("tllm reads the log from Triton's output", "`tllm logs -f`"),
 }  # fmt: skip
-# Options that can be repeated. Triton uses the user's values in addition to tllm's values.
+# Repeatable options. Triton uses the user's values in addition to tllm's values.
 _REPEATABLE = frozenset(
     ("backend-config", "cache-config", "trace-config", "http-restricted-api",
      "grpc-restricted-protocol", "rate-limit-resource", "host-policy")
@@ -40,9 +40,9 @@ _VALUE = re.compile(r"-?[^-].*|-|")
 
 
 def split_names(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split the arguments of `tllm start` into the models' names and the options for Triton.
+    """Split the arguments of `tllm start` into model names and Triton options.
 
-    The names precede the first option.
+    The model names precede the first option.
     """
     first = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
     return tuple(words[:first]), tuple(words[first:])
@@ -52,8 +52,7 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
     """Return the names of the Triton options in `words`.
 
     An option has the form `--name=value`, `--name value` or `--name`. Raise `BadInput` if a word is
-    neither an option nor an option's value, or if an option is reserved for tllm or is a prefix of
-    a reserved option.
+    neither an option nor an option value, or if the option is reserved for tllm.
     """
     names: list[str] = []
     may_be_value = False
@@ -67,9 +66,9 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
         else:
             raise BadInput(
                 f"{word!r} is not a Triton option.",
-                why="arguments after -- are passed to tritonserver, and its options have the form "
+                why="tllm passes arguments after -- to tritonserver, whose options have the form "
                 "--name=value",
-                next_step="put the names of models before --, for example "
+                next_step="put model names before --, for example "
                 "`tllm start NAME -- --http-thread-count=16`",
             )
     for name in names:
@@ -88,9 +87,9 @@ def _check(name: str) -> None:
 
 
 def drop_overridden(flags: Flags, names: frozenset[str]) -> Flags:
-    """Return `flags` without the flags that the passthrough options `names` replace.
+    """Return `flags` without the flags that the passthrough options `names` override.
 
-    Keep the flags that can be repeated.
+    Keep repeatable flags.
     """
     dropped = names - _REPEATABLE
     return {name: value for name, value in flags.items() if name not in dropped}

@@ -1,6 +1,6 @@
 """Check the paths that Triton passes to its Python stub.
 
-Triton 2.51 starts the stub with `bash -c` and does not quote the paths of the stub and of the model
+Triton 2.51 starts the stub with `bash -c` and does not quote the stub path and the model path
 (src/stub_launcher.cc in triton-inference-server/python_backend). The stub's Python interpreter
 encodes paths as ASCII in every locale.
 """
@@ -13,25 +13,21 @@ from pathlib import Path
 
 from trtllm_serve_cli.errors import BadInput
 
-WHY = (
-    "Triton's Python backend supports only ASCII paths without spaces and without characters that "
-    "are special in a shell"
-)
+WHY = "Triton's Python backend supports only ASCII paths without spaces or shell metacharacters"
 
 
 def is_usable(path: Path) -> bool:
-    """Return whether Triton's Python stub can be started with this path."""
+    """Return whether Triton's Python stub supports the path."""
     # A tilde is special only at the start of a word, and the path is absolute.
     words = str(path).replace("~", "")
     return shlex.quote(words) == words
 
 
 def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[Path]) -> None:
-    """Raise `BadInput` if Triton's Python stub cannot use one of the folders.
+    """Raise `BadInput` if Triton's Python stub cannot use the path of a folder.
 
-    `servers` is the folder in TLLM_HOME that contains the servers' folders. `engines` are only
-    opened by the engine workers, so their paths must be ASCII but may contain spaces and special
-    characters.
+    `servers` is the `servers` folder in TLLM_HOME. Only engine workers open `engines`, so the paths
+    of `engines` must be ASCII but may contain spaces and shell metacharacters.
     """
     options = {servers: "TLLM_HOME"} | dict.fromkeys(repositories, "--repo")
     for path, option in options.items():

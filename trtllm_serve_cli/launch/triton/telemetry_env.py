@@ -43,10 +43,9 @@ def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
 
 
 def read_trace_rate(trace_config: Sequence[str]) -> int:
-    """Return N if Triton traces one in N requests.
+    """Return Triton's trace rate. With a rate of N, Triton traces one in N requests.
 
-    The default is 1, as in `trace_settings`. Also return 1 if the rate is not a whole number or is
-    less than 1.
+    Return 1 if the rate is not set, is not a whole number, or is less than 1.
     """
     values = [each.partition("=")[2] for each in trace_config if each.startswith("rate=")]
     return max(int(values[-1]), 1) if values and values[-1].isdecimal() else 1
@@ -61,7 +60,7 @@ def traces_url(endpoint: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(
             f"{endpoint!r} is not a valid collector URL.",
-            why="spans are sent over HTTP, and gRPC (port 4317) is not supported",
+            why="tllm sends spans over HTTP and does not support gRPC (port 4317)",
             next_step="pass an HTTP URL, for example --otlp-endpoint http://localhost:4318",
         )
     return endpoint.rstrip("/") + "/v1/traces" if parts.path in ("", "/") else endpoint

@@ -1,4 +1,4 @@
-"""Check the TLS files for a server before the server loads the files."""
+"""Validate TLS certificates and keys before a server loads them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ _FLAGS = ("--grpc-server-cert", "--grpc-server-key")
 
 
 def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> Tls | None:
-    """Return the TLS settings for tllm's clients, or None if no files are given.
+    """Return the TLS settings for tllm's clients, or None if no files are set.
 
-    The clients trust only `certificate`, and use the name in this certificate as the server's name.
-    If `root` is set, the server requires client certificates, and tllm's clients present the
-    server's certificate. Raise `BadInput` if a file cannot be read, if the files do not match, or
-    if the certificate or its key is missing.
+    tllm's clients trust only `certificate`. They use the name in the certificate as the server
+    name. If `root` is set, the server requires client certificates, and tllm's clients present the
+    server certificate. Raise `BadInput` if a file is missing, cannot be read or does not match.
     """
     if certificate is None or key is None:
         if certificate is key is root:
@@ -27,7 +26,7 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
         raise BadInput(
             "TLS for gRPC requires both --grpc-server-cert and --grpc-server-key.",
             why="TLS requires a certificate and its private key",
-            next_step="pass both files, for example --grpc-server-cert server.crt "
+            next_step="pass both options, for example --grpc-server-cert server.crt "
             "--grpc-server-key server.key",
         )
     name = _read_name(certificate, key)
@@ -40,7 +39,7 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
 def load_certificate(certificate: Path, key: Path, flags: tuple[str, str]) -> ssl.SSLContext:
     """Return the TLS context of a server that uses `certificate` and `key`.
 
-    Raise `BadInput` if the files cannot be used. The error names the options `flags`.
+    Raise `BadInput` if the files cannot be used. The error suggests passing the options `flags`.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -52,10 +51,10 @@ def load_certificate(certificate: Path, key: Path, flags: tuple[str, str]) -> ss
 
 
 def _read_name(certificate: Path, key: Path) -> str | None:
-    """Check the files, and return the server name in the certificate, or None if it has no name.
+    """Check the files and return the server name in the certificate, or None if it has no name.
 
-    Replace an asterisk in the name with "server". The check performs a TLS handshake in memory.
-    Raise `BadInput` if the files cannot be used.
+    The check performs a TLS handshake in memory. In the server name, replace a wildcard with
+    "server". Raise `BadInput` if the files cannot be used.
     """
     server = load_certificate(certificate, key, _FLAGS)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -84,7 +83,7 @@ def _unusable(
 
 
 def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
-    """Perform a TLS handshake, and return the certificate that the server sent to the client."""
+    """Perform a TLS handshake and return the certificate that the server sent to the client."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = client.wrap_bio(to_client, to_server)
     theirs = server.wrap_bio(to_server, to_client, server_side=True)
@@ -98,9 +97,9 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
 
 
 def check_ca(file: Path, flag: str) -> None:
-    """Raise `BadInput` if no CA certificate can be read from `file`.
+    """Raise `BadInput` if `file` does not contain a CA certificate.
 
-    The error names the option `flag`.
+    The error suggests passing the option `flag`.
     """
     try:
         ssl.create_default_context(cafile=str(file))

@@ -1,4 +1,4 @@
-"""Plan Triton's flags, environment and links to backends."""
+"""Plan Triton's flags, environment and backend links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 # without a value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
-# Number of hexadecimal digits that identify a start in the names of shared memory regions.
+# Number of hexadecimal digits in the names of shared memory regions that identify a server start.
 _NUM_DIGITS = 8
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
 
@@ -47,7 +47,7 @@ def triton_command(
 def other_rank_flags(engines: tuple[str, ...]) -> Flags:
     """Return the flags for a process that only runs ranks of `engines`.
 
-    The flags disable the ports, which the process would otherwise open as soon as the backend
+    The flags disable all ports. Otherwise, the process would open its ports when the backend
     returns control to Triton.
     """
     return {
@@ -73,10 +73,10 @@ def flag_words(flags: Flags) -> tuple[str, ...]:
 
 
 def region_prefix(http_port: int, token: str) -> str:
-    """Return the prefix of the names of the shared memory regions of a server's Python models.
+    """Return the name prefix for the shared memory regions of a server's Python models.
 
-    Each start has a different token and therefore a different prefix. Cleaning up after an earlier
-    server with the same port thus does not remove the regions of this server.
+    Each start has a different token and therefore a different prefix. The cleanup after an earlier
+    server with the same port therefore does not remove the regions of the new server.
     """
     start = hashlib.sha256(token.encode()).hexdigest()[:_NUM_DIGITS]
     return f"tllm-{http_port}-{start}-"
@@ -105,7 +105,7 @@ def triton_flags(
         "log-verbose": str(options.log_verbose),
     }
     if not has_gpu:
-        # Do not allocate pinned memory, because Triton uses pinned memory only for copies to a GPU.
+        # Do not allocate pinned memory, which Triton uses only for copies to a GPU.
         flags["pinned-memory-pool-byte-size"] = "0"
     if triton.backend_parts is not None:
         flags["backend-directory"] = str(directory / "backends")
@@ -144,8 +144,8 @@ def stub_environ(
 ) -> dict[str, str]:
     """Return the environment variables for the embedded Triton's Python stub.
 
-    The folder of the running Python is first in PATH, because the stub uses the packages of the
-    first `python3`. Return an empty dict if `triton` is not the embedded Triton.
+    The stub uses the packages of the first `python3` on PATH, so PATH starts with the folder of the
+    current Python interpreter. Return an empty dict if `triton` is not the embedded Triton.
     """
     if triton.backend_parts is None:
         return {}

@@ -19,10 +19,12 @@ SYSTEM_TRITON = Path("/opt/tritonserver/bin/tritonserver")
 class TritonInstallation:
     """A `tritonserver` binary and, for the embedded Triton, the parts of its Python backend.
 
-    `origin` describes where the binary was found. `backend_parts` is the folder that contains the
-    backend's library, and `stub` is the path of the Python stub. Triton requires both in one
-    folder, but the `nvidia-pytriton` package contains them in separate folders, with one stub for
-    each Python version.
+    - `origin`: where the binary was found.
+    - `backend_parts`: folder that contains the Python backend's library.
+    - `stub`: path of the Python stub. `nvidia-pytriton` contains one stub for each Python version.
+
+    Triton requires the library and the stub in the same folder, but the `nvidia-pytriton` package
+    contains them in separate folders.
     """
 
     binary: Path
@@ -79,10 +81,10 @@ def find_triton(
 
 
 def find_libpython() -> str | None:
-    """Return the folder that contains this Python's `libpython`.
+    """Return the folder that contains the `libpython` of the running Python interpreter.
 
-    Return "" if only the system provides the library, and None if the library is missing. Triton's
-    Python stub is linked against this library.
+    Return "" if only the system provides `libpython`, or None if it is missing. Triton's Python
+    stub is linked against `libpython`.
     """
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     for variable in ("LIBDIR", "LDLIBRARYDIR"):
@@ -98,7 +100,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def count_nvidia_gpus() -> int:
-    """Count the NVIDIA GPUs of this machine. In a container, count only the container's GPUs."""
+    """Return the number of NVIDIA GPUs on this machine or, in a container, in the container."""
     return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
 
 

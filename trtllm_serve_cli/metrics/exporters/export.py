@@ -20,7 +20,7 @@ CONFIG_FILE = "prometheus.yml"
 RULES_FILE = "tllm-rules.yml"
 DASHBOARD_FILE = "tllm-dashboard.json"
 _JOB = "tllm"
-# A duration in Prometheus' format, for example 1m30s. Units must be in descending order.
+# Matches a duration in Prometheus' format, for example 1m30s. Units must be in descending order.
 _DURATION = re.compile(r"0|(?=\d)(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
 
 
@@ -28,13 +28,14 @@ def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dic
     """Return the contents of the files to export, keyed by file name.
 
     `what` selects the files for Prometheus or for Grafana. `addresses` are the servers that
-    Prometheus scrapes. An alert fires when its condition has been true for `hold`. Raise `BadInput`
-    if `hold` is not a duration in Prometheus' format.
+    Prometheus scrapes. `hold` is the time for which an alert's condition must be true before the
+    alert fires. Raise `BadInput` if `hold` is not a duration in Prometheus' format.
     """
     if not hold or not _DURATION.fullmatch(hold):
         raise BadInput(
-            f"{hold!r} is not a duration.",
-            why="a duration consists of numbers with units, from the largest unit to the smallest",
+            f"{hold!r} is not a valid Prometheus duration.",
+            why="a duration is a sequence of numbers with units (y, w, d, h, m, s or ms) in "
+            "descending order",
             next_step="pass a valid duration, for example --for 30s, --for 5m or --for 1h30m",
         )
     if what == "grafana":
@@ -72,7 +73,7 @@ def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tupl
 
 
 def make_config(addresses: Sequence[str]) -> dict[str, Any]:
-    """Return the content of Prometheus' configuration file, which references the rules file."""
+    """Return a Prometheus configuration that scrapes `addresses` and loads the rules file."""
     return {
         "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
         "rule_files": [RULES_FILE],
@@ -81,7 +82,7 @@ def make_config(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def make_rules(hold: str) -> dict[str, Any]:
-    """Return the rules from `rules.yaml`, with `hold` in place of the `HOLD` placeholder."""
+    """Return the rules from `rules.yaml`, with the `HOLD` placeholder replaced by `hold`."""
     folder = resources.files("trtllm_serve_cli.metrics.exporters")
     text = folder.joinpath("rules.yaml").read_text("utf-8")
     rules: dict[str, Any] = yaml.safe_load(text)

@@ -37,11 +37,12 @@ _WIDTH, _HEIGHT, _PER_ROW = 8, 8, 3
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One graph on the dashboard.
+    """A time series panel of the dashboard.
 
-    `unit` is Grafana's name for the unit. `queries` maps the legend of each line to a PromQL query.
-    `most` is the maximum of the y-axis. If `warn_above` is set, the graph has a red line at this
-    value.
+    - `unit`: Grafana's identifier for the unit.
+    - `queries`: maps legends to PromQL queries.
+    - `most`: maximum of the y-axis.
+    - `warn_above`: threshold at which to draw a red line, or None.
     """
 
     title: str
@@ -85,8 +86,8 @@ def _legend(*labels: str) -> str:
 PANELS: Sequence[Panel] = (
     Panel(
         "Requests by outcome",
-        "No request should end with an error. Invalid requests are rejected, as are requests that "
-        "arrive while the queue is full.",
+        "No request should end with an error. Invalid requests, and requests that arrive while "
+        "the queue is full, are rejected.",
         "reqps",
         {_legend("model", REQUESTS.label): _rate(REQUESTS, f"model, {REQUESTS.label}")},
     ),
@@ -107,7 +108,7 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "Time to first token",
-        "The time grows with the number of waiting requests and the length of the prompts.",
+        "The time grows with the number of waiting requests and with the prompt length.",
         "s",
         _quantiles(TTFT),
     ),
@@ -119,8 +120,8 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "Request duration",
-        "The time from the arrival to the end of each request, excluding cancelled and failed "
-        "requests.",
+        "The time from the arrival of a request to the end of its response. Cancelled and failed "
+        "requests are excluded.",
         "s",
         _quantiles(DURATION),
     ),
@@ -150,7 +151,7 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "KV cache transfers",
-        "The mean time to transfer a request's KV cache between disaggregated servers.",
+        "Mean time to transfer the KV cache of a request between disaggregated servers.",
         "ms",
         {
             "{{model}}": f"{_transfers('kv_cache_transfer_ms')} / "

@@ -14,8 +14,8 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePol
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# The default for `max_num_tokens`. It is larger than for text generation, because embeddings do not
-# use the KV cache.
+# Default value of `max_num_tokens`. The default is larger than for text generation, because
+# embeddings do not use the KV cache.
 _MAX_NUM_TOKENS = 16384
 # Maps each parameter that has an effect in this layout to its entry in `config.pbtxt`.
 _ENTRIES = {
@@ -36,7 +36,7 @@ _FIELDS = ("triton_max_batch_size", "max_queue_size")
 def plan_embedding(
     name: str, engine: Engine, options: ServingOptions, values: Mapping[str, str]
 ) -> tuple[ModelConfig, ...]:
-    """Return the configuration of the layout's only model, which is named `name`."""
+    """Return the configuration of the layout's only model, named `name`."""
     assert engine.embedding is not None
     contract = load_contracts()["embedding"]
     requested = options.max_num_tokens or options.parameters.get("max_num_tokens")

@@ -19,9 +19,9 @@ from trtllm_serve_cli.repository.model.parameters import type_tensors
 _CORE = "tensorrt_llm"
 _TEXT = "tensorrt_llm_bls"
 _MODULES = {_CORE: "gpt"}
-# Maps names of entries in the inflight layout to their names in this layout.
+# Maps entry names in the inflight layout to names in the gpt layout.
 _RENAMED = {"gpt_model_path": "engine_dir"}
-# Entries that have no effect in this layout. `preprocessing` is unused, because it lacks the
+# Entries that have no effect in the gpt layout. `preprocessing` is unused, because it lacks the
 # outputs that the text models need. Responses always contain the prompt and are never streamed.
 # Only the tensorrt engine kind uses the batching strategy (`gpt_model_type`).
 _OMITTED = (

@@ -1,4 +1,4 @@
-"""Plan the `llmapi` layout, in which `model.yaml` configures a single text-to-text model.
+"""Plan the `llmapi` layout: a single text-to-text model, configured by `model.yaml`.
 
 Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In NVIDIA's repository,
 Triton completes `config.pbtxt` with values from `model.yaml`. tllm starts Triton without
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
 # Entries of `parameters` in the inflight layout that the llmapi layout does not write as arguments.
-# They either have no effect or are in `triton_config`.
+# These entries either have no effect or are in `triton_config`.
 _NOT_ARGUMENTS = (
     "exclude_input_in_output",
     "cancellation_check_period_ms",

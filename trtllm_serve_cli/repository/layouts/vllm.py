@@ -1,4 +1,4 @@
-"""Plan the `vllm` layout, in which `model.json` configures a single text-to-text model.
+"""Plan the `vllm` layout: a single text-to-text model, configured by `model.json`.
 
 Triton's vLLM backend serves the `vllm` engine kind, and the runtime package serves other engine
 kinds. By default, the vLLM backend adds missing tensors to the model configuration. This module
@@ -27,15 +27,15 @@ _OWN = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_siz
 _SHARED = (
     "tokenizer_dir", "max_seq_len", "max_num_seqs", "max_num_tokens", "enable_kv_cache_reuse",
 )  # fmt: skip
-# Maps each parameter to the corresponding engine argument of vLLM. Only requested parameters are
+# Maps each parameter to the corresponding vLLM engine argument. Only requested parameters are
 # written to `model.json`, so that vLLM's defaults apply to all other arguments.
 _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
     name: name for name in _OWN
 }
 
 
-# Entries that are not written to `model.json`. They have no effect in this layout, or the model
-# cannot use them.
+# Entries that are not written to `model.json`, because they have no effect in the vllm layout or
+# the model cannot use them.
 _NOT_ARGUMENTS = (
     "engine_kind",
     "gpt_model_type",

@@ -1,4 +1,4 @@
-"""Load the definitions of the input and output tensors that clients expect from each model."""
+"""Load each model's input and output tensor definitions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class TensorForm:
     """The definition of a tensor in a range of TensorRT-LLM versions.
 
     A tensor has several definitions if, for example, its type changed between versions. `since` is
-    the first version with this definition, or None if that version is unknown or is the oldest
-    supported version. `until` is the last version with this definition, or None if the newest
-    version still has it.
+    the first version with this definition, or None if it is unknown or the oldest supported
+    version. `until` is the last version with this definition, or None if the newest version uses
+    the definition.
     """
 
     tensor: Tensor
@@ -60,9 +60,9 @@ class Contract:
 
 @cache
 def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
-    """Return all definitions of each model's tensors, by model name, then by "inputs" or "outputs".
+    """Return all tensor definitions, by model name and by "inputs" or "outputs".
 
-    The names of models in the gpt layout have the prefix `gpt/`.
+    Model names in the gpt layout have the prefix `gpt/`.
     """
     import yaml
 
@@ -79,7 +79,7 @@ def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
 
 @cache
 def load_contracts(version: str = "") -> dict[str, Contract]:
-    """Return the tensors of each model in a version of TensorRT-LLM, by model name.
+    """Return each model's tensors in a TensorRT-LLM version, by model name.
 
     The patch level of `version` is ignored. If `version` is empty or cannot be parsed, the newest
     version is used.
@@ -97,11 +97,11 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
 
 @cache
 def load_text_contract(role: str, version: str = "") -> Contract:
-    """Return the tensors of a text model.
+    """Return a text model's tensors.
 
     The result contains the tensors of NVIDIA's model, and the inputs and outputs that tllm adds.
-    tllm adds an input if `tensorrt_llm` has the input in this version of TensorRT-LLM, or if the
-    text model itself processes the input. The added outputs are token counts.
+    tllm adds an input if `tensorrt_llm` has the input in this TensorRT-LLM version, or if the text
+    model itself processes the input. The added outputs are token counts.
     """
     contracts, newest = load_contracts(version), load_contracts()[role]
     supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS.keys()
@@ -142,7 +142,7 @@ def minor_version(version: str) -> tuple[int, int]:
 
 
 def find_first_version(model: str, tensor: str) -> str | None:
-    """Return the first version of TensorRT-LLM in which the model has `tensor` as an input.
+    """Return the first TensorRT-LLM version in which the model has the input `tensor`.
 
     Return None if the model does not have this input in any version.
     """

@@ -30,9 +30,9 @@ class Finding:
 class Checked:
     """A repository that is being validated.
 
-    `configs` maps the name of each model to its parsed `config.pbtxt`. Models whose `config.pbtxt`
-    cannot be parsed are omitted. Before parsing, unquoted `${name}` variables are replaced with
-    placeholders, because protobuf cannot parse them.
+    `configs` maps model names to parsed `config.pbtxt` files. Models whose `config.pbtxt` cannot be
+    parsed are omitted. Before parsing, unquoted `${name}` variables are replaced with placeholders,
+    because protobuf cannot parse them.
     """
 
     repository: OpenRepository

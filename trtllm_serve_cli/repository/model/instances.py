@@ -1,10 +1,10 @@
-"""Read and check the number of `tensorrt_llm` instances and the GPUs that they use.
+"""Read and check the number of `tensorrt_llm` instances and their GPUs.
 
 By default, each instance runs a separate engine. If `instances_share_engine` is set, all instances
 are front ends of a single engine.
 
-`gpu_device_ids` has one group of GPUs per engine, for example 0,1;2,3. Triton's backend for
-TensorRT-LLM requires exactly one instance per group. Source: docs/llama_multi_instance.md in
+`gpu_device_ids` has one group of GPUs per engine, for example 0,1;2,3. Triton's TensorRT-LLM
+backend requires exactly one instance per group. Source: docs/llama_multi_instance.md in
 triton-inference-server/tensorrtllm_backend.
 """
 
@@ -65,7 +65,7 @@ def read_instances(
 
     `name` is the model's name on the server, if this name differs from `model`. Return None if the
     repository does not contain `model`, or if Triton's C++ backend does not run the engine. Raise
-    `BadInput` if a group of GPUs or MPI ranks contains anything other than whole numbers.
+    `BadInput` if a GPU or MPI rank is not a non-negative integer.
     """
     if model not in repository.texts or repository.value(model, "backend") != "tensorrtllm":
         return None
@@ -80,7 +80,7 @@ def read_instances(
 def read_gpu_groups(repository: OpenRepository) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs for each instance of `tensorrt_llm`, or () if `gpu_device_ids` is not set.
 
-    Raise `BadInput` if a GPU group contains anything other than whole numbers.
+    Raise `BadInput` if a GPU is not a non-negative integer.
     """
     return _groups(repository, _GPUS) if _MODEL in repository.texts else ()
 
@@ -97,9 +97,9 @@ def _groups(
     except ValueError as error:
         raise BadInput(
             f"{value!r} is not a valid value for the {parameter} parameter in {repository.name}.",
-            why="the value must consist of whole numbers, separated by commas within an instance "
-            "and by semicolons between instances",
-            next_step=f"set another value, for example with `tllm set {repository.target} "
+            why="the value must be whole numbers, separated by commas within an instance and by "
+            "semicolons between instances",
+            next_step=f"set a valid value, for example with `tllm set {repository.target} "
             f'"{parameter}=0,1;2,3"`',
         ) from error
 
@@ -113,10 +113,10 @@ def _parse_number(text: str) -> int:
 def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, str]:
     """Return `overrides` with the number of instances that `gpu_device_ids` requires.
 
-    Each group of GPUs requires one instance with a separate engine. If instances of this engine
-    kind can share an engine, also set `instances_share_engine` to false for several groups, and
-    return `overrides` unchanged for a single group. Raise `BadInput` if `overrides` requests a
-    different number of instances, or a shared engine for several groups.
+    Each GPU group requires one instance with a separate engine. If the engine kind supports shared
+    engines, set `instances_share_engine` to false for several groups, and return `overrides`
+    unchanged for a single group. Raise `BadInput` if `overrides` requests a different number of
+    instances, or a shared engine for several groups.
     """
     gpus = overrides.get(_GPUS)
     if not gpus:
@@ -124,15 +124,15 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
     can_share = load_parameters()[_SHARED].applies_to(kind)
     count = count_gpu_groups(gpus)
     if can_share and count == 1:
-        # Leave the number of instances unset, because any number of instances can share the engine
-        # of a single group.
+        # Leave the number of instances unset, because any number of instances can share the single
+        # group's engine.
         return dict(overrides)
     implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
     for name, value in implied.items():
         if overrides.get(name, value) != value:
             raise BadInput(
                 f"{name}={overrides[name]} contradicts {_GPUS}={gpus}.",
-                why="each group of GPUs requires one instance with a separate engine",
+                why="each GPU group requires one instance with a separate engine",
                 next_step=f"omit {name}, or change the groups, for example to {_GPUS}=0,1;2,3",
             )
     return {**overrides, **implied}

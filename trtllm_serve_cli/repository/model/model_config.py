@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class QueuePolicy:
     """The limits and priorities for Triton's request queue.
 
-    Limits and timeouts of 0 are disabled. If `priority_levels` is 0, requests have no priorities.
+    The value 0 disables a limit or timeout. If `priority_levels` is 0, requests have no priorities.
     """
 
     max_queue_size: int = 0
@@ -32,7 +32,7 @@ class ModelConfig:
 
     `module` is the module in tllm's runtime package that serves the model, or None if the backend
     does not need a `model.py`. `title` describes the model in the files' header comments. `files`
-    maps the name of each additional file in the version folder to its text. `is_batched` enables
+    contains the text of additional files in the version folder, by file name. `is_batched` enables
     the dynamic batcher.
     """
 
@@ -57,11 +57,11 @@ class ModelConfig:
 class RepositoryPlan:
     """The plan for a repository that serves the model named `name`.
 
-    `parameters` maps the names of parameters to their values. In the vllm layout with Triton's vLLM
-    backend, `parameters` contains only the parameters that the user set. `requested` contains the
-    names of the parameters that the user set. `preserved` contains the values that `tllm set` wrote
-    to the previous repository of this model. `declaration` contains the sections of a `tllm.yaml`
-    that describes the import.
+    - `parameters`: the parameter values, by name. In the vllm layout with Triton's vLLM backend,
+      only the parameters that the user set.
+    - `requested`: the names of the parameters that the user set.
+    - `preserved`: the values that `tllm set` wrote to the model's previous repository.
+    - `declaration`: the `tllm.yaml` sections that describe the import.
     """
 
     name: str

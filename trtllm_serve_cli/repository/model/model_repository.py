@@ -35,8 +35,8 @@ ROLES = (
 class OpenRepository:
     """The contents of a model repository.
 
-    `texts` maps the name of each model folder to the text of the folder's `config.pbtxt`.
-    `manifest` is empty if tllm did not render the repository.
+    `texts` maps model folder names to the text of the folder's `config.pbtxt`. `manifest` is empty
+    if tllm did not render the repository.
     """
 
     path: Path
@@ -58,9 +58,10 @@ class OpenRepository:
 
     @property
     def kind(self) -> str:
-        """The engine kind, as named in the manifest or in a `config.pbtxt`.
+        """The engine kind from the manifest or a `config.pbtxt`.
 
-        If neither names a kind, the repository is a copy of NVIDIA's, which runs a TensorRT engine.
+        If neither file names a kind, the repository is a copy of NVIDIA's repository, which runs a
+        TensorRT engine.
         """
         if self.manifest:
             return str(self.manifest["engine"]["kind"])
@@ -71,11 +72,11 @@ class OpenRepository:
 
     @property
     def layout(self) -> str:
-        """The layout of the repository.
+        """The repository's layout.
 
-        The manifest specifies the layout. Without a manifest, a repository has the gpt layout if
-        its `tensorrt_llm` is a Python model that has an `engine_dir` entry but no `gpt_model_path`
-        entry. Otherwise, it has the inflight layout.
+        The manifest specifies the layout. Without a manifest, the layout is gpt if `tensorrt_llm`
+        is a Python model with an `engine_dir` entry but no `gpt_model_path` entry. Otherwise, the
+        layout is inflight.
         """
         if self.manifest:
             return str(self.manifest.get("layout", "inflight"))
@@ -86,7 +87,7 @@ class OpenRepository:
         return "gpt" if is_gpt and _values(core, "backend") == ["python"] else "inflight"
 
     def role(self, model: str) -> str | None:
-        """Return the name of the model in NVIDIA's repository that `model` replaces, or None.
+        """Return the name of the upstream model that `model` replaces, or None.
 
         If `ensemble` is a Python model, it corresponds to `tensorrt_llm_bls`, because both models
         have the same parameters. Only models in the inflight and gpt layouts have the parameters
@@ -101,9 +102,9 @@ class OpenRepository:
         return model if model in ROLES else None
 
     def roles(self, model: str) -> tuple[str, ...]:
-        """Return the roles of `model`: the upstream models whose parameters and tensors it has.
+        """Return the names of the upstream models whose parameters and tensors `model` has.
 
-        A draft model has its own parameters and those of `tensorrt_llm`.
+        A draft model also has the parameters of `tensorrt_llm`.
         """
         role = self.role(model)
         if role == DRAFT_MODEL:
@@ -181,7 +182,7 @@ def open_repository(directory: Path) -> OpenRepository:
         raise RepositoryError(
             f"{directory} is not a model repository.",
             why=f"no subfolder contains a {CONFIG} file",
-            next_step="pass the folder that contains the models' folders with --repo DIR",
+            next_step="pass the folder that contains the model folders with --repo DIR",
         )
     return OpenRepository(directory, texts, manifest)
 

@@ -1,4 +1,4 @@
-"""Load the parameters in `parameters.yaml`, and check the values that users set."""
+"""Load the parameters in `parameters.yaml` and check parameter values."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ValueType = Literal[
     "tree",
     "json",
 ]
-# Prefix of the places that are entries of `parameters` in a `config.pbtxt`.
+# Prefix of places in the `parameters` map of a `config.pbtxt`.
 _ENTRY = "parameters."
 # Parameters of type "path" that also accept a name. For `tokenizer_dir`, the name is a Hugging Face
-# repository. For `engine_python`, it is a program on PATH.
+# repository. For `engine_python`, the name is a program on PATH.
 _MAY_BE_NAMES = ("tokenizer_dir", "engine_python")
 _FLAGS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _PATTERNS: dict[ValueType, tuple[str, str]] = {
-    "model": (r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name of a model"),
+    "model": (r"[A-Za-z0-9][A-Za-z0-9._-]*", "a model name"),
     "int_list": (r"[0-9]{1,9}(,[0-9]{1,9})*", "whole numbers, for example 4096 or 4096,1024"),
     "int_groups": (
         r"[0-9]{1,9}(,[0-9]{1,9})*(;[0-9]{1,9}(,[0-9]{1,9})*)*",
@@ -52,7 +52,7 @@ _PATTERNS: dict[ValueType, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter from `parameters.yaml`, which describes the fields in a comment."""
+    """A parameter from `parameters.yaml`. A comment in this file describes the fields."""
 
     name: str
     type: ValueType
@@ -140,7 +140,7 @@ def check_parameter(name: str, value: str) -> None:
 def check_parameters(values: Mapping[str, str], kind: str, version: str = "") -> dict[str, str]:
     """Return `values` in canonical form.
 
-    `version` is the version of TensorRT-LLM that reads the values, or empty if it is unknown. Raise
+    `version` is the TensorRT-LLM version that reads the values, or empty if unknown. Raise
     `BadInput` if a name or a value is not valid for the engine kind, or if a parameter has no
     effect in this version.
     """
@@ -154,8 +154,8 @@ def check_parameters(values: Mapping[str, str], kind: str, version: str = "") ->
 def _check_version(parameter: Parameter, kind: str, version: str) -> None:
     """Raise `BadInput` if a Triton backend of TensorRT-LLM `version` does not read the parameter.
 
-    An unknown version is not checked. A parameter that sets a field outside `parameters` is not
-    checked either, because Triton reads such a field in every version.
+    An unknown version is not checked. Parameters that set fields outside `parameters` are not
+    checked, because Triton reads these fields in every version.
     """
     is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
     if not version or not is_read_by_backend or parameter.is_in(version):
@@ -200,14 +200,14 @@ def check_tokenizer_folder(values: Mapping[str, str]) -> None:
             f"The tokenizer folder {folder} does not exist.",
             why="the server cannot load its models without the tokenizer",
             next_step="set tokenizer_dir to an existing folder; if the folder is on another "
-            "machine, run the command with --repo DIR instead of the model's name",
+            "machine, run the command with --repo DIR instead of the model name",
         )
 
 
 def type_tensors(
     role: str, contract: Contract, values: Mapping[str, str], layout: str = "inflight"
 ) -> Contract:
-    """Return a copy of `contract` with the tensor types from the parameter values in `values`.
+    """Return a copy of `contract` with the tensor types that the parameters in `values` set.
 
     `role` is the model's role in the layout.
     """
@@ -261,7 +261,7 @@ def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
 def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
     """Return the parameters in `names` that have no effect on the engine kind.
 
-    An import writes such parameters instead of rejecting them, because scripts for NVIDIA's
+    `tllm import` writes these parameters instead of rejecting them, because scripts for NVIDIA's
     repository set all parameters.
     """
     return [each for name in names if not (each := load_parameters()[name]).applies_to(kind)]
@@ -307,8 +307,8 @@ def _unknown_parameter(name: str, known: Mapping[str, Parameter], others: str) -
     renamed = [each.name for each in known.values() if name in each.keys]
     near = renamed or difflib.get_close_matches(name, known, n=3)
     return BadInput(
-        f"There is no parameter named {name!r}.",
-        why="most parameters are named after the variables in NVIDIA's templates",
+        f"The {name!r} parameter does not exist.",
+        why="most parameter names match the variables in NVIDIA's templates",
         next_step=f"use {' or '.join(near)} instead" if near else others,
     )
 

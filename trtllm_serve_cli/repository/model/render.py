@@ -1,4 +1,4 @@
-"""Render a `RepositoryPlan` as the files of a model repository."""
+"""Render a `RepositoryPlan` as model repository files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, Reposito
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
-# The name of the runtime package's copy in each repository. For example, `python3 -m
+# Name of the runtime package's copy in each repository. For example, `python3 -m
 # tllm_runtime.worker` starts an engine worker from the copy.
 RUNTIME_PACKAGE = "tllm_runtime"
 
 
 def render_files(plan: RepositoryPlan) -> dict[str, str]:
-    """Return the text of each file in the repository except the manifest, by relative path."""
+    """Return the texts of the repository's files except the manifest, by relative path."""
     runtime = _runtime_sources(plan.engine.kind)
     files: dict[str, str] = {}
     for model in plan.models:
@@ -80,7 +80,7 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
 
 
 def _facts_of(engine: Engine) -> dict[str, Any]:
-    """Return the engine as JSON data.
+    """Return the engine as a JSON-compatible dict.
 
     The `details` field is omitted, because its type depends on the engine kind.
     """
@@ -90,7 +90,7 @@ def _facts_of(engine: Engine) -> dict[str, Any]:
 
 
 def _runtime_sources(kind: str) -> dict[str, str]:
-    """Return the text of each Python file in the runtime package, by relative path.
+    """Return the texts of the runtime package's Python files, by relative path.
 
     If the engine kind has a `runtime_folder`, the folder's files are added under `engines/KIND`.
     """

@@ -19,12 +19,12 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """An imported model, as described by the manifest of its repository.
+    """An imported model, as described by its repository's manifest.
 
-    `path` is the folder of the repository, and `models` contains the names of the Triton models in
-    this folder. `created_at` is in seconds since the epoch. `declaration` contains the sections of
-    a `tllm.yaml` that describes the import. `preserved` contains the values that `tllm set` has
-    written since the import.
+    `path` is the repository folder. `models` contains the names of the repository's Triton models.
+    `created_at` is in seconds since the epoch. `declaration` contains the sections of a `tllm.yaml`
+    that describes the import. `preserved` contains the values that `tllm set` has written since the
+    import.
     """
 
     name: str
@@ -89,7 +89,8 @@ def read_manifest(directory: Path) -> ImportedModel:
         raise RepositoryError(
             f"{directory} cannot be read.",
             why=error.strerror or str(error),
-            next_step=f"check the disk, and the permissions with `ls -l {shlex.quote(str(path))}`",
+            next_step="check the disk, and check the permissions with `ls -l "
+            f"{shlex.quote(str(path))}`",
         ) from error
 
 
@@ -128,11 +129,10 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
 
 
 def find_name(home: Home, name: str | None) -> str:
-    """Return `name` if a model with this name is imported. If `name` is None, return the name of
-    the only model.
+    """Return the name of an imported model: `name`, or the only model if `name` is None.
 
     Raise `UnknownModel` if no such model exists, or if `name` is None and several models exist. The
-    model's manifest is not read, so that `tllm remove` can delete a model with a broken manifest.
+    function does not read the manifest, so `tllm remove` can delete a model with a broken manifest.
     """
     known = list_names(home)
     if name is None:
@@ -152,7 +152,7 @@ def find_name(home: Home, name: str | None) -> str:
 
 
 def unknown_model(home: Home, name: str) -> UnknownModel:
-    """Return the error for a name that no imported model has.
+    """Return the error for an unknown model name.
 
     If a model or an alias in the catalog has a similar name, the next step contains this name.
     """
@@ -170,7 +170,7 @@ def unknown_model(home: Home, name: str) -> UnknownModel:
     else:
         next_step = (
             "list the imported models with `tllm list`, or the models in the catalog with `tllm "
-            "list --catalog`; import others with `tllm import -m NAME -s SOURCE`"
+            "list --catalog`; import other models with `tllm import -m NAME -s SOURCE`"
         )
     similar = near or [each for each in aliases if not is_alias]
     return UnknownModel(
@@ -181,7 +181,7 @@ def unknown_model(home: Home, name: str) -> UnknownModel:
 
 
 def is_imported(path: Path, name: str) -> bool:
-    """Return whether commands look for the repository of the model named `name` at `path`."""
+    """Return whether `path` is the repository path of the model `name` in TLLM_HOME."""
     return path == find_home().models / name
 
 

@@ -1,12 +1,12 @@
-"""Combine several model repositories into one that a single server can serve.
+"""Combine several model repositories into one repository for a single server.
 
 A model that was imported as `a` keeps the name `a`, because clients use that name in their
 requests. The other models in its repository get the prefix `a_`, for example `a_preprocessing` and
 `a_tensorrt_llm`. References to renamed models are updated. If two models would have the same name,
 the combination is rejected.
 
-Only each model's `config.pbtxt` is rewritten. All other files are symbolic links, because a copy of
-a version folder could be large, and would be outdated after the next import.
+Only each model's `config.pbtxt` is rewritten. All other files are symbolic links, because copies of
+version folders could be large and would be outdated after the next import.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlacedModel:
 
 
 def prefixed(owner: str, model: str) -> str:
-    """Return the name that `model` from the repository `owner` has in the combined repository."""
+    """Return the combined repository's name for `model` from the repository `owner`."""
     return model if model == owner else f"{owner}_{model}"
 
 
@@ -71,10 +71,10 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
 
 
 def write_combination(models: Sequence[PlacedModel], destination: Path) -> None:
-    """Write the combined repository to `destination`. If an error occurs, `destination` is
-    unchanged.
+    """Write the combined repository to `destination` atomically.
 
-    Raise `RepositoryError` if a `config.pbtxt` is not valid, or `OSError`.
+    Raise `RepositoryError` if a `config.pbtxt` is not valid, or `OSError` if a file cannot be read
+    or written.
     """
     with write_aside(destination) as aside:
         for model in models:
@@ -113,7 +113,7 @@ def _rename_models(repository: OpenRepository) -> Iterator[PlacedModel]:
 
 
 def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """Yield the changes that rename the models in the steps of an ensemble.
+    """Yield the changes that rename the models in an ensemble's steps.
 
     Yield nothing if `model` is not an ensemble.
     """

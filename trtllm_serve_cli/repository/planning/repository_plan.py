@@ -69,8 +69,9 @@ _DRAFT_NAME = "tensorrt_llm_draft_model_name"
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
     """Plan the repository that serves `engine` as the model named `name`.
 
-    Raise `BadInput` if the name is reserved, if the layout does not support the engine, if the
-    engine or the layout does not support an option, or if the value of an option is not valid.
+    Raise `BadInput` if the name is reserved, or if the layout does not support the engine. Also
+    raise `BadInput` if an option value is not valid, or if the engine or the layout does not
+    support an option.
     """
     check_name_is_free_in_layout(name)
     check_layout(options.layout, engine.kind)
@@ -110,8 +111,9 @@ def check_layout(layout: Layout, engine_kind: str) -> None:
 
 
 def check_task(layout: Layout, *, is_embedding_model: bool) -> None:
-    """Raise `BadInput` if the layout generates text but the model computes embeddings, or vice
-    versa.
+    """Raise `BadInput` if the layout does not support the model's task.
+
+    The embedding layout serves only embedding models. All other layouts generate text.
     """
     if is_embedding_model and layout != "embedding":
         raise BadInput(
@@ -121,7 +123,7 @@ def check_task(layout: Layout, *, is_embedding_model: bool) -> None:
         )
     if layout == "embedding" and not is_embedding_model:
         raise BadInput(
-            "A model that generates text cannot be served in the embedding layout.",
+            "A text-generation model cannot be served in the embedding layout.",
             why="the checkpoint lacks modules.json, which describes an embedding model",
             next_step="omit --layout",
         )
@@ -213,8 +215,8 @@ def _with_unused(
 ) -> ModelConfig:
     """Return `model` with additional entries for unused parameters.
 
-    An entry is added for each parameter in `unused` that the corresponding model in NVIDIA's
-    repository has.
+    Add an entry for each parameter in `unused` that the corresponding model in NVIDIA's repository
+    has.
     """
     role = "tensorrt_llm_bls" if model.name not in load_contracts() else model.name
     entries = {
@@ -230,11 +232,10 @@ def _text_models(name: str) -> Sequence[str]:
 
 
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return the values of the parameters, by name.
+    """Return the parameter values, by name.
 
-    The user's value takes precedence over the engine's value, which takes precedence over the
-    default. The exceptions are the parameters in `Serving.merged`: the engine's value takes
-    precedence, because it already includes the user's value.
+    User values override engine values, and engine values override defaults. For the parameters in
+    `Serving.merged`, use the engine value, because it already includes the user value.
     """
     serving = find_kind(engine.kind).serving
     version = serving.contract_version(engine)
@@ -260,8 +261,8 @@ def _has_field(model: ModelConfig, place: str, layout: Layout) -> bool:
     """Return whether the `config.pbtxt` of `model` may contain a field at `place`."""
     if place.startswith("parameters."):
         return place.removeprefix("parameters.") in model.parameters
-    # The gpt layout has no fields for queues and streaming, because Triton does not queue its
-    # requests and its responses are never streamed.
+    # The gpt layout has no fields for queues and streaming, because Triton does not queue requests
+    # in this layout and responses are never streamed.
     is_queue_or_stream = place.startswith(("dynamic_batching.", "model_transaction_policy."))
     return layout != "gpt" or not is_queue_or_stream
 
@@ -289,9 +290,9 @@ def _common(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _queue(values: Mapping[str, str], policy: QueuePolicy) -> dict[str, Any]:
-    """Return the queue fields of `ModelConfig`, which enable the dynamic batcher only if needed.
+    """Return the queue fields of `ModelConfig`, with the dynamic batcher enabled only if needed.
 
-    If the dynamic batcher does not notice a free instance, it sleeps for up to half a second while
+    If the dynamic batcher does not detect a free instance, it sleeps for up to half a second while
     requests are waiting (`DynamicBatchScheduler::Enqueue` in Triton's core). The Python models do
     not benefit from the dynamic batcher, because they accept every request immediately.
     """
@@ -316,7 +317,7 @@ def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
             why="the default level must be one of the priority levels",
             next_step=f"set default_priority_level=N with N from 1 to {policy.priority_levels}"
             if policy.priority_levels
-            else "set priority_levels=N as well",
+            else f"set priority_levels to {policy.default_priority_level} or more",
         )
     return policy
 
@@ -365,12 +366,12 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 def _draft(engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     """Return a tuple with the model that generates draft tokens for `tensorrt_llm`.
 
-    The tuple is empty if the engine does not use a draft model. Raise `BadInput` if a `draft_NAME`
-    parameter is set nevertheless.
+    If the engine does not use a draft model, return an empty tuple, or raise `BadInput` if a
+    `draft_NAME` parameter is set.
 
     The `draft_NAME` parameter sets the draft model's NAME parameter. The parameters in
     `_SHARED_WITH_DRAFT` have the same values as in `tensorrt_llm`. All other parameters have the
-    defaults of the draft engine.
+    draft engine's defaults.
     """
     serving = find_kind(engine.kind).serving
     table = load_parameters()
@@ -402,8 +403,8 @@ def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
     """
     serving = find_kind(engine.kind).serving
     core, version = serving.core, serving.contract_version(engine)
-    # These entries are only for the Python model in the runtime package. A C++ backend does not
-    # read them.
+    # These entries are only for the Python model in the runtime package. C++ backends do not read
+    # these entries.
     facts = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)}
     entries = (facts if core.backend_parameter is None else {}) | {
         place.removeprefix("parameters."): values.get(each.name, "")
@@ -436,7 +437,7 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _contracts(engine: Engine) -> Mapping[str, Contract]:
-    """Return the tensors of NVIDIA's models in the engine's version of TensorRT-LLM."""
+    """Return the tensors of NVIDIA's models in the engine's TensorRT-LLM version."""
     return load_contracts(find_kind(engine.kind).serving.contract_version(engine))
 
 

@@ -1,1 +1,1 @@
-"""List and change the parameters of a repository, and track which engines are in use."""
+"""List and change a repository's parameters, and track which engines are in use."""

@@ -64,7 +64,7 @@ def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list
 
 
 def plan_removal(home: Home, repositories: Iterable[Path], *, unused: bool) -> Removal:
-    """Plan the removal of models, their partial builds, and the engines that only they use.
+    """Plan the removal of models, their partial builds, and engines that no other model uses.
 
     If `unused` is set, the plan also removes all other unused engines and all partial builds.
     """
@@ -91,7 +91,7 @@ def remove(home: Home, removal: Removal) -> list[Path]:
     """Delete the folders that `removal` lists.
 
     Keep an engine or a partial build if another process has started to use it since the removal was
-    planned. Return the paths of the engines and builds that were kept.
+    planned. Return the paths of the kept engines and builds.
     """
     for path in removal.repositories:
         remove_folder(path)

@@ -1,4 +1,4 @@
-"""Choose which settings from `tllm set` are kept when a model is imported again."""
+"""Choose which `tllm set` settings to keep when a model is imported again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PreservedSettings:
     def describe(self) -> list[str]:
         """Return one line for the kept settings and one for the dropped settings.
 
-        Omit a line if it has no settings to list.
+        Omit lines without settings.
         """
         return [
             f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"

@@ -37,7 +37,7 @@ from trtllm_serve_cli.repository.pbtxt import (
 from trtllm_serve_cli.repository.validation.engine_limits import find_trtllm_version
 from trtllm_serve_cli.repository.validation.validate import list_contradictions
 
-# Parameters whose default values an import reads from the engine.
+# Parameters whose default values `tllm import` reads from the engine.
 _FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len", "llm_args"))
 _BATCHING = "dynamic_batching."
 _TIMEOUT = f"{_BATCHING}default_queue_policy.default_timeout_microseconds"
@@ -55,7 +55,7 @@ class Setting:
     - `engine`: the import read the value from the engine.
     - `default`: the import wrote the default value.
     - `unset`: the value is missing, empty or an unfilled variable.
-    - `file`: the value was edited by hand, or tllm did not render the repository.
+    - `file`: a user edited the file, or tllm did not render the repository.
     """
 
     parameter: Parameter
@@ -64,7 +64,7 @@ class Setting:
 
     @property
     def value(self) -> str:
-        """The value. If the models have different values, a list such as `MODEL: VALUE, …`."""
+        """The value, or a list `MODEL: VALUE, …` if the models have different values."""
         if len(set(self.values.values())) <= 1:
             return next(iter(self.values.values()), "")
         return ", ".join(f"{model}: {value}" for model, value in self.values.items())
@@ -75,7 +75,7 @@ class Change:
     """A change to one value in a model's `config.pbtxt`.
 
     `old` is None if the change adds the value. If a template contains a `${name}` variable in an
-    unexpected field, `place` is this variable instead of a field.
+    unexpected field, `place` is the variable instead of a field.
     """
 
     parameter: str

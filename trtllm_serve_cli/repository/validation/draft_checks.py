@@ -1,4 +1,4 @@
-"""Check that a repository's draft model fits the model that verifies the draft tokens."""
+"""Check that a repository's draft model is compatible with the target model."""
 
 from __future__ import annotations
 

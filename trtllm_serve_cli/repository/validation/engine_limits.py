@@ -29,10 +29,11 @@ _VERSION = "parameters.tensorrt_llm_version"
 class EngineLimits:
     """The limits and properties of an engine. Unknown values are None.
 
-    `path` is the file from which the values were read: a TensorRT engine's `config.json` (with
-    `pretrained_config` and `build_config`), the `engine.json` of another engine that tllm built, or
-    a checkpoint's `config.json`. `version` is the version of TensorRT-LLM that built the engine. It
-    is empty if the version is unknown or if the engine is not a TensorRT engine.
+    `path` is the file that contains the values. For a TensorRT engine, the file is `config.json`
+    with `pretrained_config` and `build_config`. For other engines that tllm built, it is
+    `engine.json`. For a checkpoint, it is `config.json`. `version` is the TensorRT-LLM version that
+    built the engine. It is empty if the version is unknown or if the engine is not a TensorRT
+    engine.
     """
 
     path: Path
@@ -81,7 +82,7 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
 
 
 def find_trtllm_version(repository: OpenRepository) -> str:
-    """Return the version of TensorRT-LLM that built the engine, or "" if it is unknown.
+    """Return the TensorRT-LLM version that built the engine, or "" if unknown.
 
     If the engine's files do not contain the version, return the version in the `config.pbtxt` of a
     text model.
@@ -140,9 +141,9 @@ def read_limits(directory: Path) -> EngineLimits | None:
 
 
 def _limits_of_legacy(facts: dict[str, Any], config_file: Path) -> EngineLimits | None:
-    """Return the limits of an engine that a `build.py` script built, or None if `facts` is invalid.
+    """Return an engine's limits from a `build.py` configuration, or None if `facts` is invalid.
 
-    TensorRT-LLM used these scripts before it introduced `trtllm-build`.
+    TensorRT-LLM used `build.py` scripts before it introduced `trtllm-build`.
     """
     try:
         build = parse_legacy_build(facts, config_file.parent)
@@ -191,7 +192,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
             if not value or model not in checked.configs or Path(value).exists():
                 continue
             if parameter.name == "tokenizer_dir" and not value.startswith((".", "/", "~")):
-                continue  # The value may be the name of a repository on the Hugging Face hub.
+                continue  # The value may be a Hugging Face repository name.
             yield checked.finding(
                 "error", model, f"{parameter.name} is {value}, which does not exist",
                 f"run `{checked.set_command} {parameter.name}=PATH`", place=place,
@@ -218,7 +219,7 @@ def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
-    """Yield an error for each text model that was rendered for another version of TensorRT-LLM."""
+    """Yield an error for each text model that was rendered for another TensorRT-LLM version."""
     repository = checked.repository
     for model in repository.texts:
         rendered = repository.value(model, _VERSION)

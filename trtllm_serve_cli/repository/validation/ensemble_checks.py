@@ -14,7 +14,7 @@ from trtllm_serve_cli.repository.model.parameters import load_parameters
 _Producers = dict[str, tuple[int | None, str]]
 
 _ENGINE_MODEL = "tensorrt_llm"
-# Maps each of NVIDIA's Python models to the parameter that sets its number of instances.
+# Maps each of NVIDIA's Python models to its instance count parameter.
 _INSTANCE_COUNTS = {
     "preprocessing": "preprocessing_instance_count",
     "postprocessing": "postprocessing_instance_count",
@@ -81,11 +81,11 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _check_instances(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield a warning if NVIDIA's Python model has one instance, but the engine batches requests.
+    """Yield a warning if NVIDIA's Python model has one instance but the engine batches requests.
 
     An instance of NVIDIA's Python models processes one request at a time. The suggested number of
-    instances is the engine's maximum batch size, but at most five, which NVIDIA's documentation
-    recommends for most cases. Source: docs/model_config.md in
+    instances is the engine's maximum batch size, but at most five. NVIDIA's documentation
+    recommends five instances for most cases. Source: docs/model_config.md in
     triton-inference-server/tensorrtllm_backend v0.16.0.
     """
     repository = checked.repository
@@ -121,8 +121,7 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
         step_config = checked.configs.get(step.model_name)
         if step_config is None:
             # Another finding already reports that the model is missing or cannot be parsed. Add the
-            # outputs that this step maps, so that these tensors are not also reported as having no
-            # producer.
+            # step's mapped outputs, to avoid findings about tensors without a producer.
             producers |= dict.fromkeys(step.output_map.values(), (None, ""))
             continue
         outputs = {each.name: each.data_type for each in step_config.output}

@@ -1,4 +1,4 @@
-"""Find errors in the files of a repository without starting a server."""
+"""Find errors in a repository's files without starting a server."""
 
 from __future__ import annotations
 
@@ -216,8 +216,8 @@ def _restore(checked: Checked) -> str:
 
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contract = _find_contract(checked, model)
-    # Skip layouts with a single model, because the model's tensors differ from those in the
-    # inflight layout. In a copy of NVIDIA's llmapi repository, the model is named `tensorrt_llm`.
+    # Skip layouts with a single model, because the model's tensors differ from the inflight
+    # layout's tensors. In a copy of NVIDIA's llmapi repository, the model is named `tensorrt_llm`.
     is_other = checked.repository.layout not in UPSTREAM_LAYOUTS or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
@@ -243,11 +243,11 @@ def _find_contract(checked: Checked, model: str) -> Contract | None:
 def _check_side(
     checked: Checked, model: str, side: str, expected: dict[str, Tensor]
 ) -> Iterator[Finding]:
-    """Yield findings about the inputs or the outputs of a model.
+    """Yield findings about a model's inputs or outputs.
 
-    Missing tensors and unexpected types are errors in a repository that tllm rendered. They are
-    only warnings in a copy of NVIDIA's repository, because the copy may be for an older version
-    of TensorRT-LLM.
+    Missing tensors and unexpected types are errors in a repository that tllm rendered. In a copy of
+    NVIDIA's repository, they are only warnings, because the copy may be for an older TensorRT-LLM
+    version.
     """
     has_manifest = checked.repository.has_manifest
     actual = {each.name: each for each in getattr(checked.configs[model], side)}
@@ -324,8 +324,8 @@ def _check_parameter_value(
                 "remove the parameter", place=place,
             )  # fmt: skip
         return
-    # Report only a warning if the C++ backend cannot parse a value, because the backend then uses
-    # the parameter's default.
+    # Report only a warning if the C++ backend cannot parse a value, because the backend falls back
+    # to the parameter's default.
     is_upstreams = find_kind(kind).runs_in_triton_backend
     is_harmless = is_entry and is_upstreams and parameter.unset is not None
     # Check each batch size separately, because `preferred_batch_size` may be a list.

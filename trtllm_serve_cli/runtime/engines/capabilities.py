@@ -1,9 +1,9 @@
 """Define the optional request features and the capabilities of engine kinds.
 
 Each engine kind declares `Capabilities` in its `kind.py`. A request that sets a tensor of an
-unsupported feature fails with an error that names the tensor, the feature and the reason. If other
-engine kinds support the feature, the error names them, too. `docs/reference/capabilities.md` is
-generated from this module and each `kind.py`.
+unsupported feature fails with an error that names the tensor, the feature and the reason. The error
+also names the engine kinds that support the feature. `docs/reference/capabilities.md` is generated
+from this module and each `kind.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An optional feature.
+    """An optional request feature.
 
-    A request uses it by setting any of `tensors` to a value that is not zero, false or empty. An
-    input can have different names in different models, for example `runtime_top_k` and `top_k`, and
-    `tensors` contains all of its names. If the feature has no tensors, `fields` contains the fields
-    or the endpoint of the OpenAI API that use the feature.
+    A request uses the feature if any of `tensors` has a value that is not zero, false or empty. If
+    models use different names for an input, for example `runtime_top_k` and `top_k`, `tensors`
+    contains all names. If the feature has no tensors, `fields` contains the OpenAI API fields or
+    endpoint that use the feature.
     """
 
     name: str
@@ -32,8 +32,8 @@ class Capabilities:
     """The request features that an engine kind supports.
 
     `unsupported` maps each unsupported feature to the reason. `notes` maps supported features to
-    their conditions, limits and differences from TensorRT-LLM, for the documentation. Features
-    without any of these are omitted from `notes`.
+    remarks for the documentation: conditions, limits and differences from TensorRT-LLM. Features
+    without remarks are omitted from `notes`.
     """
 
     unsupported: Mapping[Feature, str] = field(default_factory=dict)
@@ -203,8 +203,8 @@ EMBEDDINGS = Feature(
     ("/v1/embeddings",),
 )
 
-# Maps each feature that only upstream's model in the llmapi layout supports to the reason why no
-# engine kind supports it.
+# Maps each feature that no engine kind supports to the reason. Only upstream's model in the llmapi
+# layout supports these features.
 UPSTREAM_ONLY: Mapping[Feature, str] = {
     ADAPTER_PATHS: "adapters are read from lora_prefetch_dir and selected by lora_name",
     LOGITS_PROCESSORS: "only upstream's model in the llmapi layout runs Python code for each token",

@@ -1,4 +1,4 @@
-"""Define the interface of models that compute embeddings."""
+"""Define the interface of embedding models."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from ..embedding import Vector
 
 
 class Embedder(Protocol):
-    """A model that computes the embeddings of a batch of prompts."""
+    """An embedding model."""
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
-        """Return an array of embeddings with the shape [prompts, dimension]."""
+        """Compute the embeddings of a batch of prompts.
+
+        Return an array with the shape [prompts, dimension].
+        """
 
     def close(self) -> None:
         """Release all resources that would outlive this process."""

@@ -1,4 +1,4 @@
-"""Implement the embedding engine that all engine kinds with an embedder share."""
+"""Implement the embedding engine, which all engine kinds with an embedder share."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class EmbeddingEngine:
     `config` contains max_batch_size, max_num_tokens, max_seq_len and vocab_size. A batch contains
     at most `max_batch_size` prompts and, after padding to the longest prompt, at most
     `max_num_tokens` tokens. A prompt with more than `max_num_tokens` tokens runs alone. The next
-    batch always includes the oldest request. The rest of the batch is filled with the requests
-    closest to it in length, because they need the least padding.
+    batch always includes the oldest request. The rest of the batch is filled with the requests of
+    the most similar length, because these requests need the least padding.
     """
 
     def __init__(self, embedder: Embedder, config: dict[str, Any]) -> None:
@@ -76,8 +76,8 @@ def choose_batch(
 ) -> list[GenerationRequest]:
     """Return the requests for the next batch.
 
-    `waiting` contains at least one request, and starts with the oldest one. The oldest request is
-    always in the batch.
+    `waiting` contains at least one request and starts with the oldest request. The batch always
+    contains the oldest request.
     """
     oldest, *others = waiting
     length = len(oldest.input_ids)
@@ -92,7 +92,7 @@ def choose_batch(
 
 
 def load_embedding_engine(kind: str, config: dict[str, Any]) -> EmbeddingEngine:
-    """Load an engine that computes embeddings.
+    """Load the embedding engine of an engine kind.
 
     Raise `ValueError` if the kind is unknown or does not compute embeddings.
     """

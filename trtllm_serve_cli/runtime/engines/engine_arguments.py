@@ -1,4 +1,4 @@
-"""Convert `config.pbtxt` parameters to an engine package's arguments, and back."""
+"""Convert between `config.pbtxt` parameters and an engine package's arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ArgumentTable:
 
     `rows` maps each parameter to the name of its argument and the function that parses its text.
     Arguments in a group are named `group.key`. `rest` is the name of the parameter that contains
-    the arguments without a row, as a JSON object.
+    all other arguments as a JSON object.
     """
 
     rest: str
@@ -31,7 +31,7 @@ class ArgumentTable:
 
     @property
     def _groups(self) -> set[str]:
-        """The names of the groups that contain arguments with a row."""
+        """The names of the argument groups in `rows`."""
         parents = (argument.rpartition(".")[0] for argument, _ in self.rows.values())
         return {parent for parent in parents if parent}
 
@@ -59,8 +59,8 @@ class ArgumentTable:
     def read_rest(self, parameters: Mapping[str, str]) -> Arguments:
         """Return the arguments in the `rest` parameter, which may be missing or empty.
 
-        Ignore groups that are null. Raise `ValueError` if the parameter is set but is not a JSON
-        object, or if the value of a group in it is neither a JSON object nor null.
+        Ignore groups that are null. Raise `ValueError` if the parameter is not a JSON object, or if
+        a group in the parameter is neither a JSON object nor null.
         """
         text = parameters.get(self.rest) or "{}"
         try:
@@ -77,7 +77,7 @@ class ArgumentTable:
         return arguments
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Return the `config.pbtxt` parameters for `arguments`. This is the inverse of `read`."""
+        """Return the `config.pbtxt` parameters for `arguments`, as the inverse of `read`."""
         rest = {key: dict(value) if isinstance(value, dict) else value
                 for key, value in arguments.items()}  # fmt: skip
         entries: dict[str, str] = {}
@@ -93,9 +93,9 @@ class ArgumentTable:
 
 
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
-    """Return the arguments in `one` and `other`. Values in `other` override values in `one`.
+    """Merge two sets of arguments. Values in `other` override values in `one`.
 
-    If both mappings contain the same argument group, return the arguments of both groups.
+    If both sets contain the same argument group, merge the groups.
     """
     merged = dict(one)
     for key, value in other.items():
@@ -118,7 +118,7 @@ def explaining_rejections(package: str) -> Iterator[None]:
     except Exception as error:
         if not hasattr(error, "errors"):
             raise
-        # Do not use `str(error)`, because it adds a documentation link to each problem.
+        # Do not use `str(error)`, because Pydantic adds a documentation link to each problem.
         problems = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
         )

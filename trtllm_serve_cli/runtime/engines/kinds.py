@@ -26,21 +26,16 @@ from .embedder import Embedder
 class RuntimeKind:
     """The runtime description of an engine kind.
 
-    `worker_config` converts the parameters of the `tensorrt_llm` model to the configuration of the
-    engine worker, which must be JSON-serializable. In the worker process, `load` creates the engine
-    from this configuration. `worker_config` and `load` are None if a Triton backend runs the
-    engine.
-
-    `import_packages` imports the engine's packages before `load` is called. It is a separate
-    function, because large packages take seconds to import and the worker reports the import time.
-    It is None if the engine does not need any packages.
-
-    In the worker process of an embedding model, `load_embedder` creates the embedder from the
-    configuration that `embedding_config` (worker_config.py) returns. It is None if the engine kind
-    does not compute embeddings.
-
-    If the engine's package defines the format of `model.yaml`, `read_model_yaml` converts the
-    arguments in `model.yaml` to `config.pbtxt` parameters. Otherwise, it is None.
+    - `worker_config`: converts the `tensorrt_llm` model parameters to the JSON-serializable engine
+      worker configuration. It is None if a Triton backend runs the engine.
+    - `load`: creates the engine from the configuration in the worker process. It is None if a
+      Triton backend runs the engine.
+    - `read_model_yaml`: converts the arguments in `model.yaml` to `config.pbtxt` parameters. It is
+      None unless the engine's package defines the format of `model.yaml`.
+    - `load_embedder`: creates the embedder from the configuration that `embedding_config`
+      (worker_config.py) returns. It is None if the engine kind does not compute embeddings.
+    - `import_packages`: imports the engine's packages before `load` is called. It is separate from
+      `load`, because the worker reports the import time. It is None if no packages are needed.
     """
 
     capabilities: Capabilities
@@ -54,7 +49,10 @@ class RuntimeKind:
 def find_kind(name: str) -> RuntimeKind:
     """Return the engine kind with this name. Raise `ValueError` if the name is unknown."""
     if name not in kind_names():
-        raise ValueError(f"unknown engine kind {name!r}; correct the engine_kind parameter")
+        raise ValueError(
+            f"unknown engine kind {name!r}; set the engine_kind parameter to one of "
+            f"{', '.join(kind_names())}"
+        )
     kind: RuntimeKind = import_module(f"{__package__}.{name}.kind").KIND
     return kind
 
@@ -84,7 +82,7 @@ def list_supported_inputs(engine_kind: str) -> frozenset[str]:
 
 
 def explain_rejection(tensor: str, engine_kind: str) -> str:
-    """Return the error message for a request that sets `tensor`, which is not supported."""
+    """Return the error message for a request that sets the unsupported `tensor`."""
     feature = find_feature(tensor)
     why, kinds = "", []
     if feature is not None:
@@ -107,8 +105,8 @@ def explain_rejection(tensor: str, engine_kind: str) -> str:
 def reject_tensors(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
     """Raise `InvalidRequest` if a request sets any of the unsupported tensors in `names`.
 
-    `get` returns a tensor of the request, or None. Tensors that contain no values, or only zero,
-    false or empty values, are accepted, because some clients always send them.
+    `get` returns a tensor of the request, or None. Accept tensors that contain no values, or only
+    zero, false or empty values, because some clients always send these tensors.
     """
     for name in names:
         tensor = get(name)

@@ -14,8 +14,8 @@ class PrefixBlocks:
     """An LRU cache with up to `capacity` full blocks from earlier prompts.
 
     As in the engines themselves, a block is identified by its own tokens and all preceding tokens.
-    The cache does not track the blocks that an engine evicts to make room for running requests, so
-    the estimate may be too high if the engine's KV cache is full.
+    The cache does not track the blocks that an engine evicts to make room for running requests. The
+    estimate may therefore be too high if the engine's KV cache is full.
     """
 
     def __init__(self, tokens_per_block: int, capacity: int) -> None:
@@ -24,10 +24,10 @@ class PrefixBlocks:
         self._known: OrderedDict[int, None] = OrderedDict()
 
     def add(self, token_ids: Sequence[int]) -> int:
-        """Cache the full blocks of a prompt, and return how many of its first blocks were cached.
+        """Cache the full blocks of a prompt and return how many leading blocks were already cached.
 
-        The count ends at the first block that was not cached before this call. Engines always
-        compute the last token, so the block that contains it is neither counted nor cached.
+        The count ends at the first block that was not cached. Engines always compute the last
+        token, so the block that contains it is neither counted nor cached.
         """
         size = self._tokens_per_block
         num_whole = (len(token_ids) - 1) // size if self._capacity else 0

@@ -1,4 +1,4 @@
-"""Create the sampling arguments that several engine packages have in common."""
+"""Create the sampling arguments that several engine packages share."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 def random_sampling(request: GenerationRequest) -> dict[str, Any]:
     """Return the arguments top_k and top_p, and temperature if the request sets it.
 
-    If the request does not set top_k or top_p, return the value that disables it (0 or 1.0)
-    instead of None, because engine packages interpret None differently.
+    If the request does not set top_k or top_p, return 0 or 1.0 (disabled) instead of None, because
+    engine packages interpret None differently.
     """
     arguments: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
     return arguments | copy_set_fields(request, "temperature")
 
 
 def copy_set_fields(request: GenerationRequest, *names: str) -> dict[str, Any]:
-    """Return the fields in `names` that the request sets, with their values."""
+    """Return the names and values of the fields in `names` that the request sets."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def single_tokens(words: Words) -> list[int]:
-    """Return the tokens of the words that consist of a single token."""
+    """Return the tokens of the single-token words."""
     return [word[0] for word in words if len(word) == 1]

@@ -11,7 +11,7 @@ from ..triton.word_lists import ends_with_word
 def find_end(
     token_ids: Sequence[int], start: int, request: GenerationRequest
 ) -> tuple[int, FinishReason | None]:
-    """Return the length of the sequence in `token_ids`, and its finish reason.
+    """Return the length and the finish reason of the sequence in `token_ids`.
 
     The finish reason is None if the sequence has not ended. The search begins at the token with the
     index `start`, but a stop word may start before this token. The length includes a stop word at

@@ -1,4 +1,4 @@
-"""Convert parameters of the `tensorrt_llm` model to an engine worker's configuration."""
+"""Convert `tensorrt_llm` model parameters to an engine worker configuration."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ..triton.parameters import Parameters
 
 
 def scheduler_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration values that `openvino` and `sim` workers have in common.
+    """Return the configuration values that `openvino` and `sim` workers share.
 
-    Both engine kinds add further values. Workers that compute embeddings use `embedding_config`
+    Both engine kinds add more values. Workers that compute embeddings use `embedding_config`
     instead.
     """
     return {

@@ -1,1 +1,1 @@
-"""Read LoRA adapters from files and requests, and serve several adapters with one engine."""
+"""Read LoRA adapters and serve several adapters with one engine."""

@@ -1,10 +1,10 @@
-"""Check LoRA adapters, and convert them to and from the two tensors that NVIDIA's clients send.
+"""Check LoRA adapters and convert them to and from NVIDIA's request tensors.
 
 Each row of `lora_config` describes one adapted module by its module id, layer and adapter size r.
 The corresponding row of `lora_weights` contains the module's weights: A [r, in], followed by B
-[out, r] multiplied by the scaling. Zeros pad each row to the length of the longest row. The layout,
-ids and names are defined by NVIDIA/TensorRT-LLM, in examples/hf_lora_convert.py and
-tensorrt_llm/lora_manager.py.
+[out, r] multiplied by the scaling. All rows are padded with zeros to the length of the longest row.
+The layout, ids and names are from examples/hf_lora_convert.py and tensorrt_llm/lora_manager.py in
+NVIDIA/TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from .safetensors import narrow_to_bfloat16, widen_bfloat16
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# Maps each module that an adapter can change to its numbers of output and input features.
+# Maps the name of each module that an adapter can change to (output features, input features).
 Sites = Mapping[str, tuple[int, int]]
 
 # Maps each module name in Hugging Face models to TensorRT-LLM's module id. TensorRT-LLM's module
@@ -42,14 +42,14 @@ _MODULE_IDS = {
 _ID_NAMES = (
     "attn_qkv", "attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate"
 )  # fmt: skip
-# The module that combines two projections. TensorRT-LLM stores the two halves of this module's B in
-# reverse order.
+# The fused gate and up projection. TensorRT-LLM stores the two halves of its B matrix in reverse
+# order.
 _SWAPPED = "gate_up_proj"
 _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]{1,9})\.(?:self_attn|mlp)\.([a-z_]+)")
-# The valid numbers of columns in `lora_config`. The fourth column marks DoRA adapters, and older
-# clients omit this column.
+# The valid numbers of columns in `lora_config`. Older clients omit the fourth column, which marks
+# DoRA adapters.
 _CONFIG_COLUMNS = (3, 4)
-# The type that NumPy assigns to bfloat16 values in a `.npy` file: two untyped bytes.
+# The NumPy type of bfloat16 values in a `.npy` file: two untyped bytes.
 BFLOAT16 = np.dtype("V2")
 
 
@@ -68,17 +68,16 @@ class LowRank:
     b: Array
 
 
-# Maps the name of each module in Hugging Face models, for example model.layers.0.mlp.up_proj, to
-# the change to its weights.
+# Maps the name of each adapted module, for example model.layers.0.mlp.up_proj, to its change.
 Adapter = Mapping[str, LowRank]
 
 
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
     """Return the `lora_weights` and `lora_config` tensors for `adapter`.
 
-    `dtype` is the type of `lora_weights`: the name of a NumPy type, or bfloat16. `lora_config` has
-    three columns. Raise `BadAdapter` if the adapter changes no modules, if TensorRT-LLM has no id
-    for a module, or if a value is not finite in `dtype`.
+    `dtype` is the type of `lora_weights`: a NumPy type name or bfloat16. `lora_config` has three
+    columns. Raise `BadAdapter` if the adapter changes no modules, if TensorRT-LLM has no id for a
+    module, or if a value is not finite in `dtype`.
     """
     check_not_empty(adapter)
     rows = sorted((*_layer_and_id(module), module) for module in adapter)
@@ -93,13 +92,13 @@ def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Arr
 def check_not_empty(adapter: Adapter) -> None:
     """Raise `BadAdapter` if the adapter changes no modules."""
     if not adapter:
-        raise BadAdapter("the adapter changes no modules; use an adapter that changes at least one")
+        raise BadAdapter("the adapter changes no modules; use an adapter with at least one module")
 
 
 def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, LowRank]:
     """Convert `weights` and `config` to a float32 adapter for a model with the modules in `sites`.
 
-    If a tensor is invalid or does not fit the model, raise a `BadAdapter` that names it.
+    If a tensor is invalid or does not fit the model, raise a `BadAdapter` that names the tensor.
     """
     check_shapes(weights, config)
     values = widen_weights(weights)
@@ -108,13 +107,13 @@ def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, Low
     for index, (row, entry) in enumerate(zip(values, config.tolist(), strict=True)):
         module = _module_of(index, entry, places)
         if module in adapter:
-            raise BadAdapter(f"lora_config has several rows for {module}; send only one row")
+            raise BadAdapter(f"lora_config has several rows for {module}; send one row per module")
         adapter[module] = _unflatten(index, row, module, entry[2], sites[module])
     return adapter
 
 
 def widen_weights(weights: Array) -> Array:
-    """Return `weights` as an array of a type that NumPy can compute with.
+    """Return `weights` with a type that NumPy can compute with.
 
     Convert bfloat16 values, which NumPy reads from a `.npy` file as untyped bytes, to float32.
     """
@@ -122,7 +121,7 @@ def widen_weights(weights: Array) -> Array:
 
 
 def narrow_weights(weights: Array, dtype: str) -> Array:
-    """Convert `weights` to `dtype`, which is the name of a NumPy type, or bfloat16.
+    """Convert `weights` to `dtype`, which is a NumPy type name or bfloat16.
 
     Raise `BadAdapter` if a value is NaN or infinite, or too large for `dtype`.
     """
@@ -150,7 +149,7 @@ def check_shapes(weights: Array, config: Array) -> None:
         raise BadAdapter(f"lora_config has the type {config.dtype}; send INT32")
     if weights.ndim != 2 or len(weights) != len(config):
         raise BadAdapter(
-            f"lora_weights has the shape {list(weights.shape)}; send [{len(config)}, longest row], "
+            f"lora_weights has the shape {list(weights.shape)}; send [{len(config)}, longest row] "
             "with one row per row of lora_config"
         )
     if weights.dtype.kind != "f" and weights.dtype != BFLOAT16:
@@ -167,14 +166,14 @@ def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
         if module not in sites:
             raise BadAdapter(
                 f"the adapter changes {module}, which this model does not have; use an adapter for "
-                f"the model's modules {_describe(sites)}"
+                f"these modules: {_describe(sites)}"
             )
         rank = len(change.a)
         if not 1 <= rank <= max_rank:
             raise BadAdapter(
-                f"the adapter for {module} has the size (rank) {rank}, but this server accepts "
-                f"only sizes from 1 to {max_rank} (lora_cache_max_adapter_size); send an adapter "
-                "with a valid size"
+                f"the adapter for {module} has the rank {rank}, but this server accepts only ranks "
+                f"from 1 to {max_rank} (lora_cache_max_adapter_size); send an adapter with an "
+                "accepted rank"
             )
         features = (len(change.b), change.a.shape[1])
         if features != sites[module]:
@@ -245,8 +244,8 @@ def _unflatten(index: int, row: Array, module: str, rank: int, site: tuple[int, 
         )
     if np.any(row[size:]):
         raise BadAdapter(
-            f"lora_weights row {index} is not zero after the {size} values of the adapter for "
-            f"{module} with size {rank} (lora_config); pad the row with zeros"
+            f"lora_weights row {index} has nonzero values after the {size} values of the adapter "
+            f"for {module} with size {rank} (lora_config); pad the row with zeros"
         )
     values = row[:size].astype(np.float32)
     a = values[: rank * num_in].reshape(rank, num_in)

@@ -1,10 +1,10 @@
 """Serve several LoRA adapters by running one engine per loaded adapter.
 
-Requests with different adapters, and requests without an adapter, run concurrently, because each
-step runs one step of every engine that has requests. A separate thread reads and loads adapters, so
-that other requests do not have to wait. At most `max_loras` adapters are loaded. If a request needs
-another adapter, an idle adapter is unloaded first. If no adapter is idle, the least recently used
-adapter is unloaded after its requests have finished.
+Each step runs one step of every engine that has requests, so requests with different adapters run
+concurrently. A separate thread reads and loads adapters without delaying other requests. At most
+`max_loras` adapters are loaded. If a request needs another adapter, an idle adapter is unloaded
+first. If no adapter is idle, the least recently used adapter is unloaded after its requests have
+finished.
 
 The weights of unloaded adapters stay in memory, because they are small. If the total size of the
 adapters that clients have sent exceeds `lora_cache_host_memory_bytes`, unused adapters are evicted.
@@ -33,7 +33,7 @@ from .adapter_request import (
 )
 from .peft import read_adapter
 
-# The maximum time in seconds that a step waits for an adapter if no requests are running.
+# The maximum time that a step waits for an adapter if no requests are running, in seconds.
 _IDLE_WAIT_S = 0.02
 
 
@@ -43,7 +43,7 @@ class LoraEngine:
     Requests without an adapter run on the `base` engine. For each adapter, `load` creates an
     engine, which runs the requests that use this adapter. `find_sites` returns the modules that an
     adapter can change, or raises `BadAdapter` if the model has no such modules. An adapter's key is
-    its name, or its `lora_task_id` as text. The constructor reads `lora_prefetch_dir`, and raises
+    its name, or its `lora_task_id` as text. The constructor reads `lora_prefetch_dir`. It raises
     `BadAdapter` if the folder or an adapter in it is invalid.
     """
 
@@ -131,7 +131,7 @@ class LoraEngine:
         return key in self._prefetched or key in self._sent or key in self._reading
 
     def _prefetch(self, folder: Path) -> None:
-        """Read all adapters in `folder`, and load the first `max_loras` of them."""
+        """Read all adapters in `folder` and load the first `max_loras` of them."""
         sites = self._find_sites()
 
         def read(each: Path) -> Adapter:
@@ -192,7 +192,7 @@ class LoraEngine:
         ]
 
     def _admit(self) -> list[SequenceUpdate]:
-        """Submit the waiting requests whose adapters are loaded and not about to be unloaded.
+        """Submit the waiting requests whose adapters are loaded and not draining.
 
         Return an update with an error for each request that cannot be submitted.
         """
@@ -213,10 +213,10 @@ class LoraEngine:
         return updates
 
     def _make_room(self) -> None:
-        """Start loading the next adapter that a request needs, unless an adapter is being loaded.
+        """Start loading the next requested adapter, unless another adapter is being loaded.
 
         If `max_loras` adapters are loaded, unload an idle adapter first. If no adapter is idle, set
-        `_draining` to the least recently used one, and load nothing.
+        `_draining` to the least recently used adapter and load nothing.
         """
         self._draining = None
         ready = (key for key in self._waiting if key in self._sent or key in self._prefetched)
@@ -225,8 +225,8 @@ class LoraEngine:
             return
         if len(self._loaded) >= self._options.max_loras:
             idle = (key for key, engine in self._loaded.items() if not engine.has_work())
-            # If no adapter is idle, `_admit` stops submitting requests with the least recently used
-            # adapter, so that this adapter becomes idle.
+            # If no adapter is idle, drain the least recently used adapter: `_admit` stops
+            # submitting requests with this adapter.
             oldest = next(iter(self._loaded))
             evicted = next(idle, None)
             if evicted is None:
@@ -244,10 +244,9 @@ class LoraEngine:
         self._loading[key] = self._thread.submit(self._load, adapter)
 
     def _evict_sent(self, newest: str) -> None:
-        """Evict sent adapters until the remaining ones fit in `lora_cache_host_memory_bytes`.
+        """Evict adapters sent by clients until the rest fit in `lora_cache_host_memory_bytes`.
 
-        The `newest` adapter, loaded adapters and adapters that waiting requests need are not
-        evicted.
+        Do not evict the `newest` adapter, loaded adapters or adapters that waiting requests need.
         """
         used = {newest, *self._loaded, *self._loading, *self._waiting}
         total = sum(map(_size, self._sent.values()))

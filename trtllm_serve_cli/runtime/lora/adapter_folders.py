@@ -1,7 +1,7 @@
-"""Prepare LoRA adapters for engines that load each adapter from a folder in PEFT's format.
+"""Prepare LoRA adapters for engines that load each adapter from a folder in PEFT format.
 
-Adapters that clients send, and folders with TensorRT-LLM's two `.npy` files, are converted to
-folders in PEFT's format. The engine decides which adapters are in GPU memory.
+Adapters sent by clients and folders with TensorRT-LLM's two `.npy` files are converted to folders
+in PEFT format. The engine decides which adapters are in GPU memory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class KnownAdapter:
 class AdapterFolders:
     """The adapters in `lora_prefetch_dir` and the adapters that clients have sent.
 
-    Sent adapters are stored in `work_dir`. If their total size exceeds
+    Adapters sent by clients are stored in `work_dir`. If their total size exceeds
     `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first.
     `find_sites` returns the modules that an adapter can change. The constructor raises `BadAdapter`
     if `lora_prefetch_dir` is not a folder, or if an adapter in it cannot be served. It raises
@@ -99,7 +99,7 @@ class AdapterFolders:
         return self._sent[key]
 
     def release(self, request: GenerationRequest) -> None:
-        """Record that `request` has ended, so that its adapter can be evicted."""
+        """Record that `request` no longer uses its adapter."""
         key = key_of(request)
         if key is not None and (users := self._users.get(key)):
             users.discard(request.id)
@@ -124,15 +124,15 @@ class AdapterFolders:
             raise InvalidRequest(explain_missing_file(request)) from error
         except OSError as error:
             raise InvalidRequest(
-                f"the adapter cannot be read ({error.strerror}); check the "
-                "adapter's files on the server"
+                f"the adapter cannot be read ({error.strerror}); check the adapter files on the "
+                "server"
             ) from error
         try:
             return self._add(key, self._write(adapter))
         except OSError as error:
             raise InvalidRequest(
                 f"the server cannot write the adapter to its temporary folder ({error.strerror}); "
-                "correct the problem on the server, then send the request again"
+                "fix the problem on the server, then send the request again"
             ) from error
 
     def _check(self, adapter: Adapter) -> None:
@@ -166,7 +166,7 @@ class AdapterFolders:
 
 
 class AdapterReader:
-    """A thread that calls `AdapterFolders`, so that file access does not delay token generation.
+    """A thread that runs `AdapterFolders`, because file access would delay token generation.
 
     `config` may contain any field of `LoraOptions`. The constructor raises the same exceptions as
     the constructor of `AdapterFolders`.
@@ -184,7 +184,7 @@ class AdapterReader:
         return self._thread.submit(self._folders.find, request)
 
     def release(self, request: GenerationRequest) -> None:
-        """Record that `request` has ended, so that its adapter can be evicted."""
+        """Record that `request` no longer uses its adapter."""
         if key_of(request) is not None:
             # The thread runs calls in order, so this call runs after `find` for the same request.
             self._thread.submit(self._folders.release, request)
@@ -196,7 +196,7 @@ class AdapterReader:
 
 
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
-    """Convert `adapter` to PEFT's config and the contents of PEFT's weights file.
+    """Convert `adapter` to a PEFT config and the contents of a PEFT weights file.
 
     All modules are padded to the largest rank, because the config contains a single rank. Raise
     `BadAdapter` if the adapter changes no modules.

@@ -1,7 +1,7 @@
-"""Read a request's adapter from the `lora_*` tensors or from the `lora_name` request parameter.
+"""Read a request's adapter from the `lora_*` tensors or the `lora_name` request parameter.
 
-Weights in a request are written to a private file for the engine worker, because they are too large
-for a worker protocol message.
+The engine worker receives adapter weights in a private file, because they are too large for a
+worker protocol message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAME_PARAMETER = "lora_name"
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """The options for LoRA adapters. Each field has the name of its parameter in `config.pbtxt`."""
+    """The LoRA adapter options, named after their `config.pbtxt` parameters."""
 
     lora_prefetch_dir: str = ""
     max_loras: int = 4
@@ -37,7 +37,7 @@ class LoraOptions:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> LoraOptions:
-        """Return the options from an engine worker's configuration."""
+        """Return the options in an engine worker's configuration."""
         return cls(**{name: config[name] for name in cls.__slots__ if name in config})
 
 
@@ -49,12 +49,12 @@ def key_of(request: GenerationRequest) -> str | None:
 def check_no_adapter(request: GenerationRequest, needed: str) -> None:
     """Raise `InvalidRequest` if the request uses an adapter.
 
-    `needed` describes the import option that the error message recommends.
+    `needed` is the import option that the error message recommends.
     """
     if key_of(request) is not None:
         raise InvalidRequest(
             "lora_task_id or lora_name selects an adapter, but this model was imported without "
-            f"support for adapters; import the model again and specify {needed}"
+            f"adapter support; import the model again with {needed}"
         )
 
 
@@ -71,8 +71,8 @@ def read_prefetched(
 ) -> Iterator[tuple[str, Path, Adapter]]:
     """Yield the key, the folder and the result of `read` for each adapter in `folder`.
 
-    Skip files and hidden folders. If `folder` is not a folder, raise a `BadAdapter` that names it.
-    If `read` rejects an adapter, raise a `BadAdapter` that names the adapter's folder.
+    Skip files and hidden folders. If `folder` is not a folder, raise a `BadAdapter` that names the
+    path. If `read` rejects an adapter, raise a `BadAdapter` that names the adapter's folder.
     """
     if not folder.is_dir():
         raise BadAdapter(
@@ -101,8 +101,8 @@ def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> st
 def explain_not_found(task_id: str) -> str:
     """Return the error message for a request whose task id has no adapter.
 
-    The message starts with the exact message of NVIDIA's backend, because clients match on it, and
-    ends with the names of the tensors to send.
+    The message starts with the exact message of NVIDIA's backend, because clients match on that
+    message. It ends with the names of the tensors to send.
     """
     return (
         f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
@@ -113,19 +113,19 @@ def explain_not_found(task_id: str) -> str:
 def explain_missing_file(request: GenerationRequest) -> str:
     """Return the error message for a request whose adapter files do not exist.
 
-    The weights for a task id are missing if the client has cancelled the request that contained
-    them. The folder of a named adapter is missing if it was deleted on the server.
+    The weights for a task id are missing if the client has cancelled the request that contained the
+    weights. The folder of a named adapter is missing if it was deleted on the server.
     """
     if request.lora_task_id is not None:
         return explain_not_found(str(request.lora_task_id))
     return (
-        f"a file of the adapter {request.lora_name!r} does not exist; restore its folder on the "
-        "server, or load the adapter again"
+        f"a file of the adapter {request.lora_name!r} is missing; restore the adapter folder on "
+        "the server, or load the adapter again"
     )
 
 
 def read_lora_name(parameters: str) -> str | None:
-    """Return the adapter name in a request's parameters, or None if they contain no name.
+    """Return the adapter name in a request's parameters, or None if the request has no name.
 
     `parameters` is the JSON text that Triton passes. Raise `InvalidRequest` if the name is invalid.
     """
@@ -134,7 +134,7 @@ def read_lora_name(parameters: str) -> str | None:
     name = json.loads(parameters).get(NAME_PARAMETER)
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidRequest(
-            f"the {NAME_PARAMETER} request parameter is {name!r}; send the name of an adapter"
+            f"the {NAME_PARAMETER} request parameter is {name!r}; send an adapter name"
         )
     return name
 
@@ -144,7 +144,7 @@ def parse_lora(
 ) -> list[dict[str, Any]]:
     """Return the adapter fields for the `GenerationRequest` of each row.
 
-    The fields are empty if the request uses no adapter. Weights from the client are written to new
+    The dictionaries are empty if the request uses no adapter. Adapter weights are written to new
     files in `folder`. `read_sent` or `discard` deletes these files. Raise `InvalidRequest` if a
     tensor is missing or invalid, if the request contains both tensors and a `name`, or if a file
     cannot be written. If an error is raised, no files are kept.
@@ -163,8 +163,8 @@ def parse_lora(
         )
     if task_ids.size != num_rows:
         raise InvalidRequest(
-            f"lora_task_id has shape {list(task_ids.shape)}, but the request has {num_rows} rows; "
-            "send one id per row"
+            f"lora_task_id has the shape {list(task_ids.shape)}, but the request has {num_rows} "
+            "rows; send one id per row"
         )
     if (weights is None) != (config is None):
         missing = "lora_weights" if weights is None else "lora_config"
@@ -177,9 +177,10 @@ def parse_lora(
 
 
 def read_sent(file: Path) -> tuple[Array, Array]:
-    """Read `lora_weights` and `lora_config` from a file that `parse_lora` wrote, and delete it.
+    """Return the `lora_weights` and `lora_config` that `parse_lora` wrote to `file`.
 
-    Raise `BadAdapter` if the file is incomplete, or `OSError` if it cannot be read or deleted.
+    Delete the file. Raise `BadAdapter` if the file is incomplete, or `OSError` if it cannot be read
+    or deleted.
     """
     with file.open("rb") as opened:
         file.unlink()
@@ -193,7 +194,7 @@ def read_sent(file: Path) -> tuple[Array, Array]:
 
 
 def read_received(path: Path, sites: Sites) -> Adapter:
-    """Return the adapter in `path`: a file with weights from the client, or a folder on the server.
+    """Return the adapter in `path`: a weights file from the client or a folder on the server.
 
     Delete `path` if it is a file, but never delete a folder. Raise `BadAdapter` if the adapter is
     invalid, or `OSError` if a file cannot be read.

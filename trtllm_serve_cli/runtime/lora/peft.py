@@ -1,4 +1,4 @@
-"""Read adapters from folders that contain PEFT's files or TensorRT-LLM's two `.npy` files."""
+"""Read adapter folders in PEFT format or TensorRT-LLM format (two `.npy` files)."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _UNSUPPORTED = {
     "layer_replication": "repeated layers",
 }
 # If init_lora_weights starts with one of these values, PEFT modifies the base weights before
-# training, so the adapter does not work with the original base weights.
+# training. The adapter does not work with the original base weights.
 _CHANGED_BASE = ("pissa", "olora", "corda")
 
 
 def read_adapter(folder: Path, sites: Sites) -> Adapter:
-    """Return the adapter in `folder`, which may be in PEFT's or TensorRT-LLM's format.
+    """Return the adapter in `folder`, which is in PEFT or TensorRT-LLM format.
 
     Raise `BadAdapter` if the adapter is invalid, or `OSError` if a file cannot be read.
     """
@@ -70,8 +70,8 @@ def read_peft(folder: Path) -> dict[str, LowRank]:
     """
     if not (folder / PEFT_WEIGHTS).exists() and (folder / "adapter_model.bin").exists():
         raise BadAdapter(
-            f"{folder} contains pickled weights (adapter_model.bin), which can run code; save the "
-            f"adapter as {PEFT_WEIGHTS} (PEFT: save_pretrained(…, safe_serialization=True))"
+            f"{folder} contains pickled weights (adapter_model.bin), which can execute code; save "
+            f"the adapter as {PEFT_WEIGHTS} (PEFT: save_pretrained(…, safe_serialization=True))"
         )
     config = _read_config(folder / PEFT_CONFIG)
     try:
@@ -95,16 +95,14 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadAdapter(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
-        raise BadAdapter(
-            f"{path} is not the configuration of a LoRA adapter; peft_type must be LORA"
-        )
+        raise BadAdapter(f"{path} is not a LoRA adapter configuration; peft_type must be LORA")
     for option, meaning in _UNSUPPORTED.items():
         if config.get(option):
-            raise BadAdapter(f"{path} sets {option}, but adapters with {meaning} cannot be served")
+            raise BadAdapter(f"{path} sets {option}, but adapters with {meaning} are not supported")
     if config.get("bias", "none") != "none":
         raise BadAdapter(
-            f"{path} sets bias to {config['bias']!r}, but adapters with trained biases cannot be "
-            "served"
+            f"{path} sets bias to {config['bias']!r}, but adapters with trained biases are not "
+            "supported"
         )
     if str(config.get("init_lora_weights", "")).lower().startswith(_CHANGED_BASE):
         raise BadAdapter(
@@ -116,7 +114,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) -> LowRank:
     if len(pair) != 2 or any(each.ndim != 2 for each in pair.values()):
-        raise BadAdapter(f"{module} requires one lora_A and one lora_B, each with two dimensions")
+        raise BadAdapter(f"{module} must have one lora_A and one lora_B, each with two dimensions")
     a, b = pair["A"], pair["B"]
     rank = len(a)
     if not rank or b.shape[1] != rank:

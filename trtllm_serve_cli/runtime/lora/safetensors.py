@@ -78,7 +78,7 @@ def narrow_to_bfloat16(values: Array) -> Array:
 
 def _read_tensor(data: bytes, entry: TensorEntry) -> Array:
     if entry.dtype not in _DTYPES:
-        raise BadHeader(f"it contains a tensor with the dtype {entry.dtype}")
+        raise BadHeader(f"the file contains a tensor with the dtype {entry.dtype}")
     flat = np.frombuffer(data[entry.start : entry.end], _DTYPES[entry.dtype])
     tensor = flat.reshape(entry.shape)
     return widen_bfloat16(tensor) if entry.dtype == "BF16" else tensor.astype(np.float32)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The maximum header length in bytes. The format's reference implementation rejects longer headers.
+# The maximum header length in bytes. The reference implementation rejects longer headers.
 _MAX_HEADER_BYTES = 100_000_000
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-# Maps each dtype to its number of bits per value. For any other dtype, only the positions of the
-# tensors are checked.
+# Maps each dtype to its number of bits per value. For other dtypes, only the tensor offsets are
+# checked.
 _BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -62,8 +62,8 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         length = struct.unpack("<Q", first[:8])[0] if len(first) >= 8 else 0
         if not 0 < length <= min(_MAX_HEADER_BYTES, size - 8):
             raise BadHeader(
-                f"the file has {size} bytes, but the length of the header is {length} bytes; it "
-                f"must be between 1 and {min(_MAX_HEADER_BYTES, max(size - 8, 1))}"
+                f"the file has {size} bytes, but its header length is {length}; the header length "
+                f"must be between 1 and {min(_MAX_HEADER_BYTES, max(size - 8, 1))} bytes"
             )
         file.seek(8)
         header = file.read(length)
@@ -107,8 +107,8 @@ def _read_count(value: Any) -> int:
 def _check_places(tensors: Mapping[str, TensorEntry], end: int, size: int) -> None:
     """Check that the tensors fill the file from the end of the header to the end of the file.
 
-    The header ends at byte `end`, and the file has `size` bytes. Raise `BadHeader` if there are
-    gaps or overlaps, or if the last tensor does not end at the end of the file.
+    The header ends at byte `end`, and the file has `size` bytes. Raise `BadHeader` if the tensors
+    overlap, leave gaps, or do not end at the end of the file.
     """
     for name, tensor in sorted(tensors.items(), key=lambda each: (each[1].start, each[1].end)):
         if tensor.start != end:

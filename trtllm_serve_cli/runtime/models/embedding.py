@@ -1,4 +1,4 @@
-"""The model of the embedding layout, which returns the embedding of a text or of token ids.
+"""The model of the embedding layout, which returns embeddings of texts or token ids.
 
 Each row of a request is sent to the engine worker as a separate request. The worker batches the
 rows of all requests. The response has one row per input.
@@ -30,9 +30,9 @@ _INPUTS = frozenset(("text_input", "input_ids", "prompt_name", "dimensions"))
 class EmbeddingRow:
     """One input of a request.
 
-    `fields` contains the fields of the `GenerationRequest`. `batch_index` is the index of the row
-    in the request. `dimensions` is the requested length of the embedding, or None for the full
-    length.
+    - `fields`: the fields of the `GenerationRequest`.
+    - `batch_index`: the row index in the request.
+    - `dimensions`: the requested embedding length, or None for the full length.
     """
 
     fields: dict[str, Any]
@@ -63,7 +63,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         else:
             raise InvalidRequest(
                 "a request must contain either text_input or input_ids, but not both; send exactly "
-                "one of them"
+                "one of the two"
             )
         return [
             EmbeddingRow({"input_ids": tuple(row), "max_new_tokens": 0}, index, dimensions)
@@ -110,7 +110,7 @@ class EmbeddingResponseBuilder:
         self.is_done = False
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """Add an update, and return the response to send now, if any."""
+        """Add an update. Return the response to send now, or None."""
         if update.finish_reason is None:
             return None
         self.is_done = True
@@ -125,7 +125,7 @@ class EmbeddingResponseBuilder:
         }
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End the row without a response, because an embedding cannot be sent in parts."""
+        """End the row without a response, because partial embeddings are not sent."""
         self.is_done = True
         return []
 

@@ -51,10 +51,10 @@ _LORA_NAME = "lora_name"
 _SUPPORTED_INPUTS = frozenset(
     (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop", _LORA_NAME)
 )
-# The section of model.yaml for logits post-processors. Only NVIDIA's model supports it, and it is
-# not an argument for `LLM`.
+# The `model.yaml` section for logits post-processors. Only NVIDIA's model supports this section,
+# which is not an argument of `LLM`.
 _PROCESSORS = "logits_post_processors"
-# The default of `max_tokens` in TensorRT-LLM's `SamplingParams` class.
+# The default `max_tokens` of TensorRT-LLM's `SamplingParams`.
 _MAX_TOKENS = 32
 
 
@@ -85,7 +85,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         if is_streaming and request.fields["num_return_sequences"] > 1:
             raise InvalidRequest(
                 "a response with sampling_param_best_of above 1 cannot be streamed, because the "
-                "best sequence is known only at the end; omit streaming"
+                "best sequence is known only at the end; omit streaming, or set "
+                "sampling_param_best_of to 1"
             )
         return [request]
 
@@ -98,7 +99,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         prompt = _strings(get, "text_input")
         if len(prompt) != 1 or not prompt[0]:
             raise InvalidRequest(
-                "text_input does not contain exactly one non-empty prompt; send one prompt"
+                "text_input must contain exactly one non-empty prompt; send one prompt per request"
             )
         check_prompt_lengths("text_input", prompt, self._worker.limits.max_seq_len)
         stops = tuple(each for each in _strings(get, "sampling_param_stop") if each)
@@ -145,7 +146,7 @@ def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
 
 
 def _drop_processors(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return `arguments` without logits post-processors, and log a warning if there are any."""
+    """Return `arguments` without logits post-processors, and log a warning if any are set."""
     kept = {
         name: value for name, value in arguments.items() if name.partition(".")[0] != _PROCESSORS
     }
@@ -171,7 +172,7 @@ def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> N
     """
     if arguments.get("triton_config.multimodal"):
         raise pb_utils.TritonModelException(
-            "model.yaml sets triton_config.multimodal, but only text models are served; remove "
+            "model.yaml sets triton_config.multimodal, but only text models are supported; remove "
             "triton_config.multimodal"
         )
     if bool(arguments.get("triton_config.decoupled", False)) is not parameters.is_decoupled:

@@ -41,8 +41,8 @@ class TritonPythonModel:
     def _respond(self, request: Any) -> Any:
         inputs = read_inputs(request)
         tokens = inputs["TOKENS_BATCH"]
-        # In the gpt layout, requests do not contain sequence lengths. Count the ids that are not
-        # negative, because the padding consists of negative ids.
+        # Requests in the gpt layout do not contain sequence lengths. Count the non-negative ids
+        # instead, because padding ids are negative.
         lengths = inputs.get("SEQUENCE_LENGTH", np.sum(tokens >= 0, axis=-1))
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (
@@ -54,8 +54,8 @@ class TritonPythonModel:
         used = np.arange(tokens.shape[2]) < lengths[..., np.newaxis]
         if np.any(tokens[used] < 0):
             why = (
-                f"TOKENS_BATCH contains {tokens[used].min()}, which is not a token id; send ids of "
-                "at least 0, and padding only after the first SEQUENCE_LENGTH tokens of a sequence"
+                f"TOKENS_BATCH contains {tokens[used].min()}, which is not a token id; send "
+                "non-negative ids, and pad a sequence only after its first SEQUENCE_LENGTH tokens"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
         # Like NVIDIA's model, return the texts of all rows in a one-dimensional tensor.

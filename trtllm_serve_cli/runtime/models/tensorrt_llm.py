@@ -2,13 +2,14 @@
 
 Each instance starts an engine worker. With `instances_share_engine`, only the first instance starts
 a worker, and the other instances connect to that worker. Several instances are useful because a
-GPU may generate more tokens than one Python stub can send (about 0.1 ms of CPU per response).
+GPU may generate more tokens than one Python stub can send. The stub needs about 0.1 ms of CPU time
+per response.
 
 Each row of a request becomes one generation request for the engine worker. A decoupled model sends
 a response per update if the request sets `streaming`, and otherwise a response per sequence. With
-beam search, it sends a response per row. A model that is not decoupled sends one response with all
-rows. If the client cancels the request or sends a stop request with the same id, the slots of all
-its rows are freed.
+beam search, a decoupled model sends a response per row. A model that is not decoupled sends one
+response with all rows. The engine frees the slots of all rows if the client cancels the request or
+sends a stop request with the same id.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class TritonPythonModel:
             except (InvalidRequest, WorkerFailed) as error:
                 reject(request, sender, error)
         if self._has_queue_policy:
-            # Wait until a slot is free, so that later requests wait in Triton's queue, which
+            # Wait for a free slot. Until then, further requests stay in Triton's queue, which
             # applies priorities and timeouts.
             self._in_flight.wait_below(self._num_slots)
 
@@ -202,10 +203,10 @@ class TritonPythonModel:
             is_known = self._stop_forwarder.forward(request_id) or is_known
         if not is_known:
             raise InvalidRequest(
-                f"the stop request has the id {request_id!r}, but no running request has this id; "
-                "send the id of a running request"
+                f"no running request has the id {request_id!r}; send a stop request with the id "
+                "of a running request"
             )
-        # Send a response without outputs, because NVIDIA's clients wait for a response.
+        # Send a response without outputs, because NVIDIA's clients wait for one.
         sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
@@ -243,7 +244,7 @@ def engine_config(parameters: Parameters) -> dict[str, Any]:
         return embedding_config(parameters)
     if kind.worker_config is None:
         raise WorkerFailed(
-            f"the engine kind {name} has no engine worker, because it runs in a Triton backend"
+            f"the {name} engine kind has no engine worker, because it runs in a Triton backend"
         )
     return kind.worker_config(parameters)
 

@@ -3,10 +3,10 @@
 A text model encodes text to token ids (`text_encoder.py`), sends them to `tensorrt_llm`, and
 decodes the generated tokens. It keeps a decoder per sequence, because streaming would otherwise
 lose spaces and characters. Tokens come directly from the engine worker of `tensorrt_llm` if the
-worker accepts connections, and otherwise through business-logic scripting (BLS). For requests with
-`num_draft_tokens`, a text model also calls a draft model (`draft_decoding.py`). The `ensemble` is
-also a text model, because Triton's ensemble scheduler keeps no decoders and does not cancel a
-running step.
+worker accepts connections, and otherwise through Business Logic Scripting (BLS). For requests with
+`num_draft_tokens`, a text model also calls a draft model (`draft_decoding.py`). `ensemble` is not a
+Triton ensemble but a text model, because Triton's ensemble scheduler keeps no decoders and does not
+cancel a running step.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket
 # it ends.
 MAX_THREADS = 512
 
-# Inputs that NVIDIA's text models support, but this model does not.
+# Inputs of NVIDIA's text models that this model does not support.
 _UNSUPPORTED_INPUTS = (
     "decoder_text_input",
     "image_bytes_input",
@@ -213,8 +213,8 @@ class TritonPythonModel:
     ) -> None:
         """Generate tokens directly on the engine worker of `tensorrt_llm`.
 
-        A direct connection is faster than business-logic scripting, which receives a separate
-        Triton response for each token.
+        A direct connection is faster than BLS, which receives a separate Triton response for each
+        token.
         """
         get = inputs.get
         reject_tensors(get, sorted(inputs.keys() - self._supported_inputs), self._engine_kind)
@@ -279,7 +279,7 @@ class TritonPythonModel:
     def _drafted_outputs(
         self, drafts: DraftRequest, internal_id: str, is_cancelled: threading.Event
     ) -> Iterator[dict[str, Array]]:
-        """Generate the response to a request with draft tokens, and yield its outputs."""
+        """Generate the response to a request with draft tokens and yield the response's outputs."""
 
         def ask(model: str, inputs: dict[str, Array]) -> dict[str, Array]:
             responses = list(self._caller.call(model, inputs, internal_id))
@@ -317,7 +317,7 @@ class TritonPythonModel:
         self, outputs: dict[str, Array], streams: dict[tuple[int, int], TextStream]
     ) -> list[Any]:
         rows = _sequences(outputs)
-        # Responses with several beams are not split into pieces: each contains complete texts.
+        # Responses with several beams contain complete texts, so do not split them into pieces.
         if len(rows[0]) > 1:
             return self._as_texts(outputs)
         key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))

@@ -1,9 +1,8 @@
 """The model of the vllm layout, which generates text for one prompt per request.
 
-Models of the vllm engine kind are served by Triton's vLLM backend. This model has the same inputs
-and outputs as that backend, but runs other Python engine kinds. The engine's arguments are in
-`model.json`, next to `model.py`. Source: src/utils/request.py in
-triton-inference-server/vllm_backend@8de0c14.
+Triton's vLLM backend serves models of the vllm engine kind. This model serves the other Python
+engine kinds with the same inputs and outputs. The engine's arguments are in `model.json`, next to
+`model.py`. Source: src/utils/request.py in triton-inference-server/vllm_backend@8de0c14.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ..triton.tensors import Array, GetTensor
 
 _SAMPLING = "sampling_parameters"
 _OUTPUTS = Outputs.__slots__
-# Maps sampling parameters that only some engine kinds support to the features that they require.
+# Maps each sampling parameter that only some engine kinds support to the feature it requires.
 _FEATURES = {"min_p": MIN_P, "logit_bias": EMBEDDING_BIAS}
 _SUPPORTED_INPUTS = frozenset(
     (
@@ -67,8 +66,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
                 f"the {self._engine_kind} engine kind does not support the image input; omit the "
                 "input, or serve a multimodal model with the vllm engine kind"
             )
-        # Like Triton's vLLM backend, accept sampling parameters as request parameters if the input
-        # is missing.
+        # Like Triton's vLLM backend, read sampling parameters from the request parameters if the
+        # input is missing.
         get = partial(_get_or_parameters, get, request.parameters())
         super()._start_request(request, sender, get, record)
 
@@ -101,7 +100,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
     def _check_supported(self, sampling: SamplingParameters) -> None:
         """Raise `InvalidRequest` if the engine kind does not support a sampling parameter.
 
-        Only parameters in `_FEATURES` that the request sets are checked.
+        Check only the parameters in `_FEATURES`.
         """
         unsupported = find_kind(self._engine_kind).capabilities.unsupported
         for field, feature in _FEATURES.items():
@@ -130,8 +129,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         check_word_lengths("stop", [sampling.stops])
         check_word_lengths("bad_words", [sampling.bad_words])
         input_ids = encode(prompt, add_special_tokens=self._adds_special_tokens)
-        # If the request does not limit the number of tokens, generate up to the model's maximum
-        # length.
+        # If `max_tokens` is null, generate up to the model's maximum sequence length.
         room = max(1, max_seq_len - len(input_ids))
         return {
             "max_new_tokens": room,
@@ -173,7 +171,7 @@ def _get_or_parameters(get: GetTensor, parameters: str, name: str) -> Array | No
 def _read_text(get: GetTensor, name: str) -> str:
     tensor = get(name)
     if tensor is None or tensor.size != 1:
-        raise InvalidRequest(f"{name} does not contain exactly one string; send one string")
+        raise InvalidRequest(f"{name} must contain exactly one string; send one string")
     value = tensor.reshape(-1)[0]
     try:
         return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,8 +1,8 @@
 """Detect requests that clients have cancelled.
 
 Triton's Python backend does not notify a model when a client cancels a request. The model must poll
-the response sender of each request, and each poll is a round trip to the server, so one thread
-polls the senders of all requests.
+the response sender of each request. Each poll is a round trip to the server, so one thread polls
+the senders of all requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WatchedRequest:
             return not self._has_ended and bool(self._sender.is_cancelled())
 
     def end(self) -> None:
-        """Stop checking the sender, and wait until a check in progress has finished."""
+        """Stop checking the sender and wait for a check in progress."""
         with self._lock:
             self._has_ended = True
 
@@ -58,7 +58,7 @@ class CancelWatch:
         return watched
 
     def remove(self, watched: WatchedRequest) -> None:
-        """Stop watching a request. Its sender is not checked after this method has returned.
+        """Stop watching a request. Its sender is not checked after this method returns.
 
         Call this method before sending the final response. If the sender is checked after the final
         response, the server reads freed memory (`ProcessIsRequestCancelled` in Triton's Python
@@ -71,7 +71,7 @@ class CancelWatch:
         watched.end()
 
     def close(self) -> None:
-        """Stop the thread, and wait until a check in progress has finished."""
+        """Stop the thread and wait for a check in progress."""
         with self._lock:
             self._closing.set()
             self._has_work.set()

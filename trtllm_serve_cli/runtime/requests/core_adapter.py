@@ -1,8 +1,8 @@
-"""Adapt text model requests to the version of TensorRT-LLM that runs `tensorrt_llm`.
+"""Adapt text model requests to the TensorRT-LLM version that runs `tensorrt_llm`.
 
 In older versions, the C++ backend lacks some of the current inputs and outputs. The text models
-process the missing inputs themselves and add the missing outputs, so that the rest of the runtime
-only needs to support the newest version.
+process the missing inputs themselves and add the missing outputs. The rest of the runtime supports
+only the newest version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..triton.tensors import Array
 
 Version = tuple[int, int]
 
-# The first version that accepts several rows in a request. Older versions reject such requests
+# The first version that accepts several rows in a request. Older versions reject the request
 # ("Invalid size for tensor").
 _FIRST_WITH_ROWS = (0, 12)
 # The first version with the `min_tokens` input, which older versions call `min_length`.
@@ -29,7 +29,7 @@ _FIRST_WITH_MIN_TOKENS = (0, 20)
 
 @dataclass(frozen=True, slots=True)
 class CoreAdapter:
-    """An adapter for the version of TensorRT-LLM that runs `tensorrt_llm`.
+    """An adapter for the TensorRT-LLM version that runs `tensorrt_llm`.
 
     `version` is None for tllm's Python model, which has all inputs and outputs. `excludes_input` is
     true if `tensorrt_llm` excludes the prompt from its responses by default.
@@ -54,8 +54,8 @@ class CoreAdapter:
     def adapt(self, inputs: Mapping[str, Array]) -> CoreRequest:
         """Return the request to send to `tensorrt_llm` for `inputs`.
 
-        Raise `InvalidRequest` if this version of TensorRT-LLM does not support several prompts per
-        request.
+        Raise `InvalidRequest` if `inputs` contains several prompts, but this TensorRT-LLM version
+        accepts only one.
         """
         version = self.version or (9999, 0)
         num_rows = len(inputs["input_ids"])
@@ -93,9 +93,10 @@ class CoreAdapter:
 class CoreRequest:
     """A request to `tensorrt_llm`, with the data needed to complete its responses.
 
-    `prompts` contains the prompt's token ids for each row. `has_prompt` is true if the responses of
-    `tensorrt_llm` begin with the prompt. `removes_prompt` is true if `complete` removes the prompt.
-    `counts` contains the names of the token counts that `complete` adds to each response.
+    - `prompts`: the prompt's token ids for each row.
+    - `has_prompt`: true if the responses of `tensorrt_llm` begin with the prompt.
+    - `removes_prompt`: true if `complete` removes the prompt.
+    - `counts`: the names of the token counts that `complete` adds to each response.
     """
 
     inputs: dict[str, Array]

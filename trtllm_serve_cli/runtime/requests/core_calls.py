@@ -1,4 +1,4 @@
-"""Call `tensorrt_llm` and the draft model through business-logic scripting (BLS)."""
+"""Call `tensorrt_llm` and the draft model through Business Logic Scripting (BLS)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..triton.tensors import Array, find_failure
 from ..worker.stop_forwarding import forward_stop, stop_socket_name
 from .core_adapter import CoreAdapter
 
-# Triton's error messages contain one of these phrases if the queue is full or if a request has
-# waited too long.
+# Triton's error message contains one of these phrases if the queue is full or a queued request has
+# timed out.
 _QUEUE_REJECTIONS = ("Exceeds maximum queue size", "timeout expired")
 
 
 class RequestError(Exception):
-    """Raised if `tensorrt_llm` or the draft model fails. The client receives the message."""
+    """Raised if `tensorrt_llm` or the draft model fails. The message is sent to the client."""
 
 
 class CoreCaller:
     """Calls the models that run engines.
 
-    `outputs` contains the names of the outputs to request. `is_decoupled` must be true if the
-    called models are decoupled, and false otherwise, because a decoupled call to a model that is
-    not decoupled never returns (observed with Triton 2.51).
+    `outputs` contains the names of the outputs to request. `is_decoupled` must be true if, and only
+    if, the called models are decoupled. A decoupled call to a model that is not decoupled never
+    returns (observed with Triton 2.51).
     """
 
     def __init__(self, adapter: CoreAdapter, outputs: Sequence[str], *, is_decoupled: bool) -> None:
@@ -42,9 +42,9 @@ class CoreCaller:
     def call(
         self, model: str, inputs: dict[str, Array], request_id: str, lora_name: str | None = None
     ) -> Iterator[dict[str, Array]]:
-        """Return an iterator that sends `inputs` to `model`, and yields each response's outputs.
+        """Return an iterator that sends `inputs` to `model` and yields each response's outputs.
 
-        Raise `InvalidRequest` if this version of TensorRT-LLM does not support the request. The
+        Raise `InvalidRequest` if this TensorRT-LLM version does not support the request. The
         returned iterator raises `InvalidRequest` if `model` rejects the request, or `RequestError`
         if the request fails.
         """
@@ -54,7 +54,7 @@ class CoreCaller:
         return map(request.complete, self._receive(model, tensors, request_id, parameters))
 
     def stop(self, model: str, request_id: str) -> None:
-        """Stop a request that was sent to `model`, because the client has cancelled it."""
+        """Stop a request to `model` that the client has cancelled."""
         # If possible, notify the instance directly through its socket. Triton could queue a regular
         # stop request behind other requests to the same instance.
         if forward_stop(stop_socket_name(model), request_id):

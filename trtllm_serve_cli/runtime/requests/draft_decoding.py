@@ -4,8 +4,8 @@ In each step, the draft model generates a few tokens. The target model, which is
 checks these draft tokens in one engine step. It accepts the draft tokens up to the first one that
 it would not generate itself, and adds one token. The next step continues after these tokens.
 
-As in NVIDIA's `tensorrt_llm_bls`, such a request has one prompt and one sequence. The response is
-not streamed and does not contain logits. Source:
+As in NVIDIA's `tensorrt_llm_bls`, a request with draft tokens has one prompt and one sequence. The
+response is not streamed and does not contain logits. Source:
 all_models/inflight_batcher_llm/tensorrt_llm_bls/1/lib (decode.py, triton_decoder.py) in
 triton-inference-server/tensorrtllm_backend v0.9.0 to v0.19.0.
 """
@@ -28,8 +28,8 @@ DRAFT_INPUTS = ("num_draft_tokens", "use_draft_logits")
 # request was cancelled, it returns {}.
 Ask = Callable[[dict[str, Array]], dict[str, Array]]
 
-# Inputs that are not forwarded to the models. Some request streaming or logits, which are not
-# supported here; the others request token counts, which `_Response` adds.
+# Inputs that are not forwarded to the models. Streaming and logits are not supported with draft
+# tokens, and `_Response` adds the token counts.
 _NEVER_FORWARDED = frozenset(
     (
         "streaming",
@@ -90,11 +90,12 @@ class Drafts:
 class DraftRequest:
     """A request with draft tokens.
 
-    `inputs` contains the inputs for `tensorrt_llm`, with the names that the installed version of
-    TensorRT-LLM requires. `num_draft_tokens` is the number of draft tokens per step. If
-    `uses_logits` is true, the target model also receives the draft model's logits.
-    `min_tokens_name` is the name of the `min_tokens` input in the installed version.
-    `excludes_input` is true if the response omits the prompt.
+    - `inputs`: the inputs for `tensorrt_llm`, with the input names of the installed TensorRT-LLM
+      version.
+    - `num_draft_tokens`: the number of draft tokens per step.
+    - `uses_logits`: true if the target model receives the draft model's logits.
+    - `min_tokens_name`: the name of the `min_tokens` input in the installed TensorRT-LLM version.
+    - `excludes_input`: true if the response omits the prompt.
     """
 
     inputs: Mapping[str, Array]
@@ -112,10 +113,10 @@ class DraftRequest:
         min_tokens_name: str,
         excludes_input: bool,
     ) -> DraftRequest:
-        """Create a request from `columns`, the text model's inputs, and `inputs`, the same inputs
-        encoded for `tensorrt_llm`.
+        """Create a request from a text model's inputs.
 
-        Raise `InvalidRequest` if the request cannot be combined with draft tokens.
+        `columns` contains the text model's inputs. `inputs` contains the inputs encoded for
+        `tensorrt_llm`. Raise `InvalidRequest` if the request cannot be combined with draft tokens.
         """
         _check(inputs)
         if EXCLUDE_INPUT in inputs:
@@ -194,7 +195,7 @@ def generate_with_drafts(
 ) -> dict[str, Array]:
     """Generate the whole response and return its outputs.
 
-    `is_cancelled` is called before each step, and returns whether the client has cancelled the
+    `is_cancelled` is called before each step and returns whether the client has cancelled the
     request. After a cancellation, the response contains only the tokens generated so far. Raise
     `InvalidRequest` if the request uses draft logits, but the draft model returns none.
     """
@@ -223,7 +224,7 @@ def _ask_for_drafts(request: DraftRequest, tokens: list[int], ask_draft: Ask) ->
 
 
 class _Response:
-    """The response so far, with its tokens and the target model's outputs for each step."""
+    """An incomplete response, with its tokens and the target model's outputs for each step."""
 
     def __init__(self, request: DraftRequest) -> None:
         self.tokens: list[int] = []
@@ -280,8 +281,10 @@ class _Response:
         }
 
     def _perf(self) -> dict[str, Array]:
-        """Return the performance metrics: times from the first and the last step, the sums of all
-        counts, and the acceptance rate of all draft tokens.
+        """Return the performance metrics of all steps.
+
+        Times are from the first or the last step. Counts are summed, and the acceptance rate covers
+        all draft tokens.
         """
         perf = {}
         for name in PERF_OUTPUTS:
@@ -303,7 +306,7 @@ def _check(inputs: Mapping[str, Array]) -> None:
     """Raise `InvalidRequest` if the request cannot be combined with draft tokens."""
     if len(inputs["input_ids"]) > 1:
         raise InvalidRequest(
-            f"num_draft_tokens supports one prompt per request, but the request has "
+            f"num_draft_tokens supports only one prompt per request, but the request has "
             f"{len(inputs['input_ids'])}; send one request per prompt"
         )
     for name, limit in _LIMITS.items():
@@ -311,14 +314,15 @@ def _check(inputs: Mapping[str, Array]) -> None:
         if value > limit:
             shown = _NAMES.get(name, name)
             raise InvalidRequest(
-                f"num_draft_tokens requires {shown} to be 1, but it is {value}; omit one of them"
+                f"num_draft_tokens requires {shown} to be 1, but it is {value}; omit "
+                f"num_draft_tokens or {shown}"
                 if limit
-                else f"{shown} cannot be combined with num_draft_tokens; omit one of them"
+                else f"{shown} cannot be combined with num_draft_tokens; omit one of the two inputs"
             )
     for name in _REJECTED:
         if name in inputs and inputs[name].size:
             raise InvalidRequest(
-                f"{name} cannot be combined with num_draft_tokens; omit one of them"
+                f"{name} cannot be combined with num_draft_tokens; omit one of the two inputs"
             )
 
 

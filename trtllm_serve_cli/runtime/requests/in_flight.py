@@ -1,4 +1,4 @@
-"""Track a model's requests from their submission to the engine worker until the last response."""
+"""Track a model's requests from submission to the engine worker until the last response."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class InFlight:
         """Submit `rows` to the engine worker, with the requested LoRA adapters.
 
         `new_response_builder(row)` returns the builder for a row's responses. The outcome is stored
-        in `record`, which is None for a business-logic request from a text model. If a row or its
-        adapter is invalid, raise `InvalidRequest`. If a row cannot be submitted, cancel all rows
-        and raise `WorkerFailed`.
+        in `record`, which is None for a BLS request from a text model. Raise
+        `InvalidRequest` if a row or its adapter is invalid. If a row cannot be submitted, cancel
+        all rows and raise `WorkerFailed`.
         """
         if record is not None:
             record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
@@ -72,13 +72,14 @@ class InFlight:
             raise
 
     def close(self) -> None:
-        """Delete the LoRA adapter files that the engine has not read. Call this method when no
-        request is running.
+        """Delete the LoRA adapter files that the engine has not read.
+
+        Call this method when no request is running.
         """
         self._adapters.cleanup()
 
     def stop(self, request_id: str) -> bool:
-        """Stop all requests with this id, and return whether at least one was running."""
+        """Stop all requests with this id. Return whether at least one was running."""
         with self._changed:
             running = list(self._by_id.get(request_id, ())) if request_id else []
         for each in running:
@@ -139,7 +140,7 @@ class _Request:
         self._watched: WatchedRequest | None = None
 
     def start(self) -> None:
-        """Submit all rows. If that fails, cancel all rows and raise `WorkerFailed`."""
+        """Submit all rows. If a row cannot be submitted, cancel all and raise `WorkerFailed`."""
         worker = self._in_flight.worker
         with self._lock:
             try:
@@ -151,9 +152,9 @@ class _Request:
                 raise
             self._in_flight.add(self)
             if self._is_internal:
-                # Send an empty response immediately, because a business-logic request occupies one
-                # of 32 threads until its first response. These threads also send the responses to
-                # other requests (observed with Triton 2.51).
+                # Send an empty response immediately. Until its first response, a BLS request
+                # occupies one of the 32 threads that also send the responses to other requests
+                # (observed with Triton 2.51).
                 if self._in_flight.is_decoupled:
                     self._sender.send(pb_utils.InferenceResponse([]))
             else:
@@ -272,7 +273,7 @@ class _Request:
     def _release(self) -> None:
         if self._watched is not None:
             self._in_flight.watch.remove(self._watched)
-            # Break the reference cycle, so that Triton's request does not stay in memory.
+            # Break the reference cycle to free Triton's request.
             self._watched = None
         for engine_id in self._engine_ids:
             self._in_flight.worker.forget(engine_id)

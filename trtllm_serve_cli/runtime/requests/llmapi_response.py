@@ -62,7 +62,7 @@ class TextResponseBuilder:
         return None not in self._reasons
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """Add an update, and return the response to send now, if any."""
+        """Add an update. Return the response to send now, or None."""
         index = update.sequence_index
         self._tokens[index] += update.token_ids
         self._perf = update.perf or self._perf
@@ -75,10 +75,10 @@ class TextResponseBuilder:
         return self._build_whole() if self.is_done else None
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End all sequences, and return the response with the most likely one.
+        """End all sequences and return the response with the most likely one.
 
-        A response to a streaming request contains only the text that was held back. If there is no
-        such text, return no response, because all pieces have already been sent.
+        A response to a streaming request contains only the text that was held back. If no text was
+        held back, return no response, because all pieces have already been sent.
         """
         if self.is_done:
             return []
@@ -139,7 +139,7 @@ def cut_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
 
 
 def num_held_back(text: str, stops: Sequence[str]) -> int:
-    """Return the number of characters at the end of `text` that may belong to a stop word."""
+    """Return the number of characters at the end of `text` that may begin a stop word."""
     return max(
         (
             length
@@ -152,8 +152,9 @@ def num_held_back(text: str, stops: Sequence[str]) -> int:
 
 
 def _perf_outputs(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """Return the performance metrics under the names of the llmapi layout, without a batch
-    dimension.
+    """Return the performance metrics with the llmapi layout's names and shapes.
+
+    The shapes have no batch dimension.
     """
     outputs = {
         name: value.reshape(1) for name, value in pack_perf_metrics(perf, arrival_time_ns).items()

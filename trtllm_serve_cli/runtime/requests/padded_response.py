@@ -1,9 +1,9 @@
-"""Build the token responses for the gpt layout, with all sequences of a response padded to the same
-length.
+"""Build the padded token responses for the gpt layout.
 
-As in TensorRT-LLM's Python runtime, this length is the longest prompt plus the requested number of
-tokens. Padding is added at the end of a sequence. Source: `finalize_decoder` in
-tensorrt_llm/runtime/generation.py in NVIDIA/TensorRT-LLM, versions 0.5 to 0.8.
+All sequences of a response are padded at the end to the same length. As in TensorRT-LLM's Python
+runtime, this length is the longest prompt plus the requested number of tokens. Source:
+`finalize_decoder` in tensorrt_llm/runtime/generation.py in NVIDIA/TensorRT-LLM, versions 0.5 to
+0.8.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PaddedRow:
     """A row of a request, with the lengths to which its outputs are padded.
 
     `num_tokens` is the padded length of each sequence, including the prompt. `num_new_tokens` is
-    the padded number of log probabilities.
+    the padded length of the log probabilities.
     """
 
     row: RowRequest
@@ -62,12 +62,12 @@ class PaddedResponseBuilder:
         return self._responses.is_done
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """Add an update, and return the response to send now, if any."""
+        """Add an update. Return the response to send now, or None."""
         tensors = self._responses.add(update)
         return tensors and self._pad(tensors)
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End all sequences, and return the unsent responses."""
+        """End all sequences and return the unsent responses."""
         return [self._pad(tensors) for tensors in self._responses.end_early()]
 
     def _pad(self, tensors: dict[str, Array]) -> dict[str, Array]:

@@ -42,7 +42,7 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # Submission time of the request to the engine, and arrival time of its last tokens.
+        # When the request was submitted to the engine, and when its last tokens arrived.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0
@@ -141,7 +141,7 @@ class ResponseRecorder:
         record.num_prompt_tokens = int(lengths.sum())
 
     def record(self, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Record the tokens in the response tensors `outputs`, and return `outputs`."""
+        """Record the tokens in the response tensors `outputs` and return `outputs`."""
         first_row = int(outputs["batch_index"][0, 0]) if "batch_index" in outputs else 0
         first_sequence = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
         for row, beams in enumerate(outputs["sequence_length"], first_row):
@@ -151,8 +151,8 @@ class ResponseRecorder:
         return outputs
 
     def _record_sequence(self, sequence: tuple[int, int], ids: Array) -> None:
-        # Do not count the prompt. Without streaming, the output starts with the prompt, unless the
-        # prompt was excluded.
+        # Do not count the prompt. Outputs that are not streamed start with the prompt, unless the
+        # request excludes it.
         prompt = self._prompts[sequence[0]] if sequence[0] < len(self._prompts) else ids[:0]
         has_prompt = not self._is_streaming and np.array_equal(ids[: len(prompt)], prompt)
         count = len(ids) - (len(prompt) if has_prompt else 0)
@@ -167,11 +167,13 @@ class ResponseRecorder:
 class RequestLedger:
     """A thread-safe ledger that counts, logs and traces the requests to one model.
 
-    If the environment variable TLLM_LOG_REQUESTS is not empty, requests are logged. If it is
-    `prompts`, requests are logged with their prompts. If TLLM_OTLP_TRACES is set, spans are sent to
-    the collector at this URL. A thread publishes the counters until `close` is called. `instance`
-    is the index of the model's instance. `now_ns` returns the current time in nanoseconds on the
-    monotonic clock.
+    A thread publishes the counters until `close` is called. `instance` is the index of the model
+    instance. `now_ns` returns the current time in nanoseconds on the monotonic clock.
+
+    Two environment variables in `environ` configure the ledger:
+
+    - TLLM_LOG_REQUESTS: if not empty, log each request. If `prompts`, log the prompts as well.
+    - TLLM_OTLP_TRACES: the URL of the collector to which spans are sent.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Build the tensors for responses from an engine's updates."""
+"""Build response tensors from an engine's updates."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class ResponseBuilder(Protocol):
         """Return whether the row has ended."""
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """Add an update, and return the response to send now, if any."""
+        """Add an update. Return the response to send now, or None."""
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End the row before the engine does, and return its unsent responses."""
+        """End the row early and return its unsent responses."""
 
 
 class RowResponseBuilder:
     """A builder for the token responses to one row of a request.
 
     `unfinished` contains the indices of the sequences that have not ended. `is_streaming` is false
-    for beam search, because beams are sent only after all of them have ended.
+    for beam search, because beams are sent only after all beams have ended.
     """
 
     def __init__(self, row: RowRequest, arrival_time_ns: int, *, is_streaming: bool) -> None:
@@ -49,7 +49,7 @@ class RowResponseBuilder:
         return not self.unfinished
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """Add an update, and return the response to send now, if any."""
+        """Add an update. Return the response to send now, or None."""
         sequence = update.sequence_index
         self._tokens[sequence] += update.token_ids
         self._log_probs[sequence] += update.log_probs
@@ -65,7 +65,7 @@ class RowResponseBuilder:
         return None
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End the unfinished sequences, and return the responses with their tokens.
+        """End the unfinished sequences and return the responses with their tokens.
 
         For a streaming request, return no responses, because its tokens have already been sent.
         """
@@ -101,7 +101,7 @@ class RowResponseBuilder:
         return tensors
 
     def pack(self, sequences: Sequence[int], tokens: Sequence[list[int]]) -> dict[str, Array]:
-        """Return the output tensors for `sequences`, which have these `tokens`."""
+        """Return the output tensors for `sequences`, whose token ids are in `tokens`."""
         return pack_sequences(tokens, self._row.pad_id)
 
 
@@ -129,8 +129,8 @@ def merge_responses(responses: Sequence[dict[str, Array]]) -> dict[str, Array]:
     """Merge `responses` into one response with a row per `batch_index`.
 
     The sequences of a row are adjacent, like beams. Shorter sequences are padded with zeros, and
-    `sequence_length` contains the lengths of all sequences. If only some rows have an output, its
-    values are zero for the other rows.
+    `sequence_length` contains the lengths of all sequences. If an output is missing in some rows,
+    its values for these rows are zero.
     """
     rows: dict[int, list[dict[str, Array]]] = {}
     for response in sorted(responses, key=lambda each: int(each["sequence_index"][0, 0])):

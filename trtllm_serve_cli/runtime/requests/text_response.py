@@ -34,7 +34,7 @@ class RowTextResponseBuilder(RowResponseBuilder):
         self._streams: dict[int, TextStream] = {}
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """Add an update, and return the response to send now, if any."""
+        """Add an update. Return the response to send now, or None."""
         sequence = update.sequence_index
         if self.is_streaming and sequence not in self._streams:
             decoder = self._decoder.open_stream(update.request_id, sequence)
@@ -42,9 +42,9 @@ class RowTextResponseBuilder(RowResponseBuilder):
         return super().add(update)
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End the unfinished sequences, and return the responses with their unsent text.
+        """End the unfinished sequences and return the responses with their unsent text.
 
-        In a stream, only the start of an incomplete character can be unsent.
+        A stream can have unsent text only if its last character is incomplete.
         """
         if not self.is_streaming:
             return super().end_early()

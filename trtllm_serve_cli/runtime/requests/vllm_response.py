@@ -1,4 +1,4 @@
-"""Build the responses of the vllm layout from an engine's updates.
+"""Build the responses for the vllm layout from an engine's updates.
 
 Without streaming, one response contains all sequences. A streamed response contains the new text,
 token counts and log probabilities of each sequence. Source: `create_response` in
@@ -83,7 +83,7 @@ class TextResponseBuilder:
         return all(each.reason is not None for each in self._sequences)
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """Add an update, and return the response to send now, if any."""
+        """Add an update. Return the response to send now, or None."""
         sequence = self._sequences[update.sequence_index]
         sequence.tokens += update.token_ids
         sequence.log_probs += update.log_probs
@@ -103,10 +103,10 @@ class TextResponseBuilder:
         return self._build([piece if each is sequence else "" for each in self._sequences])
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End all sequences, and return the response that contains them.
+        """End all sequences and return the response that contains them.
 
-        A response to a streaming request contains only the text that was held back. If there is no
-        such text, return no response, because all pieces have already been sent.
+        A response to a streaming request contains only the text that was held back. If no text was
+        held back, return no response, because all pieces have already been sent.
         """
         if self.is_done:
             return []
@@ -118,8 +118,9 @@ class TextResponseBuilder:
         return [self._build(texts)] if any(texts) else []
 
     def _piece(self, sequence: _Sequence, token_ids: Sequence[int]) -> str:
-        """Return the new text of a sequence, except characters at its end that may begin a stop
-        word.
+        """Return the new text of a sequence.
+
+        Hold back characters at the end of the text that may begin a stop word.
         """
         sequence.unsent_text += sequence.decoder.push(token_ids)
         if sequence.reason is not None:
@@ -156,7 +157,7 @@ class TextResponseBuilder:
         return cut_stop(text, self._request.stops)[0] if is_cut else text
 
     def _build(self, texts: Sequence[str]) -> dict[str, Array]:
-        """Return a response with `texts`, and mark the tokens of all sequences as sent."""
+        """Return a response with `texts` and mark the tokens of all sequences as sent."""
         requested, sequences = self._request.outputs, self._sequences
         tensors = {"text_output": _as_strings(texts)}
         if requested.finish_reason:

@@ -18,8 +18,8 @@ from .families import REQUEST_FAMILIES, Family
 class Series(NamedTuple):
     """A time series on Triton's metrics page.
 
-    `name` is the name of the metric. `value` is the upper bound (`le`) of a histogram bucket, the
-    value of a counter's own label, or empty for other metrics.
+    `name` is the metric name. `value` is the upper bound (`le`) of a histogram bucket or the value
+    of a counter's own label. For other metrics, `value` is empty.
     """
 
     name: str
@@ -41,12 +41,12 @@ class RequestCounters:
             if family.type == "counter"
             for value in family.values or ("",)
         }
-        # The number of observations in each bucket. The numbers are not cumulative.
+        # The number of observations in each bucket, not cumulative.
         self._buckets = {each: [0] * (len(each.bounds) + 1) for each in _HISTOGRAMS}
         self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
 
     def count(self, family: Family, number: float = 1, value: str = "") -> None:
-        """Increment a counter by `number`. `value` is the value of the family's label, if any."""
+        """Increment a counter by `number`. `value` is the family's label value, if any."""
         with self._lock:
             self._counts[Series(family.name, value)] += number
 

@@ -28,10 +28,10 @@ from .families import (
 
 
 class EngineMetrics:
-    """The Triton metrics that publish `EngineStats` and the state of the engine worker.
+    """The Triton metrics for `EngineStats` and the engine worker's state.
 
-    `pb_utils` is the `triton_python_backend_utils` module. If `instance` is not empty, it becomes a
-    label, so that instances of the same model do not overwrite each other's values.
+    `pb_utils` is the `triton_python_backend_utils` module. A non-empty `instance` becomes a
+    label. The label prevents instances of the same model from overwriting each other's values.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class EngineMetrics:
         self._count(PREFIX_QUERIES, stats.kv_blocks_reused + stats.kv_blocks_missed)
 
     def publish_state(self, is_up: bool, num_restarts: int) -> None:
-        """Publish whether the worker is running, and how many times it has restarted."""
+        """Publish whether the worker is running and how many times it has restarted."""
         self._up.set(int(is_up))
         self._count(WORKER_RESTARTS, num_restarts)
 

@@ -18,7 +18,8 @@ class Family:
     """A metric family.
 
     - `label`: an additional label of the family's metrics, or empty.
-    - `values`: the possible values of `label`. A histogram with a label has exactly one.
+    - `values`: the possible values of `label`. A histogram with a label has exactly one
+      value.
     - `unit`: the unit of the metrics, or empty.
     - `bounds`: the upper bounds of a histogram's buckets in increasing order, without the last
       bucket, which has no upper bound.
@@ -50,7 +51,7 @@ class Family:
 
 
 _LENGTHS = (10, 50, 100, 500, 1000)
-# The metric families for the number of requests, their lengths and their latencies.
+# Metric families for request counts, lengths and latencies.
 REQUEST_FAMILIES = (
     REQUESTS := Family(
         "tllm_requests_total",
@@ -78,7 +79,7 @@ REQUEST_FAMILIES = (
         "tllm_time_to_first_token_seconds",
         "histogram",
         "Time to first token (TTFT): seconds from the arrival of a request to its first token. "
-        "Queued requests increase it first: investigate if it grows at a constant request rate",
+        "Queueing increases the TTFT: investigate if it grows at a constant request rate",
         unit="s",
         bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     ),
@@ -118,7 +119,7 @@ REQUEST_FAMILIES = (
         origin="tensorrtllm",
     ),
 )
-# The metric families that show the state of the engine and its worker.
+# Metric families for the state of the engine and its worker.
 ENGINE_FAMILIES = (
     ENGINE_REQUESTS := Family(
         "nv_trt_llm_request_metrics",
@@ -194,7 +195,7 @@ ENGINE_FAMILIES = (
         "Restarts of the engine worker after it died. Should be zero",
     ),
 )
-# The metric families that show what the supervisor has recorded about the server.
+# Metric families for the supervisor's record of the server.
 SERVER_FAMILIES = (
     SERVER_READY := Family(
         "tllm_server_ready",
@@ -204,11 +205,11 @@ SERVER_FAMILIES = (
     SERVER_HANGS := Family(
         "tllm_server_hangs_total",
         "counter",
-        "Processes of the server that were killed because they did not respond. Should be zero",
+        "Server processes that were killed because they did not respond. Should be zero",
     ),
     SERVER_RESTARTS := Family(
         "tllm_server_restarts_total",
         "counter",
-        "Restarts of the server by its supervisor. Should be zero",
+        "Server restarts by the supervisor. Should be zero",
     ),
 )

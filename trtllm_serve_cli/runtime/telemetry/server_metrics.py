@@ -3,7 +3,7 @@
 Only the first instance of the model `$TLLM_STATE_PUBLISHER` publishes these metrics, because Triton
 adds up the counters of all processes. The supervisor's record is in the folder
 `$TLLM_STATE_FOLDER`. The supervisor sets both variables if Triton loads a text model at startup. If
-Triton runs in a container, the variables are not set there.
+Triton runs in a container, neither variable is set in the container.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ STATE_PUBLISHER = "TLLM_STATE_PUBLISHER"
 
 
 class ServerMetrics:
-    """The Triton metrics that publish the state of a server, whose record is in `directory`.
+    """The Triton metrics for a server's state.
 
-    `pb_utils` is the `triton_python_backend_utils` module.
+    `pb_utils` is the `triton_python_backend_utils` module. `directory` is the folder with the
+    supervisor's record.
     """
 
     def __init__(self, pb_utils: Any, directory: Path) -> None:
@@ -40,9 +41,9 @@ class ServerMetrics:
         self._directory = directory
 
     def publish(self) -> None:
-        """Read the supervisor's record, and publish the values that have changed.
+        """Read the supervisor's record and publish the values that have changed.
 
-        Publish nothing if there is no valid record.
+        Publish nothing if the record is missing or invalid.
         """
         if (status := read_server_status(self._directory)) is None:
             return

@@ -11,9 +11,9 @@ from pathlib import Path
 class ServerStatus:
     """The state of a server in the supervisor's latest record.
 
-    `problem` explains why the server is unresponsive, or is "" if the server is in another phase.
-    `num_hangs` is the number of processes that were killed because they hung. `num_restarts` is the
-    number of server restarts.
+    - `problem`: the reason why the server is unresponsive, or "" in any other phase.
+    - `num_hangs`: the number of processes that were killed because they hung.
+    - `num_restarts`: the number of server restarts.
     """
 
     is_ready: bool
@@ -23,7 +23,10 @@ class ServerStatus:
 
 
 def read_server_status(directory: Path) -> ServerStatus | None:
-    """Return the status of the server in `directory`, or None if there is no valid record."""
+    """Return the status of the server in `directory`.
+
+    Return None if the record is missing or invalid.
+    """
     try:
         state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
         is_unresponsive = state["phase"] == "unresponsive"
@@ -40,8 +43,8 @@ def read_server_status(directory: Path) -> ServerStatus | None:
 def find_server_problem(directory: str | None) -> str:
     """Return the reason why the server in `directory` is unresponsive.
 
-    Return "" if the server's phase is not "unresponsive", or if the server has no valid record.
-    `directory` is None if the server is not supervised.
+    Return "" if the server's phase is not "unresponsive", or if the record is missing or invalid.
+    `directory` is None if the server has no supervisor.
     """
     status = None if directory is None else read_server_status(Path(directory))
     return "" if status is None else status.problem

@@ -1,9 +1,9 @@
 """Send spans to the same collector as Triton, for traces that Triton or the gateway has started.
 
-For a decoupled model, Triton's spans end when the model receives the request, so the models add
-spans for the time after that. Requests from other models (business logic scripting) are not traced,
-because Triton 2.51 frees the traces of such requests too early and then crashes (observed). Spans
-are sent as OTLP JSON over HTTP, which is the format that Triton uses.
+For a decoupled model, Triton's spans end when the model receives the request, so the models send
+spans for the rest of the request. Requests from other models (Business Logic Scripting) are not
+traced, because Triton 2.51 frees their traces too early and crashes (observed). Like Triton's
+spans, these spans are sent as OTLP JSON over HTTP.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ SERVER = 2
 class Span:
     """A span of a request.
 
-    Times are in nanoseconds on the monotonic clock. `trace_parent` is a W3C `traceparent`, which
-    contains the ids of the trace and the parent span. The parent's id is empty if the span is the
-    root of its trace. `events` maps the names of events to their times. `failure` is the error
-    message, or empty if the request did not fail. If `id` is empty, the span gets a new id when it
-    is sent. `kind` is `INTERNAL` or `SERVER`.
+    Times are in nanoseconds on the monotonic clock.
+
+    - `trace_parent`: a W3C `traceparent`, which contains the trace id and the parent span id. The
+      parent span id is empty for a root span.
+    - `events`: a mapping from event names to times.
+    - `failure`: the error message, or empty if the request did not fail.
+    - `id`: the span id. If it is empty, the span gets a new id when it is sent.
+    - `kind`: `INTERNAL` or `SERVER`.
     """
 
     trace_parent: str
@@ -55,14 +58,14 @@ class Span:
 
 
 def new_span_id() -> str:
-    """Return a random id for a span."""
+    """Return a random span id."""
     return secrets.token_hex(8)
 
 
 def child_trace_parent(trace_parent: str, span_id: str) -> str:
-    """Return the `traceparent` for the children of a span.
+    """Return the `traceparent` for the child spans of the span `span_id`.
 
-    `span_id` is the id of the span, and `trace_parent` is its own `traceparent`.
+    `trace_parent` is the `traceparent` of the span `span_id`.
     """
     version, trace_id, _, flags = trace_parent.split("-")
     return f"{version}-{trace_id}-{span_id}-{flags}"
@@ -71,7 +74,7 @@ def child_trace_parent(trace_parent: str, span_id: str) -> str:
 class SpanExporter:
     """An exporter that sends spans to the collector at `url` from a background thread.
 
-    The thread sends the queued spans every `period_s` seconds, and drops them if the request fails.
+    The thread sends the queued spans every `period_s` seconds and drops them if the request fails.
     `model` is the name of the model whose spans are sent. The gateway, which serves several models,
     uses the name `gateway`.
     """

@@ -25,9 +25,9 @@ from .spans import AttributeValue, Span, SpanExporter, child_trace_parent, new_s
 
 
 def trace_engine(engine: Engine, environ: Mapping[str, str] = os.environ) -> Engine:
-    """Wrap `engine` so that it sends spans to the URL in TLLM_OTLP_TRACES.
+    """Wrap `engine` in an engine that sends spans to the URL in TLLM_OTLP_TRACES.
 
-    If the variable is not set, return `engine` itself.
+    If TLLM_OTLP_TRACES is not set, return `engine` itself.
     """
     url = environ.get("TLLM_OTLP_TRACES")
     return TracedEngine(engine, SpanExporter(url, MODEL_NAME)) if url else engine
@@ -50,7 +50,7 @@ class _Running:
 
 
 class TracedEngine:
-    """An engine that runs requests with `engine`, and sends spans for traced requests."""
+    """An engine that runs requests on `engine` and sends spans for traced requests."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class TracedEngine:
             self._engine.submit(request)
             return
         submitted_ns = self._now_ns()
-        # Request the metrics, because they contain the scheduling time.
+        # Request the performance metrics, because they contain the scheduling time.
         self._engine.submit(replace(request, return_perf_metrics=True))
         self._running[request.id] = _Running(request, submitted_ns, request.num_return_sequences)
 
@@ -95,7 +95,7 @@ class TracedEngine:
     def close(self) -> None:
         self._engine.close()
         for running in self._running.values():
-            running.failure = "the engine worker ended before the request was complete"
+            running.failure = "the engine worker exited before the request was complete"
             self._send(running, "error")
         self._exporter.close()
 

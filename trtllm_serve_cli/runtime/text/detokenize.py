@@ -15,8 +15,9 @@ affect their difference.
 
 Some decoders change earlier text when more tokens follow. In Transformers' byte fallback, one
 invalid byte changes the text of the bytes before it. `clean_up_tokenization_spaces` removes the
-space before a full stop. `StreamDecoder` cannot change text that it has already emitted, so in such
-cases it decodes the new tokens without the earlier tokens and emits their text as the next piece.
+space before a full stop. `StreamDecoder` cannot change text that it has already emitted. If earlier
+text changes, it decodes the new tokens without the earlier tokens and emits their text as the next
+piece.
 
 With `TokenTexts`, the window is empty after each complete character, and tokens whose text is
 cached are not decoded again.
@@ -28,8 +29,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from .token_texts import UNFINISHED_CHARACTER, TokenTexts
 
-# Minimum length, in tokens, of a window to shorten. Shorter windows are kept, because shortening
-# requires another decode call.
+# Minimum length, in tokens, at which a window is shortened. Shorter windows are kept, because
+# shortening requires another decode call.
 _LONG_WINDOW = 16
 
 
@@ -72,7 +73,7 @@ class StreamDecoder:
         return windows
 
     def finish(self) -> str:
-        """Return the text that is still held back, and reset the decoder."""
+        """Return the text that is still held back and reset the decoder."""
         piece = self._pending()
         self._restart([], 0, "")
         return piece
@@ -127,7 +128,7 @@ class TextStream:
         self._text = ""
 
     def push(self, token_ids: Iterable[int], *, is_last: bool = False) -> str:
-        """Return the piece for `token_ids`, including any held-back text if `is_last` is set."""
+        """Return the piece for `token_ids`. If `is_last` is set, include any held-back text."""
         new = self._decoder.push(token_ids)
         return self._piece(new + self._decoder.finish() if is_last else new)
 

@@ -1,10 +1,10 @@
-"""Encode texts with the OpenVINO model of a tokenizer, `openvino_tokenizer.xml`.
+"""Encode texts with a tokenizer's OpenVINO model, `openvino_tokenizer.xml`.
 
 `openvino_genai.Tokenizer.encode` holds the GIL, so a long text would block all other threads of
-the process, possibly for several seconds. It may also truncate texts silently: GenAI's conversion
-of a GGUF file limits each text to the model's context, so a longer text appears to have exactly as
-many tokens as the context. `OpenVinoEncoder` therefore removes the limit from the model, and runs
-the model with OpenVINO's own API, which releases the GIL.
+the process, possibly for several seconds. It may also silently truncate texts: GenAI's GGUF
+conversion limits each text to the model's context length, so a longer text appears to fill the
+context exactly. `OpenVinoEncoder` therefore removes the limit from the model and runs the model
+with OpenVINO's own API, which releases the GIL.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _CompiledModel:
 
 
 def find_extension() -> str:
-    """Return the path of the library with OpenVINO's operations for tokenizers.
+    """Return the path of OpenVINO's extension library for tokenizers.
 
     Raise `ImportError` if `openvino_tokenizers` is not installed.
     """
@@ -104,7 +104,7 @@ def _replace_output(output: Any, node: Any) -> None:
 
 
 def _remove_limits(model: Any) -> None:
-    """Remove the maximum number of tokens, which is a constant in the model."""
+    """Remove the limits on the number of tokens, which are constants in the model."""
     for each in model.get_ops():
         if each.get_type_name() in ("Minimum", "Truncate"):
             _remove_limit(each)

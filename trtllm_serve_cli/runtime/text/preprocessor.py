@@ -45,7 +45,7 @@ Encode = Callable[[GetTensor], dict[str, Array]]
 def encode_text(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
     """Return the inputs of `tensorrt_llm` for the text inputs that `get` returns.
 
-    `preprocess` converts the inputs of the `preprocessing` model to its outputs, and raises
+    `preprocess` converts the inputs of the `preprocessing` model to its outputs. It raises
     `InvalidRequest` if an input is missing or invalid.
     """
     outputs = preprocess(lambda name: get(PREPROCESSING_INPUTS[name]))
@@ -83,9 +83,9 @@ class Preprocessor:
         )
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
-        """Convert the request's inputs to outputs, and return the outputs by name.
+        """Convert the request's inputs to outputs and return the outputs by name.
 
-        `get` returns an input of the request by name. Raise `InvalidRequest` if an input is missing
+        `get` returns a request input by name. Raise `InvalidRequest` if an input is missing
         or invalid.
         """
         queries = get("QUERY")
@@ -121,7 +121,7 @@ class Preprocessor:
         """Return the EMBEDDING_BIAS output, which has the shape [rows, vocabulary].
 
         Return an empty mapping if the request contains neither words nor weights. Raise
-        `InvalidRequest` if only one of the two is present, or if they are invalid.
+        `InvalidRequest` if it contains only words or only weights, or if they are invalid.
         """
         words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:
@@ -146,7 +146,7 @@ class Preprocessor:
         words = get(tensor)
         if words is None:
             return encode_words([[]] * num_rows)
-        # Start error messages with the input's name in text models, for example stop_words.
+        # Start error messages with the text model's input name, for example stop_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
         # The words of a single prompt may have any shape.
         if num_rows > 1:
@@ -165,9 +165,9 @@ class Preprocessor:
 
 
 def _check_num_rows(name: str, words: Array, num_rows: int) -> None:
-    """Raise `InvalidRequest` if the words do not have a row for each prompt.
+    """Raise `InvalidRequest` if `words` does not have one row for each prompt.
 
-    Triton checks this only for models with batching.
+    Triton checks the number of rows only for models with batching.
     """
     if len(words) != num_rows:
         raise InvalidRequest(

@@ -1,8 +1,8 @@
 """Decode the new tokens of all sequences in an engine step with one tokenizer call.
 
-OpenVINO's tokenizer decodes twenty sequences in the same time as one sequence. With one call per
-token, a text model would spend a third of its time on decoding. `StepDecoder` therefore predicts
-which token windows the streams will decode, and decodes them together before the step's updates are
+OpenVINO's tokenizer decodes twenty sequences as fast as one sequence. With one call per token, a
+text model would spend a third of its time on decoding. `StepDecoder` therefore predicts which token
+windows the streams will decode. It decodes these windows together before the step's updates are
 delivered. If a prediction is wrong, the stream decodes its window in a separate call.
 
 If the vocabulary is byte-level, a token is decoded only when it is generated for the first time, or
@@ -23,7 +23,7 @@ class StepDecoder:
     """A decoder for all streams of a model.
 
     The decoder holds only weak references to its streams, so the caller must keep a reference to
-    each stream that it uses. `unfinished_ids` is the tokenizer's attribute of the same name.
+    each stream that it uses. `unfinished_ids` is the tokenizer's `unfinished_ids` attribute.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class StepDecoder:
         return stream
 
     def decode_ahead(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Decode the new tokens in the updates of one step, if several windows must be decoded.
+        """Decode the new tokens of one step's updates in one call.
 
-        Call this method before the updates are delivered. A single window is decoded by its stream.
+        Call this method before the updates are delivered. If only one window must be decoded, its
+        stream decodes it later.
         """
         if not self._streams:
             return
@@ -73,6 +74,6 @@ class StepDecoder:
         return [each for each in updates if None in map(token_texts.find, each.token_ids)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of `token_ids`, which `decode_ahead` may already have decoded."""
+        """Return the text of `token_ids`, from the cache of `decode_ahead` if possible."""
         text = self._texts.get(tuple(token_ids))
         return self._decode_all([token_ids])[0] if text is None else text

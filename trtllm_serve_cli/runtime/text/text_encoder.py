@@ -23,9 +23,9 @@ from .preprocessor import (
 )
 from .tokenizer import Tokenizer
 
-# Part of Triton's error message for a request with a truncated string. Triton 2.51 rejects the
-# whole batch if it contains such a request. Text models send only valid requests, so another
-# request in the batch must have caused the error, and a retry in a different batch can succeed.
+# Part of Triton's error message for a request with a truncated string. If a batch contains a
+# truncated string, Triton 2.51 rejects the whole batch. Text models send only valid requests, so
+# another request in the batch caused the error, and a retry in a different batch can succeed.
 _MALFORMED = "string data for inference input"
 _NUM_ATTEMPTS = 10
 

@@ -1,8 +1,8 @@
 """Reject texts that are too long to encode.
 
-Encoding a text takes up to 2 s per megabyte. Therefore, texts with too many characters for the
-model's context are rejected before they are encoded, and a request may contain only a few megabytes
-of text.
+Encoding takes up to 2 s per megabyte of text. Therefore, texts with too many characters for the
+model's context are rejected before encoding, and a request may contain only a few megabytes of
+text.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def find_max_length(max_seq_len: int) -> int:
 
 
 def check_prompt_lengths(name: str, prompts: Sequence[str], max_seq_len: int) -> None:
-    """Raise `InvalidRequest` if a prompt has too many characters for `max_seq_len` tokens, or if
-    all prompts together have too many bytes.
+    """Raise `InvalidRequest` if the prompts are too long.
 
-    `name` is the name of the input. If `max_seq_len` is 0, the context length is unknown, and only
-    the total number of bytes is limited.
+    The limits are the number of characters per prompt that `max_seq_len` tokens can contain, and
+    the total number of bytes. If `max_seq_len` is 0, the context length is unknown, and only the
+    total number of bytes is limited. `name` is the input name.
     """
     limit = find_max_length(max_seq_len)
     longest = max(map(len, prompts), default=0)
@@ -51,8 +51,9 @@ def check_prompt_lengths(name: str, prompts: Sequence[str], max_seq_len: int) ->
 
 
 def check_word_lengths(name: str, rows: Sequence[Sequence[str]]) -> None:
-    """Raise `InvalidRequest` if the word list of a row has too many words, or if the word lists of
-    all rows have too many characters.
+    """Raise `InvalidRequest` if the word lists are too long.
+
+    The limits are the number of words per row and the total number of characters in all rows.
     """
     num_words = max(map(len, rows), default=0)
     length = sum(len(word) for words in rows for word in words)

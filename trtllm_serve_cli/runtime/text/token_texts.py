@@ -15,8 +15,8 @@ UNFINISHED_CHARACTER = "\ufffd"
 class TokenTexts:
     """A cache of the texts of generated tokens, for a byte-level vocabulary.
 
-    `unfinished_ids` are the tokens that end inside a character although their text does not end
-    with U+FFFD.
+    `unfinished_ids` contains the tokens that end inside a character although their text does not
+    end with U+FFFD.
     """
 
     def __init__(
@@ -27,9 +27,9 @@ class TokenTexts:
         self._decode_all = decode_all
         self._unfinished_ids = unfinished_ids
         self._texts: dict[int, str | None] = {}
-        # Return the text that a token adds after a complete character, or None if the token ends
-        # inside a character or has not been added. For speed, `find` is a method of the dictionary,
-        # because each stream calls it for each token.
+        # `find` returns the text that a token adds after a complete character, or None if the token
+        # ends inside a character or has not been added. For speed, `find` is the dictionary's
+        # method, because each stream calls it for each token.
         self.find: Callable[[int], str | None] = self._texts.get
 
     def add(self, token_ids: Set[int]) -> None:

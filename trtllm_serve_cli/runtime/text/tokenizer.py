@@ -24,7 +24,7 @@ _JOINING_LAYERS = {
 
 
 class Tokenizer(Protocol):
-    """The interface of a tokenizer, which converts text to token ids and back."""
+    """The tokenizer interface, which converts text to token ids and back."""
 
     end_id: int
     pad_id: int
@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
 
 
 class OpenVinoTokenizer:
-    """A tokenizer in the files `openvino_tokenizer.xml` and `openvino_detokenizer.xml`.
+    """A tokenizer from `openvino_tokenizer.xml` and `openvino_detokenizer.xml`.
 
     `OpenVinoEncoder` encodes texts, and OpenVINO GenAI decodes tokens.
     """
@@ -105,10 +105,10 @@ class OpenVinoTokenizer:
         return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
 
     def _count_special_tokens(self) -> tuple[int, int]:
-        """Return the numbers of special tokens that are added before and after each text.
+        """Return how many special tokens are added before and after each text.
 
-        Raise `ValueError` if the tokens from `OpenVinoEncoder` do not contain the tokens that
-        OpenVINO GenAI returns when it adds no special tokens.
+        Raise `ValueError` if OpenVINO GenAI's tokens without special tokens are not part of the
+        tokens from `OpenVinoEncoder`.
         """
         text = "a"
         ids = self._encoder.encode(text)
@@ -119,9 +119,8 @@ class OpenVinoTokenizer:
             if ids[before : before + len(plain)] == plain:
                 return before, num_special - before
         raise ValueError(
-            f"two encoders encode {text!r} differently: openvino_tokenizer.xml returns the tokens "
-            f"{ids}, but OpenVINO GenAI returns {plain} without special tokens; build the engine "
-            "again with `tllm import --force`"
+            f"openvino_tokenizer.xml encodes {text!r} as {ids}, but OpenVINO GenAI encodes it as "
+            f"{plain} without special tokens; build the engine again with `tllm import --force`"
         )
 
     def _decode_together(self, sequences: Sequence[Sequence[int]]) -> list[str]:
@@ -133,7 +132,7 @@ class TransformersTokenizer:
     """A tokenizer that Transformers' `AutoTokenizer` loads from a Hugging Face directory."""
 
     def __init__(self, directory: Path) -> None:
-        # Decode in the calling thread, because a step produces too little text to benefit from a
+        # Decode in the calling thread, because a step generates too little text to benefit from a
         # thread pool.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         with _no_torch():
@@ -143,7 +142,7 @@ class TransformersTokenizer:
         self._encoding = threading.Lock()
         self._encoding_backend = _find_backend(self._tokenizer, "encode", "_encode_plus")
         if self._encoding_backend is not None:
-            # Set the backend's padding, truncation and handling of special tokens.
+            # Configure the backend's padding, truncation and special tokens.
             self._tokenizer.encode("", add_special_tokens=True)
         self._backend = _find_backend(self._tokenizer, "decode", "_decode")
         # Tokenizers of embedding models may lack an end token.
@@ -231,7 +230,7 @@ def _no_torch() -> Iterator[None]:
     """Prevent Transformers from importing PyTorch, unless PyTorch is already imported.
 
     If PyTorch is installed, Transformers imports it, although tokenizers do not need it. The import
-    takes seconds and uses hundreds of megabytes in each process of a text model.
+    takes seconds and uses hundreds of megabytes in each text model process.
     """
     modules: dict[str, Any] = sys.modules
     if "torch" in modules:

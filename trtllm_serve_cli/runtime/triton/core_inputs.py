@@ -1,4 +1,4 @@
-"""Define which inputs text models forward to `tensorrt_llm`, for each version of TensorRT-LLM.
+"""Define the inputs that text models forward to `tensorrt_llm`, by TensorRT-LLM version.
 
 The version numbers come from inflight_batcher_llm/src/utils.h and model_instance_state.cc in
 triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0. The first version with token
@@ -16,8 +16,8 @@ CORE_NAMES = {
 }
 EXCLUDE_INPUT = "exclude_input_in_output"
 COUNTS = ("num_input_tokens", "num_output_tokens")
-# Maps each input that old versions of `tensorrt_llm` lack to the first version of TensorRT-LLM that
-# has it. For older versions, the text model processes the input itself.
+# Maps each input that older versions of `tensorrt_llm` lack to the first TensorRT-LLM version with
+# this input. For older versions, the text model processes the input itself.
 OWN_INPUTS = {
     EXCLUDE_INPUT: (0, 14),
     "return_num_input_tokens": (1, 0),

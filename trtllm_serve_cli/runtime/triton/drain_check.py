@@ -1,8 +1,8 @@
 """Reject new requests to models that are draining.
 
-Triton does not track the running requests of a decoupled Python model, and aborts them when it
-stops or unloads the model. To prevent this, `tllm` first marks the model as draining, and waits
-until the model's requests have ended. The mark is a file named after the model in the folder
+Triton does not track the running requests of a decoupled Python model and aborts them when it stops
+or unloads the model. To prevent aborted requests, `tllm` first marks the model as draining and
+waits until its requests have ended. The marker is a file with the model's name in the folder
 `$TLLM_DRAINING`.
 """
 

@@ -1,8 +1,7 @@
-"""Convert between parameters and `model.json`, which contains the engine's arguments in the vllm
-layout.
+"""Convert between `config.pbtxt` parameters and the `model.json` of the vllm layout.
 
-Arguments that also exist in vLLM have the same names. Other arguments are named after parameters in
-`config.pbtxt`.
+`model.json` contains the engine's arguments. Arguments that also exist in vLLM have vLLM's names.
+Other arguments have the names of parameters in `config.pbtxt`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Maps each argument of vLLM to the parameter in `config.pbtxt`.
+# Maps each vLLM argument to the parameter in `config.pbtxt`.
 _PARAMETERS = {
     "model": "gpt_model_path",
     "tokenizer": "tokenizer_dir",
@@ -36,7 +35,7 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_model_json(parameters: Mapping[str, str]) -> str:
-    """Convert `parameters` to arguments, and return them as the text of a `model.json`."""
+    """Convert `parameters` to arguments and return the text of a `model.json`."""
     arguments = {
         _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
     }

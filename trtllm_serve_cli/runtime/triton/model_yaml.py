@@ -1,8 +1,8 @@
 """Read and write `model.yaml`, which contains the arguments for TensorRT-LLM's `LLM`.
 
-The file is part of the llmapi layout. This module does not use a YAML package, because the machine
-that serves a repository may not have one. The module supports only `key: value` lines, one level of
-nested keys, and comments. Values are JSON or plain text.
+The file is part of the llmapi layout. This module does not use a YAML package, because the serving
+machine may not have one installed. The module supports only `key: value` lines, one level of nested
+keys, and comments. Values are JSON or plain text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Maps each argument of `LLM` to the parameter of `tensorrt_llm` in `config.pbtxt`.
+# Maps each `LLM` argument to the `tensorrt_llm` parameter in `config.pbtxt`.
 _PARAMETERS = {
     "model": "gpt_model_path",
     "tokenizer": "tokenizer_dir",
@@ -77,7 +77,7 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str, Any]) -> str:
-    """Convert `parameters` back to arguments, and return them as the text of a `model.yaml`."""
+    """Convert `parameters` back to arguments and return the text of a `model.yaml`."""
     values = {
         _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
     }

@@ -29,7 +29,7 @@ class Parameters:
         self.is_decoupled = bool(policy.get("decoupled", False))
         batching = config.get("dynamic_batching", {})
         queue = batching.get("default_queue_policy", {})
-        # Convert numbers explicitly, because Triton's JSON contains 64-bit numbers as strings.
+        # Convert numbers explicitly, because Triton's JSON encodes 64-bit numbers as strings.
         self.max_queue_size = int(queue.get("max_queue_size", 0))
         self.has_queue_policy = any(
             int(number)
@@ -69,7 +69,7 @@ class Parameters:
         self._values.update(values)
 
     def find_unread(self, names: Iterable[str]) -> list[str]:
-        """Return the names in `names` of parameters that have not been read."""
+        """Return the parameters in `names` that have not been read."""
         return sorted(set(names) - self._read_names)
 
     @property
@@ -91,8 +91,8 @@ class Parameters:
     def text(self, name: str, default: str | None = None) -> str:
         """Return the value of a parameter, or `default` if the parameter is unset.
 
-        As in NVIDIA's models, a parameter also counts as unset if its value is a template
-        placeholder `${name}`. Raise `ValueError` if the parameter is unset and `default` is None.
+        As in NVIDIA's models, a template placeholder `${name}` counts as unset. Raise `ValueError`
+        if the parameter is unset and `default` is None.
         """
         self._read_names.add(name)
         value = self._values.get(name, "")

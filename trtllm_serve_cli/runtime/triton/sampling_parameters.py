@@ -1,8 +1,8 @@
-"""Parse the sampling parameters of the vllm layout, which are in JSON format.
+"""Parse the JSON sampling parameters of the vllm layout.
 
-Names and defaults are those of `SamplingParams` in vllm/sampling_params.py in vllm-project/vllm
-(0.26). As in Triton's vLLM backend, numbers and flags may be strings. Source of the additional
-names: src/utils/vllm_backend_utils.py in triton-inference-server/vllm_backend@8de0c14.
+Names and defaults match `SamplingParams` in vllm/sampling_params.py in vllm-project/vllm (0.26). As
+in Triton's vLLM backend, numbers and flags may be strings. Source of the additional names:
+src/utils/vllm_backend_utils.py in triton-inference-server/vllm_backend@8de0c14.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         lambda bias: tuple((int(token), float(value)) for token, value in bias.items()),
     ),
 }
-# Newer versions of vLLM use the first name for a guide, and older versions the second name.
+# The names of the guide parameter in newer and older versions of vLLM.
 _GUIDES = ("structured_outputs", "guided_decoding")
-# Maps each key of vLLM's guide to its guide type and a function that returns the guide's text.
+# Maps each key of vLLM's guide to the guide type and a function that returns the guide's text.
 _GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "json": ("json_schema", lambda guide: guide if isinstance(guide, str) else json.dumps(guide)),
     "json_object": ("json", lambda guide: ""),
@@ -45,8 +45,8 @@ _GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "grammar": ("ebnf_grammar", str),
     "structural_tag": ("structural_tag", str),
 }
-# Maps unsupported parameters of vLLM to the values that have no effect in vLLM. Requests with these
-# values are accepted.
+# Maps each unsupported vLLM parameter to the values that have no effect in vLLM. Requests with
+# these values are accepted.
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "detokenize": (True, "true"),
     "spaces_between_special_tokens": (True, "true"),
@@ -59,8 +59,9 @@ _OF_TRITON = ("triton_", "binary_data")
 class SamplingParameters:
     """The sampling parameters of a request.
 
-    `fields` contains fields of the `GenerationRequest`. `stops` and `bad_words` contain words as
-    text. `keeps_stop_word` is true if responses contain the stop word that ended them.
+    - `fields`: the fields of the `GenerationRequest` that the parameters set.
+    - `stops`, `bad_words`: the words as text.
+    - `keeps_stop_word`: true if a response contains the stop word that ended it.
     """
 
     fields: dict[str, Any]

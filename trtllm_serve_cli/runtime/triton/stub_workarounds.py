@@ -7,8 +7,8 @@ observed with Triton 2.51:
 
 - `ResponseSender.send` frees tensors that the client did not request. `pick_requested` removes
   these tensors before the call.
-- A thread of the stub frees the responses to a business-logic request if Python has already
-  released them. `StreamKeeper` therefore keeps the responses until this thread has released them.
+- A thread of the stub frees the responses to a BLS request if Python has already released them.
+  `StreamKeeper` therefore keeps the responses until the thread has released them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 from .tensors import Array
 
-# The time in seconds for which responses are kept. The stub usually releases a response within tens
-# of microseconds, but needs more time on a busy machine.
+# Time, in seconds, to keep responses. The stub usually releases a response within tens of
+# microseconds, but needs more time on a busy machine.
 KEPT_S = 5.0
 
 
@@ -30,7 +30,7 @@ def read_inputs(request: Any) -> dict[str, Array]:
     """Return a request's tensors by name.
 
     Reading all tensors in one call is faster than calling `get_input_tensor_by_name` for each name,
-    because each such call requests all tensors.
+    because each of these calls requests all tensors.
     """
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
@@ -45,7 +45,7 @@ def pick_requested(names: Container[str], tensors: Iterable[Any]) -> list[Any]:
 
 
 class StreamKeeper:
-    """A buffer that keeps responses to business-logic requests until the stub has released them.
+    """A buffer that keeps responses to BLS requests until the stub has released them.
 
     Only `keep` releases expired responses, so an idle model keeps the responses to its last
     requests.
@@ -58,7 +58,7 @@ class StreamKeeper:
         self._kept: deque[tuple[float, Any]] = deque()
 
     def keep(self, responses: Any) -> None:
-        """Keep `responses`, and release kept responses that have expired.
+        """Keep `responses` and release kept responses that have expired.
 
         Call this method after reading all of `responses`.
         """

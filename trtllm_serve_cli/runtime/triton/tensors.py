@@ -1,8 +1,7 @@
-"""Convert `tensorrt_llm`'s input tensors to generation requests, and generated sequences to output
-tensors.
+"""Convert input tensors to generation requests, and generated sequences to output tensors.
 
-All Python engine kinds use this module. The names, types and shapes of the tensors are the same as
-in NVIDIA's backend.
+All Python engine kinds use this module. The tensor names, types and shapes are the same as for
+`tensorrt_llm` in NVIDIA's backend.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
-# The tensor with a bias for each token of the vocabulary, which is added to the token's logit.
+# The tensor of logit biases, with one bias for each token in the vocabulary.
 BIAS = "embedding_bias"
 # The ids of requests from text models start with this prefix. The `tensorrt_llm` model does not
-# check such requests for cancellation. Instead, the text model checks its client's request, and
+# check these requests for cancellation. Instead, the text model checks its client's request and
 # stops the request to `tensorrt_llm` by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
 _FAILED, _REJECTED = -1, -2
@@ -114,9 +113,9 @@ class RowRequest:
 def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
     """Return the rows of a request.
 
-    `get` returns a tensor of the request by name. `exclude_input` is the model's default for
-    `exclude_input_in_output`. Raise an `InvalidRequest` that names the tensor if a tensor is
-    missing or invalid.
+    `get` returns a request tensor by name. `exclude_input` is the model's default for
+    `exclude_input_in_output`. Raise `InvalidRequest` with the tensor name if a tensor is missing or
+    invalid.
     """
     input_ids = get("input_ids")
     if input_ids is None:
@@ -187,8 +186,8 @@ def _parse_row(
 def as_number(value: int) -> Array:
     """Return `value` as a read-only array with the shape [1, 1].
 
-    Equal values usually return the same object, so that a stream can reuse the tensor of its
-    previous response (see in_flight.py).
+    Calls with equal values usually return the same object. A stream can then reuse the tensor of
+    its previous response (see in_flight.py).
     """
     number = np.array([[value]], dtype=np.int32)
     number.flags.writeable = False
@@ -229,10 +228,10 @@ def pack_log_probs(
 def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
     """Return the tensors of a response that reports a failed or rejected request to a text model.
 
-    A Triton error cannot report the failure. After the first response to a business-logic request,
-    Triton 2.51 drops the error, or the caller waits forever (observed). A Triton error also cannot
-    distinguish failures from rejections. The message is therefore encoded as token ids, one per
-    byte. The sequence index is -1 for a failed request and -2 for a rejected request.
+    A Triton error cannot report the failure. After the first response to a BLS request, Triton 2.51
+    drops the error, or the caller waits forever (observed). A Triton error also cannot distinguish
+    failures from rejections. The message is therefore encoded as token ids, one per byte. The
+    sequence index is -1 for a failed request and -2 for a rejected request.
     """
     packed = pack_sequences([list(why.encode())], 0)
     index = _REJECTED if was_rejected else _FAILED
@@ -240,8 +239,7 @@ def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
 
 
 def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
-    """Return the error message in a response from `pack_failure`, and whether the request was
-    rejected.
+    """Return the error message in the outputs of `pack_failure`, and whether it is a rejection.
 
     Return None if `outputs` does not report a failure.
     """

@@ -2,7 +2,7 @@
 
 `stop_words_list` and `bad_words_list` are INT32 tensors with the shape [2, n] for each row of a
 request. The first vector contains the token ids of all words, padded with 0. The second vector
-contains the end position of each word, padded with -1. The `preprocessing` model of NVIDIA's
+contains the end position of each word, padded with -1. The `preprocessing` model in NVIDIA's
 backend defines this format.
 """
 

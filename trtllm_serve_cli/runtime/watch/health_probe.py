@@ -9,15 +9,16 @@ from collections.abc import Callable
 
 from .liveness import HangLimits, Sign
 
-# The timeout for a request, in seconds.
+# Request timeout, in seconds.
 TIMEOUT_S = 5.0
 
 
 class HealthProbe:
-    """Sends health requests to one port of Triton, one at a time, each from its own thread.
+    """Sends health requests to a Triton port, one at a time, each in a separate thread.
 
-    `responds` sends a request to `address`, and returns whether Triton has responded as expected.
-    `clock` returns the time in seconds. Requests start at intervals of at least `period_s` seconds.
+    `responds` sends a request to `address` and returns whether Triton has responded as expected.
+    `clock` returns the time in seconds. `period_s` is the minimum interval between requests, in
+    seconds.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class HealthProbe:
 
 
 def responds_on_http(address: str) -> bool:
-    """Return whether Triton responds. A response with an error status also counts."""
+    """Return whether Triton responds, even with an error status."""
     return _request_status(address, "/v2/health/live") is not None
 
 

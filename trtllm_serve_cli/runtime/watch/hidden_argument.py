@@ -1,8 +1,8 @@
 """Hide a secret in the command line of a running process.
 
 Other users can read the command lines of all processes in `/proc/PID/cmdline`. Triton accepts the
-token for its restricted APIs only as an argument, and copies it when it parses its arguments.
-Afterwards, the token's bytes in the process's memory can be overwritten.
+token for its restricted APIs only as a command-line argument. Triton copies the token when it
+parses its arguments, so the original bytes in memory can be overwritten afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ARG_START, _ARG_END = 45, 46
 def hide_in_command_lines(pids: Iterable[int], secret: str) -> dict[int, str]:
     """Overwrite `secret` in the command lines of the processes `pids`.
 
-    Return the ids of the processes whose command lines still contain `secret`, with the reasons.
+    For each process whose command line still contains `secret`, return the reason by process id.
     """
     visible = {}
     for pid in pids:

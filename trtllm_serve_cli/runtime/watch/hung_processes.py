@@ -1,4 +1,4 @@
-"""Collect the stacks of hung processes, and kill the processes."""
+"""Collect the stack traces of hung processes and kill the processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..pulse import STACKS_SIGNAL
 from .liveness import Silence
 from .processes import is_zombie
 
-# Time, in seconds, for the processes to write their stacks.
+# Time, in seconds, for the processes to write their stack traces.
 _STACKS_S = 1.0
 
 
 def write_stacks(hanging: Iterable[Silence]) -> None:
-    """Make the processes write the stacks of their threads to the server's log, and wait 1 s.
+    """Make the processes write their threads' stack traces to the server log, and wait 1 s.
 
-    Skip Triton: it has no handler for the signal, so the signal would kill it.
+    Skip Triton, because it has no handler for the signal and would be killed.
     """
     pids = [each.sign.pid for each in hanging if each.sign.owner != "triton"]
     for pid in pids:
@@ -33,7 +33,7 @@ def kill_alone(silence: Silence) -> bool:
     """Kill a hung engine worker or gateway. Its parent restarts it, and the server keeps running.
 
     Return False if the hung process is neither an engine worker nor a gateway, is a zombie, or
-    cannot be killed. The whole server must then be restarted.
+    cannot be killed. In these cases, the whole server must be restarted.
     """
     pid = silence.sign.pid
     if silence.sign.owner not in ("worker", "gateway") or is_zombie(pid):

@@ -1,8 +1,8 @@
-"""Run Triton as a task of a Slurm job, which has no supervisor, and watch it.
+"""Run and monitor Triton as a task of a Slurm job, which has no supervisor.
 
-The task hides the job's token and the shared memory of the models from other users of the node. The
-first rank also detects hung processes. It kills a hung engine worker or gateway, whose parent
-process then restarts it. If any other process hangs, the first rank kills Triton, and the job
+The task hides the job's token and the models' shared memory from other users of the node. The first
+rank also detects hung processes. The first rank kills a hung engine worker or gateway, and the
+parent process restarts it. If any other process hangs, the first rank kills Triton, and the job
 fails. The first rank writes the server's state to a file, which `tllm status` and the gateway read.
 
 This process starts Triton itself, because a process can usually hide only the arguments of its
@@ -47,7 +47,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class ServerWatch:
-    """Detects hung parts of the server, and records the server's state in `state_file`.
+    """Detects hung parts of the server and records the server's state in `state_file`.
 
     `pid` is the process id of Triton or of the program that starts it.
     """
@@ -69,10 +69,10 @@ class ServerWatch:
         self._write_state("starting")
 
     def check(self) -> bool:
-        """Observe the server once, and kill hung engine workers and gateways.
+        """Observe the server once and kill hung engine workers and gateways.
 
-        Return whether the whole server must end. Before Triton has responded for the first time,
-        only send health requests, and return False.
+        Return whether the whole server must be killed. Before Triton's first response, only send
+        health requests and return False.
         """
         if not self._has_started:
             self._health.read_sign(self._settings.limits, self._pid)
@@ -108,7 +108,7 @@ class ServerWatch:
             yield sign
 
     def _end(self, hanging: Sequence[Silence]) -> bool:
-        """Kill hung engine workers and gateways, and return whether the server must end."""
+        """Kill hung engine workers and gateways. Return whether the server must be killed."""
         write_stacks(hanging)
         messages = tuple(map(describe_silence, hanging))
         needs_end = False
@@ -135,10 +135,10 @@ class ServerWatch:
 
 
 class SecretGuard:
-    """Hides `token` in command lines, and protects shared memory regions.
+    """Hides `token` in command lines and protects shared memory regions.
 
-    `pid` is the process id of Triton or of the program that starts it. The names of the regions
-    start with `prefix`.
+    `pid` is the process id of Triton or of the program that starts it. `prefix` is the name prefix
+    of the regions.
     """
 
     def __init__(self, pid: int, token: str, prefix: str) -> None:
@@ -149,7 +149,7 @@ class SecretGuard:
         self._visible: dict[int, str] = {}
 
     def protect(self) -> None:
-        """Hide the token as soon as Triton has read it, and protect the existing regions.
+        """Hide the token once Triton has read it, and protect the existing regions.
 
         Triton reads its arguments before it creates the first region.
         """
@@ -169,7 +169,7 @@ class SecretGuard:
 
 
 def log(level: str, message: str) -> None:
-    """Write a line to the log of the task."""
+    """Write a line to the task's log."""
     print(f"{level} watch] {message}", file=sys.stderr, flush=True)
 
 
@@ -181,7 +181,7 @@ def run_task(
     watch: tuple[WatchSettings, Path] | None = None,
     poll_s: float = _POLL_S,
 ) -> int:
-    """Run Triton with `command`, and return its exit code, or 128 + n if signal n ended it.
+    """Run Triton with `command` and return the exit code, or 128 + n if signal n ended Triton.
 
     Return 1 if the whole server was killed because a part hung. `token` and `prefix` are the
     arguments of `SecretGuard`. `watch` contains the settings and the path of the state file, or is
@@ -219,7 +219,7 @@ def _kill(pids: Iterable[int]) -> None:
 
 
 def main() -> None:
-    """Run the command after `--`, and exit with its exit code.
+    """Run the command after `--` and exit with its exit code.
 
     Read the token from `$TLLM_TOKEN`.
     """

@@ -1,4 +1,4 @@
-"""Decide which parts of a server hang, based on regular observations.
+"""Detect hung parts of a server from regular observations.
 
 Each part of a server has a mark, which changes while the part is alive: when a process writes a
 heartbeat, an engine completes a step, or Triton responds. If the mark does not change within a time
@@ -22,10 +22,10 @@ from ..pulse import Pulse, PulseState, Role, read_pulses
 from .processes import is_stopped
 
 # Maximum silence, in seconds, to count between two observations. If the observer was suspended or
-# received no CPU time, the server's processes were probably affected, too.
+# received no CPU time, the server's processes probably did not run either.
 _MAX_ELAPSED_S = 5.0
-# The kind of process to restart if a part hangs. If it is a model's process or Triton, the whole
-# server is restarted.
+# The kind of process to restart if a part hangs. For "model" and "triton", the whole server is
+# restarted.
 Owner = Literal["model", "worker", "gateway", "triton"]
 _OWNERS: Mapping[Role, str] = {
     "worker": "the engine worker of ",
@@ -38,14 +38,14 @@ _OWNERS: Mapping[Role, str] = {
 class HangLimits:
     """The time limits for parts that do not respond, in seconds.
 
-    - `hang_timeout_s`: an engine with requests hangs if it does not complete a step within this
-      time. If it is 0, nothing is restarted.
+    - `hang_timeout_s`: an engine with requests counts as hung if it does not complete a step within
+      this time. If 0, nothing is restarted.
     - `load_timeout_s`: after a worker has died, its engine must be reloaded within this time or
       `hang_timeout_s`, whichever is longer.
     - `idle_silence_s`: the server is no longer ready if an idle process is silent for this time, or
-      for half the time after which the process hangs, whichever is shorter.
-    - `min_idle_hang_s`, `idle_hang_s`: an idle process hangs if it does not respond within
-      `hang_timeout_s`, which is limited to this range.
+      for half the time after which the process counts as hung, whichever is shorter.
+    - `min_idle_hang_s`, `idle_hang_s`: an idle process counts as hung if it does not respond within
+      `hang_timeout_s`, limited to this range.
     - `busy_silence_s`: the server is no longer ready if an engine with requests is silent for this
       time, or for half of `hang_timeout_s`, whichever is shorter.
     - `probe_period_s`: the minimum interval between two health requests to Triton.
@@ -98,11 +98,13 @@ class HangLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """An observation of `part`, which is alive as long as its `mark` changes.
+    """An observation of a server part, which is alive while its mark changes.
 
-    `what` is the message for users if the part is silent. The part is silent or hung if its mark
-    does not change for `silent_after_s` or `hangs_after_s` seconds. `owner` is the kind of process
-    to restart if the part hangs, and `pid` is the id of the process.
+    - `what`: the message for users if the part is silent.
+    - `silent_after_s`: the part is silent if its mark does not change for this time.
+    - `hangs_after_s`: the part is hung if its mark does not change for this time.
+    - `owner`: the kind of process to restart if the part hangs.
+    - `pid`: the process id of the part.
     """
 
     part: str
@@ -137,7 +139,7 @@ def read_pulse_signs(
 ) -> Iterator[Sign]:
     """Yield a `Sign` for each process that writes heartbeats to `folder`.
 
-    `reports_ended` has the same meaning as for `read_pulses`.
+    `reports_ended` is passed to `read_pulses`.
     """
     for pulse in read_pulses(folder, reports_ended=reports_ended):
         sign = sign_of_pulse(pulse, limits, has_stopped=is_stopped(pulse.pid))
@@ -148,8 +150,8 @@ def read_pulse_signs(
 def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, has_stopped: bool = False) -> Sign | None:
     """Return the `Sign` for a heartbeat, or None while the process starts for the first time.
 
-    If `has_stopped` is set, a signal has stopped the process. A busy engine then has the short time
-    limits of an idle process, because its step makes no progress.
+    `has_stopped` is true if a signal has stopped the process. A stopped busy engine has the short
+    time limits of an idle process, because its step makes no progress.
     """
     part = f"{pulse.role} {pulse.model} {pulse.pid}"
     who = f"{_OWNERS[pulse.role]}{'' if pulse.role == 'gateway' else pulse.model}"
@@ -188,7 +190,7 @@ def count_processes(silences: Iterable[Silence]) -> int:
 def update_silences(
     before: Mapping[str, Silence], signs: Iterable[Sign], elapsed_s: float
 ) -> dict[str, Silence]:
-    """Return a `Silence` for each part in `signs`, by the part's name.
+    """Return the `Silence` of each part in `signs`, by part name.
 
     `elapsed_s` is the time since the previous observation. A part's silence starts when the part is
     first observed or its mark changes.

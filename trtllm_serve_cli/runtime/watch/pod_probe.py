@@ -1,8 +1,8 @@
-"""Check whether the server in a Kubernetes pod is ready or alive. Exec probes run this program.
+"""Check the readiness or liveness of the server in a Kubernetes pod, as an exec probe.
 
 A probe observes the server until each part has shown a sign of life since the probe started. If
-the processes are idle or generate tokens, this takes about half a second. The probe fails if a part
-is silent for longer than its time limit, so it does not need the results of earlier probes.
+the processes are idle or generate tokens, a probe takes about half a second. The probe fails if a
+part is silent for longer than its time limit, so it does not depend on earlier probes.
 
 Kubernetes restarts the container if the liveness probe fails.
 """
@@ -22,7 +22,7 @@ from .token_probe import TokenRequest, count_steps
 from .watch_settings import WatchSettings, parse_arguments
 
 _POLL_S = 0.25
-# The process id of Triton is not needed in a pod.
+# Placeholder for Triton's process id, which is not needed in a pod.
 _NO_PID = 0
 
 

@@ -25,12 +25,12 @@ def is_stopped(pid: int) -> bool:
 
 
 def is_zombie(pid: int) -> bool:
-    """Return whether process `pid` has ended, but its parent has not waited for it."""
+    """Return whether process `pid` has ended, but has not been reaped by its parent."""
     return _read_state(pid) == "Z"
 
 
 def _read_state(pid: int) -> str:
-    """Return the letter of a process's state, or "" if the process does not exist."""
+    """Return the state letter of process `pid`, or "" if the process does not exist."""
     with contextlib.suppress(OSError):
         return read_stat(pid)[_STATE]
     return ""

@@ -11,8 +11,8 @@ _FOLDER = Path("/dev/shm")
 def protect_regions(prefix: str) -> int:
     """Deny other users access to the regions whose names start with `prefix`.
 
-    Return the number of these regions, which contain prompts and responses. The Python backend
-    creates them with the mode 0644, regardless of the umask.
+    Return the number of matching regions. The regions contain prompts and responses, but the Python
+    backend creates them with mode 0644, regardless of the umask.
     """
     paths = list(_FOLDER.glob(f"{prefix}*"))
     for path in paths:

@@ -1,9 +1,9 @@
 """Request a token from an engine that does not write heartbeats.
 
 TensorRT engines run in Triton's C++ backend and write no heartbeats. The supervisor also cannot
-monitor the processes of engines in containers. The engine is alive while the step counter in its
-metrics increases. If the counter does not change, the engine is either idle or hung. The
-`TokenProbe` then requests a token, which a hung engine cannot generate.
+monitor the processes of engines in containers. An engine is alive while the step counter in its
+metrics increases. If the counter does not change, the engine is either idle or hung. To
+distinguish the two states, `TokenProbe` requests a token, which a hung engine cannot generate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .liveness import HangLimits, Sign
 _METRICS_TIMEOUT_S = 2.0
 # Minimum interval, in seconds, between reads of the step counter while a request is in flight.
 _READ_PERIOD_S = 5.0
-# The groups are the model and the number of steps. The order of the labels may vary.
+# The groups capture the model and the number of steps. The order of the labels may vary.
 _STEPS = re.compile(
     rf'^{STEPS.name}\{{(?=[^}}]*="iteration_counter")(?=[^}}]*\bmodel="([^"]*)")[^}}]*\}} (\S+)$',
     re.MULTILINE,
@@ -29,7 +29,7 @@ _STEPS = re.compile(
 
 
 def request_token(address: str, model: str, inputs: str, timeout_s: float) -> None:
-    """Request a response from a text model over HTTP, and return after the response or an error.
+    """Request a response from a text model over HTTP. Return after the response or an error.
 
     `inputs` contains the model's inputs as a JSON object.
     """
@@ -38,7 +38,7 @@ def request_token(address: str, model: str, inputs: str, timeout_s: float) -> No
 
 
 def count_steps(address: str, parts: Container[str] | None = None) -> int:
-    """Return the number of steps that the engines of the Triton models `parts` have completed.
+    """Return the number of completed engine steps of the Triton models `parts`.
 
     If `parts` is None, count the steps of all engines. Return 0 if the number is unknown. `address`
     is the address of the server's metrics.
@@ -62,10 +62,9 @@ def _send(address: str, method: str, path: str, timeout_s: float, body: str | No
 
 
 class TokenRequest:
-    """A token request, which calls `send` in a separate thread.
+    """A token request that runs `send` in a separate thread.
 
-    `count` returns the number of steps that the engines have completed. `clock` returns the time in
-    seconds.
+    `count` returns the number of completed engine steps. `clock` returns the time in seconds.
     """
 
     def __init__(
@@ -82,8 +81,9 @@ class TokenRequest:
 
     @property
     def is_over(self) -> bool:
-        """True if the request has ended, even with an error, because the engine may reject the
-        prompt.
+        """True if the request has ended.
+
+        An error also ends the request, because the engine may reject the prompt.
         """
         return not self._thread.is_alive()
 
@@ -131,7 +131,7 @@ class TokenProbe:
     def read_sign(self, limits: HangLimits, triton_pid: int) -> Sign | None:
         """Return the `Sign` of the token request in flight, if any.
 
-        If no request is in flight, return None, and send a request if one is due.
+        If no request is in flight, send a request if one is due, and return None.
         """
         if self._request is not None and not self._request.is_over:
             return self._request.read_sign(limits, triton_pid)

@@ -1,4 +1,4 @@
-"""The command-line arguments of the programs that watch a server without a supervisor."""
+"""Parse the command-line arguments of `pod_probe` and `job_server`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from .token_probe import request_token
 class WatchSettings:
     """The addresses and time limits for watching a server.
 
-    The server's processes write heartbeats to the folder `pulses`. `http` and `metrics` are the
-    addresses of Triton's HTTP and metrics endpoints. `token_model` is the text model from which to
-    request a token, or empty if the engine writes heartbeats. `token_inputs` contains the model's
-    inputs as JSON.
+    - `pulses`: the folder to which the server's processes write heartbeats.
+    - `http`, `metrics`: the addresses of Triton's HTTP and metrics endpoints.
+    - `token_model`: the text model from which to request a token, or empty if the engine writes
+      heartbeats.
+    - `token_inputs`: the text model's inputs as JSON.
     """
 
     pulses: Path
@@ -33,12 +34,12 @@ class WatchSettings:
     @property
     def needs_tokens(self) -> bool:
         """True if `token_model` is set and no engine worker writes heartbeats."""
-        # Keep the files of models' processes that have ended, because they must be reported.
+        # Keep the files of ended model processes, because these processes must be reported.
         pulses = read_pulses(self.pulses, reports_ended=True)
         return bool(self.token_model) and not any(pulse.role == "worker" for pulse in pulses)
 
     def request_token(self) -> None:
-        """Request a token, and return after the response or an error."""
+        """Request a token. Return after the response or an error."""
         # The timeout must be longer than the time after which the engine counts as hung.
         timeout_s = 2 * (self.limits.hang_timeout_s or self.limits.load_timeout_s)
         request_token(self.http, self.token_model, self.token_inputs, timeout_s)
@@ -47,9 +48,9 @@ class WatchSettings:
 def parse_arguments(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[WatchSettings, argparse.Namespace]:
-    """Add the arguments of the settings to `parser`, and parse `words`.
+    """Add the arguments for `WatchSettings` to `parser` and parse `words`.
 
-    Return the settings, and a namespace with all arguments.
+    Return the settings and a namespace with all arguments.
     """
     add = partial(parser.add_argument, required=True)
     add("--pulses", type=Path)

@@ -17,9 +17,9 @@ _CREDENTIALS = struct.Struct("3i")
 def connect(name: str, timeout_s: float | None) -> socket.socket:
     """Return a socket that is connected to the abstract socket `name`.
 
-    `timeout_s` becomes the socket's timeout. Raise `PermissionError` if the listener runs as
-    another user, or another `OSError` if the connection fails, for example because nothing listens
-    on the socket.
+    `timeout_s` is the socket's timeout. Raise `PermissionError` if the listener runs as another
+    user, or another `OSError` if the connection fails, for example because no process listens on
+    the socket.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .protocol import FrameNumbers
 
-# An engine id contains the client's request id (the low 40 bits) and the client's number.
+# An engine id contains the client's request id in the low 40 bits and the client's number above.
 CLIENT_SHIFT = 40
 REQUEST_ID_MASK = (1 << CLIENT_SHIFT) - 1
 
@@ -30,8 +30,8 @@ class ClientConnection:
         self.sock = sock
         # Maps the engine id of each request to the number of its sequences that have not ended.
         self.open: dict[int, int] = {}
-        # False if the owner has stopped reading the worker's messages or answering its pings. In
-        # the same situation, the worker disconnects other clients.
+        # False if the owner has stopped reading the worker's messages or answering pings. The
+        # worker disconnects any other client that stops.
         self.reads = True
         self.numbers = FrameNumbers()
         # The number of pings since the last pong, or None before the first pong, because clients of

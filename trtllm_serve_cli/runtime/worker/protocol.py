@@ -60,7 +60,7 @@ def encode_frame(message: dict[str, Any]) -> bytes:
 
 
 class FrameNumbers:
-    """Numbers the frames that one side of a connection sends, and checks those it receives."""
+    """Numbers the frames that one side of a connection sends, and checks received frames."""
 
     def __init__(self) -> None:
         self._num_sent = self._num_received = 0
@@ -116,10 +116,10 @@ def read_frame(sock: socket.socket, numbers: FrameNumbers | None = None) -> dict
 
 
 def read_frames(sock: socket.socket, numbers: FrameNumbers | None = None) -> list[dict[str, Any]]:
-    """Wait for a frame, and return the messages of all frames that have arrived.
+    """Wait for a frame and return the messages of all frames that have arrived.
 
-    Return at most `_MAX_FRAMES` messages, or an empty list if the peer has closed the socket and no
-    frame is left to read. Raise `ProtocolError` in the same cases as `read_frame`.
+    Return at most `_MAX_FRAMES` messages. Return an empty list if the peer has closed the socket
+    and all frames have been read. Raise `ProtocolError` in the same cases as `read_frame`.
     """
     poll = select.poll()
     poll.register(sock, select.POLLIN)

@@ -1,7 +1,7 @@
 """Deliver engine updates to requests from a small thread pool.
 
-In Triton's Python backend, sending a response blocks until the server has received it, so two
-threads send the updates of a step, each for different requests. A single thread could not keep up
+In Triton's Python backend, sending a response blocks until the server has received it. Two threads
+therefore send the updates of a step, each for different requests. A single thread could not keep up
 with 128 streams that receive each token in a separate response. For 256 streams, four instances of
 a text model used 3.1 cores with four threads per instance, and 2.6 cores with two threads per
 instance (benchmarks/streams.py, Triton 2.51, 16 cores).
@@ -28,7 +28,7 @@ class ResponseThreads:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="respond")
 
     def deliver(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Call `handle` with each update, and wait until all calls have returned.
+        """Call `handle` with each update and wait until all calls have returned.
 
         `handle` must not raise an exception.
         """
@@ -44,7 +44,7 @@ class ResponseThreads:
             pass
 
     def close(self) -> None:
-        """Stop the threads, without waiting for running calls."""
+        """Stop the threads without waiting for running calls."""
         self._threads.shutdown(wait=False)
 
     def _handle_requests(self, requests: Sequence[Sequence[SequenceUpdate]]) -> None:

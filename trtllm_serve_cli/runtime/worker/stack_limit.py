@@ -1,7 +1,7 @@
 """Start engine workers with the original stack limit instead of Triton's larger one.
 
-`tllm start` raises the limit for Triton, and child processes inherit it. An engine has many
-threads, so large stacks could exhaust the address space of processes that limit it, such as the
+`tllm start` raises the limit for Triton, and child processes inherit the limit. An engine has many
+threads. Large stacks could exhaust the address space of processes with a memory limit, such as the
 process that compiles grammars.
 """
 

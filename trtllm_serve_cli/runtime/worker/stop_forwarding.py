@@ -1,9 +1,9 @@
-"""Forward stop requests to the model instance that runs the request.
+"""Forward stop requests to the model instance that runs the request to stop.
 
 Each instance of a model is a process, and Triton may send a request to any instance. A stop request
-therefore often reaches the wrong instance, and may also wait in Triton's queue. To receive stop
-requests directly, each instance listens on an abstract socket, which needs no file. Other
-instances, and other models on the server, find these sockets in `/proc/net/unix`.
+therefore often reaches the wrong instance or waits in Triton's queue. To receive stop requests
+directly, each instance listens on an abstract socket, which needs no file. Other instances, and
+other models on the server, find the sockets in `/proc/net/unix`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from .abstract_socket import connect, is_same_user
 
 _SOCKETS = Path("/proc/net/unix")
-# Maximum time, in seconds, that an instance may take to respond. Instances usually respond much
-# sooner, because they run on this machine and have a dedicated thread for stop requests.
+# Timeout, in seconds, for the response of an instance. Instances usually respond much sooner,
+# because they run on this machine and have a dedicated thread for stop requests.
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
@@ -57,7 +57,7 @@ class StopForwarder:
         return any(forward_stop(self._group, request_id, exclude=self.name))
 
     def close(self) -> None:
-        """Close the socket, and wait at most `_TIMEOUT_S` seconds for the thread to stop."""
+        """Close the socket and wait at most `_TIMEOUT_S` seconds for the thread to stop."""
         # Shut the socket down first, because `close` alone does not interrupt `accept`.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -91,7 +91,7 @@ def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
 
 
 def stop_socket_name(model_name: str) -> str:
-    """Return the group name of this model's instances, which is unique to this server."""
+    """Return the group name of the model's instances, which is unique to this server."""
     return f"{identify_server()} {model_name}"
 
 

@@ -34,18 +34,17 @@ from .abstract_socket import is_same_user
 from .client_connection import CLIENT_SHIFT, REQUEST_ID_MASK, ClientConnection
 from .protocol import ProtocolError, read_frame
 
-# Maximum interval, in seconds, for statistics from an idle worker, so that gauges return to 0.
+# Maximum interval, in seconds, at which an idle worker sends statistics to reset gauges to 0.
 _IDLE_STATS_PERIOD_S = 0.5
 # Minimum interval, in seconds, between two pings to a client. The worker sends no pings during an
 # engine step.
 _PING_PERIOD_S = 0.5
 # Maximum number of unanswered pings. A client with more unanswered pings is disconnected.
 _MAX_UNANSWERED_PINGS = 60
-# Time, in seconds, that sending a message may block. If it blocks longer, the client is
-# disconnected.
+# Timeout, in seconds, for sending a message. A client that exceeds the timeout is disconnected.
 _SEND_TIMEOUT_S = 5.0
-# Time, in seconds, without updates from the engine after which an idle worker submits a self-test
-# request with one prompt token. The id of this request contains a client number that no client has.
+# An idle worker submits a self-test request with one prompt token after this time, in seconds,
+# without engine updates. The request id contains a client number that no client has.
 _SELF_TEST_PERIOD_S = 30.0
 _SELF_TEST_ID = 1 << 60
 
@@ -54,10 +53,12 @@ class Worker:
     """The main loop of an engine worker, which ends when the owner closes its socket.
 
     The owner is the model that started the worker. Other models connect to `listener` to receive
-    tokens directly instead of through the owner. `client_settings` contains the owner's settings
-    that the other models need. While `num_slots` requests are running, at most `max_queue_size`
-    requests may wait. If `max_queue_size` is 0, the number of waiting requests is unlimited.
-    `stages_s` contains the durations of the worker's startup stages.
+    tokens directly instead of through the owner.
+
+    - `client_settings`: the owner's settings that other models need.
+    - `num_slots`: the number of requests that can run concurrently.
+    - `max_queue_size`: the maximum number of waiting requests, or 0 for no limit.
+    - `stages_s`: the durations of the worker's startup stages.
     """
 
     def __init__(
@@ -122,8 +123,8 @@ class Worker:
                 return
             if self._engine.has_work():
                 if was_idle:
-                    # The first step may take seconds. Send statistics before it, so that a server
-                    # that is shutting down detects the request and waits for it.
+                    # The first step may take seconds. Send statistics before the step, so that a
+                    # server that is shutting down waits for the request.
                     self._stats_due_s = 0.0
                     self._send_updates(updates)
                     updates = []
@@ -262,7 +263,7 @@ class Worker:
         self._disconnect(client)
 
     def _disconnect(self, client: ClientConnection) -> None:
-        """Close a client's connection, and cancel its requests."""
+        """Close a client's connection and cancel its requests."""
         if self._clients.pop(client.number, None) is not None:
             for engine_id in client.open:
                 self._engine.cancel(engine_id)
@@ -333,8 +334,8 @@ class Worker:
     def _check_room(self) -> None:
         """Raise `InvalidRequest` if the queue is full (`max_queue_size`)."""
         if self._max_queue_size and self._num_in_flight >= self._num_slots + self._max_queue_size:
-            # Use the message of Triton's queue, so that clients need to match only one message.
-            # NVIDIA's backend uses a different message.
+            # Use the error message of Triton's queue, so that clients need to match only one
+            # message. NVIDIA's backend uses a different message.
             raise InvalidRequest(
                 f"Exceeds maximum queue size. Maximum queue size of {self._max_queue_size} has "
                 "been reached, please try again later"
@@ -378,7 +379,7 @@ class Worker:
 
 
 def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate) -> None:
-    """Update the request's number of open sequences after `update`."""
+    """Update the number of open sequences of the request in `update`."""
     if update.error is not None:
         open_sequences.pop(update.request_id, None)
     elif update.finish_reason is not None and update.request_id in open_sequences:

@@ -27,14 +27,14 @@ _START_TIMEOUT_S = 60.0
 
 
 class WorkerFailed(Exception):
-    """Raised if the engine worker cannot start or accept a request. The message is the reason."""
+    """Raised if the engine worker cannot start or accept a request."""
 
 
 class WorkerLink:
-    """A model's connection to an engine worker, for sending requests and receiving updates.
+    """A model's connection to an engine worker.
 
-    `limits` contains the engine's limits, and is set when a worker connects. The reader thread
-    calls `on_step` and `on_stats`, and logs their exceptions. `on_step` receives all updates of a
+    `limits` contains the engine's limits and is set when a worker connects. The reader thread
+    calls `on_step` and `on_stats` and logs their exceptions. `on_step` receives all updates of a
     step before they are passed to the request handlers.
 
     If steps arrive while earlier updates are being delivered, the updates of these steps are merged
@@ -69,7 +69,7 @@ class WorkerLink:
         return self._sock is not None
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        """Send a request with these `GenerationRequest` fields, and return the request's id.
+        """Send a request with these `GenerationRequest` fields and return the request id.
 
         `on_update` is called for each update, from one thread at a time, until `forget` or `cancel`
         is called. After an update with an error, the worker sends no more updates of the request.
@@ -105,7 +105,9 @@ class WorkerLink:
                     raise WorkerFailed("the engine worker is being restarted; retry the request")
                 sock.sendall(self._numbers.encode(message))
         except ProtocolError as error:
-            raise WorkerFailed(f"the request is too large: {error}") from error
+            raise WorkerFailed(
+                f"the request is too large: {error}; send a smaller request"
+            ) from error
         except OSError as error:
             raise WorkerFailed("the engine worker has died; retry the request") from error
 
@@ -124,7 +126,7 @@ class WorkerLink:
                 if stats is not None:
                     self._notify(self._on_stats, stats)
         except ConnectionResetError:
-            # The worker exited before it had read all messages.
+            # The worker exited before reading all messages.
             pass
         except (OSError, ProtocolError) as error:
             write_log("E", f"the connection to the engine worker failed: {error}")
@@ -139,7 +141,7 @@ class WorkerLink:
         return failure
 
     def _answer_pings(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Answer the pings in `messages`, and return the other messages."""
+        """Answer the pings in `messages` and return the other messages."""
         others = [message for message in messages if message.get("is") != "ping"]
         with contextlib.suppress(WorkerFailed):
             for _ in range(len(messages) - len(others)):
@@ -178,7 +180,7 @@ def _parse_steps(
     """Return the updates of all steps, merged per sequence, and the latest statistics.
 
     The statistics are None if no step contains any. Raise `ProtocolError` if a message is not a
-    step. The updates of such a message are lost, so the connection cannot continue.
+    step. The updates of an invalid message are lost, so the connection cannot continue.
     """
     try:
         entries = [entry for message in messages for entry in message["updates"]]
@@ -222,12 +224,12 @@ class SharedWorkerClient(WorkerLink):
         self._reconnect_s = reconnect_s
         self.excludes_input = False
         # Whether a worker has ever been connected. Before the first connection, text models such as
-        # `ensemble` send requests through Triton (business logic scripting). Afterwards, requests
+        # `ensemble` send requests through Triton (Business Logic Scripting). Afterwards, requests
         # fail while the worker restarts.
         self.was_open = False
         # The socket of a worker that is still loading its engine.
         self._loading: socket.socket | None = None
-        # Why the last worker could not load its engine.
+        # The reason why the last worker could not load its engine.
         self._why_failed = ""
         self._thread = threading.Thread(target=self._keep_connected, daemon=True)
         self._thread.start()
@@ -249,13 +251,13 @@ class SharedWorkerClient(WorkerLink):
             elif now_s - last_seen_s > timeout_s:
                 self.close()
                 raise WorkerFailed(
-                    "the engine worker of the first instance did not start; see the server's log "
-                    "for the reason"
+                    "the engine worker of the first instance did not start; see the server log for "
+                    "the reason"
                 )
             self._closing.wait(_RECONNECT_S / 4)
 
     def close(self) -> None:
-        """Close the connection, and stop reconnecting. Requests in flight fail."""
+        """Close the connection and stop reconnecting. Requests in flight fail."""
         with self._lock, contextlib.suppress(OSError):
             self._closing.set()
             if (sock := self._sock or self._loading) is not None:

@@ -1,4 +1,4 @@
-"""Start an engine worker, a process that runs one engine and receives commands over a socket.
+"""Run an engine worker: a process that runs one engine and receives commands over a socket.
 
 python3 -m tllm_runtime.worker --engine openvino --fd 5 --config '{"engine_dir": ...}'
 """
@@ -39,8 +39,8 @@ def load_engine(
     """Load an engine of the engine kind `name`.
 
     If the configuration contains `embedding`, the engine computes embeddings. Otherwise,
-    `on_imported` is called after the engine kind has imported its packages, if it has any. Raise
-    `ValueError` if the kind is unknown or does not have the required engine.
+    `on_imported` is called after the engine kind's packages have been imported, if the kind defines
+    `import_packages`. Raise `ValueError` if the kind is unknown or lacks the required engine.
     """
     if "embedding" in config:
         return load_embedding_engine(name, config)
@@ -83,7 +83,7 @@ def _listen_when_free(name: str, worker: Worker) -> None:
 
 
 def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
-    """Send a frame to clients whose connections have not been accepted yet, and disconnect them.
+    """Send a frame to clients whose connections have not been accepted, and disconnect them.
 
     Clients that run as other users do not receive the frame.
     """
@@ -99,7 +99,7 @@ def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
 def main(
     load: Callable[[str, dict[str, Any], Callable[[], None]], Engine] = load_engine,
 ) -> None:
-    """Load the engine, send `ready` or the error, and serve the socket that `--fd` specifies.
+    """Load the engine, send `ready` or the error, and serve the socket `--fd`.
 
     Exit the process when the worker stops. If the engine cannot be loaded, reraise the exception.
     """

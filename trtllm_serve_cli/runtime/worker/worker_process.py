@@ -1,4 +1,4 @@
-"""Start an engine worker for a model, and restart it when it dies."""
+"""Start an engine worker for a model and restart it when it dies."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _LONGEST_BACKOFF_S = 30.0
 # Time, in seconds, after which a running worker is considered healthy. When a healthy worker dies,
 # the back-off is reset.
 _HEALTHY_AFTER_S = 60.0
-# Time, in seconds, that a worker has to exit after its socket is closed. The worker is then killed.
-# If it were killed immediately, the engine's processes would keep their GPUs occupied.
+# Time, in seconds, to wait for a worker to exit after its socket is closed. After this time, the
+# worker is killed. If it were killed immediately, the engine's processes would keep their GPUs
+# occupied.
 _END_TIMEOUT_S = 15.0
 
 
 class WorkerProcess(WorkerLink):
-    """An engine worker process. It is restarted whenever it dies, until `close` is called.
+    """An engine worker process that is restarted when it dies, until `close` is called.
 
     - `python`: the interpreter that runs this package's worker, by default the first `python3` in
       PATH.
@@ -43,7 +44,7 @@ class WorkerProcess(WorkerLink):
       contains this package.
     - `first_backoff_s`: the time in seconds before the first restart. The time doubles for each
       further attempt, up to 30 seconds.
-    - `logs_start`: true to log the durations of a worker's startup stages.
+    - `logs_start`: whether to log the durations of a worker's startup stages.
     - `on_state(is_up, num_restarts)`: a function that is called when the worker is ready, when it
       dies, and when an attempt to restart it fails.
 
@@ -76,7 +77,10 @@ class WorkerProcess(WorkerLink):
         self._num_restarts = 0
 
     def start(self) -> None:
-        """Start the worker and wait until it is ready. Raise `WorkerFailed` if that fails."""
+        """Start the worker and wait until it is ready.
+
+        Raise `WorkerFailed` if the worker does not start.
+        """
         self._spawn()
         self._notify(self._on_state, True, 0)
         self._monitor = threading.Thread(target=self._keep_alive, daemon=True)
@@ -181,7 +185,7 @@ class WorkerProcess(WorkerLink):
     def _restart(self, backoff_s: float) -> float:
         """Try to restart the worker until it runs or `close` is called.
 
-        Wait for `backoff_s` seconds before the first attempt, and return the back-off for the next
+        Wait for `backoff_s` seconds before the first attempt. Return the back-off for the next
         restart.
         """
         while not self._closing.wait(backoff_s):
@@ -215,7 +219,7 @@ def _log_start(started_at: float, took_s: float, ready: Mapping[str, Any]) -> No
 
 
 def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a worker to exit, and kill it after a timeout. Return its exit code."""
+    """Wait for a worker to exit, or kill it after a timeout. Return its exit code."""
     try:
         return process.wait(_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:

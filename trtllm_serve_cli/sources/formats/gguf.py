@@ -20,7 +20,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.errors import SourceError
 
-# Maps the type of a metadata value to its format character in the `struct` module.
+# Maps metadata value types to `struct` format characters.
 _SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _MAX_ENTRIES = 1 << 20
@@ -110,7 +110,7 @@ def read_gguf(path: Path) -> GgufFacts:
 
 
 class _Invalid(Exception):
-    """Raised if the GGUF file is not valid. The message states the reason."""
+    """Raised if the GGUF file is not valid. The message contains the reason."""
 
 
 class _Cursor:

@@ -1,8 +1,8 @@
-"""Read an embedding model's settings from the files of sentence-transformers.
+"""Read an embedding model's settings from sentence-transformers files.
 
 `modules.json` lists the modules that process a text: the Transformer, the pooling, and often a
-normalization. The format of the files is defined in sentence_transformers/SentenceTransformer.py
-and sentence_transformers/models in UKPLab/sentence-transformers 5. For Matryoshka embeddings, this
+normalization. The file formats are defined in sentence_transformers/SentenceTransformer.py and
+sentence_transformers/models in UKPLab/sentence-transformers 5. For Matryoshka embeddings, this
 module reads the same `config.json` keys as vLLM (vllm/config/model.py, version 0.26).
 """
 
@@ -17,10 +17,10 @@ from trtllm_serve_cli.runtime.embedding_settings import POOLING_MODES, Embedding
 from trtllm_serve_cli.sources.formats.json_file import broken_json, read_json, read_object
 
 MODULES_FILE = "modules.json"
-# The file that contains the Transformer's limits, for example `max_seq_length`.
+# File with the Transformer module's limits, for example `max_seq_length`.
 TRANSFORMER_FILE = "sentence_bert_config.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
-# Matches the path of a module's configuration file, for example 1_Pooling/config.json.
+# Matches the path of a module configuration, for example 1_Pooling/config.json.
 MODULE_CONFIG = re.compile(r"[0-9]+_[A-Za-z0-9]+/config\.json")
 _SUPPORTED = ("Transformer", "Pooling", "Normalize")
 # Maps flags in the Pooling module's configuration to pooling modes.
@@ -60,7 +60,7 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
     sizes = config.get("matryoshka_dimensions") or []
     if not isinstance(sizes, list) or not all(map(_is_count, sizes)):
         raise broken_json(
-            folder / "config.json", "matryoshka_dimensions is not a list of whole numbers"
+            folder / "config.json", "matryoshka_dimensions is not a list of positive integers"
         )
     has_prompt = pooling.get("include_prompt", True)
     return EmbeddingSettings(
@@ -78,8 +78,8 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
 def read_max_length(folder: Path) -> int:
     """Return the maximum input length in tokens, including special tokens.
 
-    This is the smaller of the model's number of positions and `max_seq_length` in the Transformer
-    module's configuration. Raise `ValueError` if neither is set.
+    The length is the minimum of the model's number of positions and `max_seq_length` in the
+    Transformer module's configuration. Raise `ValueError` if neither is set.
     """
     config = read_object(folder / "config.json")
     positions = next((config[key] for key in _CONTEXT_KEYS if _is_count(config.get(key))), 0)
@@ -99,7 +99,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _read_modules(folder: Path) -> dict[str, str]:
-    """Return a mapping from the class name of each module to the module's folder.
+    """Return the module folders, by module class name.
 
     Raise `SourceError` if modules.json is not valid, if a module is not supported, if the Pooling
     module is missing, or if the Transformer sets `do_lower_case`.
@@ -146,9 +146,8 @@ def _read_prompts(folder: Path) -> dict[str, str]:
 def _unsupported(folder: Path, why: str) -> SourceError:
     return SourceError(
         f"The embedding model in {folder} is not supported.",
-        why=f"{why}; tllm supports only models that consist of the modules "
-        f"{', '.join(_SUPPORTED)}, use a single pooling mode ({', '.join(POOLING_MODES)}) and do "
-        "not set do_lower_case",
+        why=f"{why}; tllm supports only the modules {', '.join(_SUPPORTED)} with a single pooling "
+        f"mode ({', '.join(POOLING_MODES)}) and without do_lower_case",
         next_step="pass another embedding model, for example `-s "
         "hf:sentence-transformers/all-MiniLM-L6-v2`",
     )

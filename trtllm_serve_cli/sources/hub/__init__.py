@@ -1,1 +1,1 @@
-"""Query the Hugging Face hub, and download files with resumable transfers."""
+"""Query the Hugging Face Hub and download files with resumable transfers."""

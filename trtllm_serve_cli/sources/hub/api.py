@@ -1,6 +1,6 @@
-"""Fetch a checkpoint from the hub into the Hugging Face cache, and pin the checkpoint to a commit.
+"""Fetch a checkpoint from the Hugging Face Hub into the cache, and pin it to a commit.
 
-Before any large download, this module checks the repository's list of files and its small files. By
+Before any large download, this module checks the repository's file list and small files. By
 default, the checkpoint must have safetensors weights and must not contain code. The disk must have
 enough space for the files.
 
@@ -58,10 +58,10 @@ from trtllm_serve_cli.sources.verify import remove_with_targets, verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
-# The maximum number of parallel downloads, which is the same as in huggingface_hub. Files are
-# downloaded in parallel, because a single connection may not use the whole bandwidth.
+# Maximum number of parallel downloads, as in huggingface_hub. Files are downloaded in parallel,
+# because a single connection may not use the full bandwidth.
 _MAX_WORKERS = 8
-# The maximum number of attempts to download the small files. Retries are necessary, because
+# Maximum number of attempts to download the small files. Retries are necessary, because
 # huggingface_hub versions before 2.0 do not retry interrupted downloads.
 _SNAPSHOT_ATTEMPTS = 3
 
@@ -77,7 +77,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The current name, the commit and the files of a repository on the hub.
+    """A hub repository's current name, commit and files.
 
     Files in subfolders are omitted, except for the configurations of an embedding model's modules.
     """
@@ -158,8 +158,8 @@ def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Ch
     """Return the checkpoint that `fetch_from_hub` would return, but download only small files.
 
     If the hub cannot be reached, return the checkpoint in the cache, which may lack the weights, or
-    None if the cache lacks config.json. Raise the errors that `fetch_from_hub` would raise before
-    it downloads the first large file, except for a lack of disk space.
+    None if the cache lacks config.json. Raise the same errors as `fetch_from_hub` before the first
+    large download, except for the error for a full disk.
     """
     try:
         listing = _list_repository(source, hub)
@@ -230,11 +230,11 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
             f"{source} was not fetched from the hub.",
             why="HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so only the cache is used",
             next_step="run `unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE`, or download the model to "
-            f"this cache ({hub.cache}) while the hub can be reached",
+            f"the cache ({hub.cache}) while the hub can be reached",
         )
     if not hub.url.startswith(("http://", "https://")):
         raise BadInput(
-            f"{hub.url} is not a valid address of a Hugging Face hub.",
+            f"{hub.url} is not a valid Hugging Face Hub address.",
             why="HF_ENDPOINT must start with https:// or http://",
             next_step="set HF_ENDPOINT=https://HOST, or unset HF_ENDPOINT to use huggingface.co",
         )
@@ -268,7 +268,7 @@ def _choose_files(
 
 
 def _describes_embeddings(name: str) -> bool:
-    """Return whether the file describes how an embedding model computes embeddings."""
+    """Return whether the file configures an embedding model."""
     return name in (MODULES_FILE, TRANSFORMER_FILE, PROMPTS_FILE) or "/" in name
 
 
@@ -292,8 +292,8 @@ def _download(
 ) -> tuple[Path, set[str]]:
     """Download `files`. Return the snapshot folder and the names of the files that were hashed.
 
-    Large files are downloaded first, into blobs named by their SHA-256. huggingface_hub then links
-    the snapshot to these blobs and downloads the small files.
+    First, this function downloads large files into blobs named after their SHA-256. Afterwards,
+    huggingface_hub links the snapshot to these blobs and downloads the small files.
     """
     missing = [file for file in files if not _find_complete(pinned, file, hub)]
     blobs = [_plan_blob(file, pinned, hub) for file in missing if file.sha256]
@@ -404,8 +404,8 @@ def _use_cache(
 ) -> Checkpoint:
     """Return the checkpoint in the cache.
 
-    Raise `unreachable` if the checkpoint is not cached, `SourceError` if the cached copy is
-    incomplete or not valid, or `UnsafeCheckpoint` if the options do not allow the cached copy.
+    Raise `unreachable` if the checkpoint is not cached. Raise `SourceError` if the cached copy is
+    incomplete or not valid, or `UnsafeCheckpoint` if the options do not allow it.
     """
     config = find_cached_config(source, hub)
     if config is None:

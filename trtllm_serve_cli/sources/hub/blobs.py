@@ -1,11 +1,11 @@
-"""Download large files into the Hugging Face cache so that an interrupted download can be resumed.
+"""Download large files into the Hugging Face cache with resumable transfers.
 
 Since version 1.20, huggingface_hub deletes the partial file when a download is stopped, and cannot
 resume a download if the process was killed.
 
 Like older releases of huggingface_hub, this module writes a file to `blobs/<etag>.incomplete`. It
 hashes bytes as they arrive, so only bytes from earlier runs have to be read back from disk. The
-cache's lock prevents other programs from writing the same file.
+cache lock prevents other programs from writing the same file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Blob:
         return self.path.with_name(f"{self.path.name}.incomplete")
 
     def find_partial_bytes(self) -> int:
-        """Return the size of the partial file in bytes, or 0 if the file does not exist."""
+        """Return the partial file's size in bytes, or 0 if the file does not exist."""
         return self.partial.stat().st_size if self.partial.exists() else 0
 
 
@@ -73,9 +73,9 @@ def fetch_blob(blob: Blob, find: Callable[[], RemoteFile], effects: Effects) -> 
     """Download `blob`, and return whether its SHA-256 was verified during the download.
 
     Return False if the file already exists. Also return False if the hub's ETag is not the SHA-256,
-    because only huggingface_hub can then download the file. Raise `SourceError` if the download
-    fails or does not match the published checksum. Raise `Stopped` if `effects.stop` is set. The
-    partial file is kept after `Stopped` and after network failures.
+    because only huggingface_hub can download the file in this case. Raise `SourceError` if the
+    download fails or does not match the published checksum. Raise `Stopped` if `effects.stop` is
+    set. The partial file is kept after `Stopped` and after network failures.
     """
     with effects.translate():
         remote = find()
@@ -156,7 +156,7 @@ def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects
     with open_at(partial.num_bytes) as (start, chunks):
         if start != partial.num_bytes:
             # Discard the received bytes, because the server ignored the range and is sending the
-            # whole file.
+            # complete file.
             partial.file.truncate(0)
             partial.restart()
             effects.set_received(0)

@@ -37,8 +37,8 @@ OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
 class RemoteFile:
     """A file on the hub.
 
-    `etag` is the name of the file's blob in the cache. `openers` contains functions that open the
-    file. Callers try these functions in order.
+    `etag` is the blob name in the cache. `openers` contains functions that open the file. Callers
+    try these functions in order.
     """
 
     etag: str | None
@@ -76,7 +76,7 @@ class XetGroup:
 def find_remote_file(
     source: HubAddress, name: str, *, endpoint: str | None, timeout_s: float, xet: XetGroup
 ) -> RemoteFile:
-    """Query the hub for a file's metadata, and return the file with the functions that open it."""
+    """Query the hub for a file's metadata and return a `RemoteFile`."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 

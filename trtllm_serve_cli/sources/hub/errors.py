@@ -34,7 +34,7 @@ class _TemporaryError(SourceError):
 class HubUnreachable(_TemporaryError):
     """Raised if the hub cannot be reached, or if the environment enables offline mode.
 
-    Callers may then use a copy of the checkpoint in the cache.
+    In this case, callers can use a cached copy of the checkpoint.
     """
 
 
@@ -50,7 +50,8 @@ class BrokenDownload(_TemporaryError):
 def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
     """Translate huggingface_hub's errors in the `with` block.
 
-    Raise `GatedModel` if the hub denies access to a gated model, or another `SourceError`.
+    Raise `GatedModel` if the hub denies access to a gated model. Raise another `SourceError` for
+    all other errors.
     """
     from huggingface_hub import errors
 
@@ -78,7 +79,8 @@ def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
 def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
     page = f"{url}/{source.repository}"
     if error.response.status_code == 403:
-        # The hub sends status 403 if the token is valid, but its owner does not have access yet.
+        # The hub sends status 403 if the token is valid, but the token's owner does not have access
+        # yet.
         return GatedModel(
             f"{source.repository} is gated, and you do not have access yet.",
             why=error.response.headers.get("X-Error-Message")
@@ -135,9 +137,9 @@ def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
 
 
 def find_wait_s(headers: Mapping[str, str]) -> float | None:
-    """Return the retry delay in a response's headers, in seconds, or None.
+    """Return the retry delay from the Retry-After or RateLimit header, in seconds, or None.
 
-    The header is Retry-After (RFC 9110) or RateLimit (an IETF draft).
+    RFC 9110 defines Retry-After. RateLimit is an IETF draft.
     """
     after = headers.get("Retry-After", "")
     if after.isdecimal():
@@ -214,8 +216,8 @@ def explain_web_page(url: str) -> SourceError:
     """Return the error for a response that is not from the hub, for example from a proxy."""
     return SourceError(
         f"The response from {url} did not come from the hub.",
-        why="the response is neither a list of files nor a file, which can be caused by a proxy, "
-        "a login page or a wrong HF_ENDPOINT",
+        why="the response is neither a file list nor a file; possible causes are a proxy, a "
+        "login page or a wrong HF_ENDPOINT",
         next_step=f"inspect the response with `curl -sI {shlex.quote(url)}`, and check HTTPS_PROXY "
         "and HF_ENDPOINT",
     )

@@ -1,4 +1,4 @@
-"""Define `hf:ORG/NAME[@REVISION]` sources, which are repositories on the Hugging Face hub."""
+"""Define `hf:ORG/NAME[@REVISION]` sources, which are repositories on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class HubSource(HubAddress, CheckpointSource):
-    """An `hf:ORG/NAME[@REVISION]` source, which is a repository on the Hugging Face hub."""
+    """An `hf:ORG/NAME[@REVISION]` source, which is a repository on the Hugging Face Hub."""
 
     format: ClassVar[Literal["hf"]] = "hf"
 
@@ -37,7 +37,7 @@ class HubSource(HubAddress, CheckpointSource):
         repository, at, revision = rest.partition("@")
         if not _REPOSITORY.fullmatch(repository) or re.search(r"--|\.\.|\.git$", repository):
             raise BadInput(
-                f"'hf:{rest}' is not the name of a repository on the hub.",
+                f"'hf:{rest}' is not a valid Hugging Face repository name.",
                 why=f"{repository!r} does not have the form ORG/NAME",
                 next_step="copy the name from the model's page, for example "
                 "`-s hf:openai-community/gpt2`",
@@ -76,7 +76,7 @@ class HubSource(HubAddress, CheckpointSource):
         return found or self._find_in_catalog(hub)
 
     def _find_in_catalog(self, hub: Hub) -> Checkpoint | None:
-        """Return a planned checkpoint whose config.json is from the catalog of models.
+        """Return a planned checkpoint whose config.json is from the model catalog.
 
         Return None if the catalog does not contain the model.
         """

@@ -68,7 +68,7 @@ def test_a_server_that_does_not_respond_is_reported(silent: Endpoint) -> None:
     endpoint = OpenAIEndpoint(parse_base_url(silent.http))
     with pytest.raises(TimedOut, match=f"http://{silent.http}/v1 did not finish") as raised:
         find_model(endpoint, None, timeout_s=0.3)
-    assert raised.value.next_step == "read the server's log, and run the command again"
+    assert raised.value.next_step == "read the server's log and run the command again"
 
 
 def test_an_invalid_list_is_reported(server: FakeOpenAI) -> None:

@@ -112,5 +112,5 @@ def test_unknown_inputs_are_an_error() -> None:
 )
 def test_only_the_most_likely_token_can_be_scored(fields: dict[str, Any], name: str) -> None:
     check_scorable(request([1], temperature=0.0, repetition_penalty=1.0))
-    with pytest.raises(InvalidRequest, match=f"does not support {name} together"):
+    with pytest.raises(InvalidRequest, match=f"does not support {name} with"):
         check_scorable(request([1], **fields))

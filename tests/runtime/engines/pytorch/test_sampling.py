@@ -107,8 +107,8 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"beam_width": 2},
             {"max_beam_width": 4},
             ANY,
-            "beam_width is 2, but TensorRT-LLM's PyTorch backend supports only the beam width with "
-            "which the model was loaded (max_beam_width). Set beam_width to 4.",
+            "beam_width is 2, but TensorRT-LLM's PyTorch backend requires the max_beam_width "
+            "of the loaded model. Set beam_width to 4.",
         ),
         (
             {"beam_width": 2, "stop_words": ((1, 2),)},
@@ -128,7 +128,7 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"input_ids": (1,) * 9},
             {"max_num_tokens": 8},
             ANY,
-            "The prompt has 9 tokens, but the number of tokens per step is limited to 8 "
+            "The prompt has 9 tokens, but a step can process at most 8 tokens "
             "(max_num_tokens). Shorten the prompt, or serve the model with "
             "enable_chunked_context=true.",
         ),

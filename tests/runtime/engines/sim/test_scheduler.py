@@ -195,13 +195,13 @@ def test_jitter_follows_its_seed_and_keeps_the_mean() -> None:
         (
             (101, 1),
             {},
-            "The prompt has 101 tokens, but the number of tokens per step is limited to 100",
+            "The prompt has 101 tokens, but a step can process at most 100 tokens",
         ),
         ((101, 1), {"enable_chunked_context": True}, None),
         (
             (10, 1, 5),
             {},
-            "The request has 5 sequences, but the number of sequences per step is limited to 4",
+            "The request has 5 sequences, but a step can process at most 4 sequences",
         ),
     ],
     ids=str,

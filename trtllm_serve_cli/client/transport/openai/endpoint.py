@@ -1,4 +1,4 @@
-"""Define the address and the key of an OpenAI-compatible server."""
+"""Define the base URL and the API key of an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEFAULT_PATH = "/v1"
 
 @dataclass(frozen=True, slots=True)
 class BaseUrl:
-    """The URL to which the API's paths are appended, such as http://127.0.0.1:8000/v1."""
+    """The base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1."""
 
     scheme: str
     host: str
@@ -55,7 +55,7 @@ class OpenAIEndpoint:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of each request."""
+        """The HTTP headers for each request."""
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, */*"}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
@@ -98,12 +98,12 @@ def parse_api_key(text: str | None) -> str | None:
     if not is_header_value(key):
         raise BadInput(
             "The API key contains characters that are not allowed in an HTTP header.",
-            why="a key must consist of printable ASCII characters without spaces",
+            why="a key can contain only printable ASCII characters except spaces",
             next_step="correct --api-key or the OPENAI_API_KEY environment variable",
         )
     return key or None
 
 
 def is_header_value(text: str) -> bool:
-    """Return whether `text` consists of printable ASCII characters without spaces."""
+    """Return whether `text` contains only printable ASCII characters except spaces."""
     return all("!" <= character <= "~" for character in text)

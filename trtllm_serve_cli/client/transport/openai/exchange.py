@@ -55,7 +55,7 @@ class OpenAIModel:
     """A model on an OpenAI-compatible server, as a source of responses.
 
     If the server rejects a field in `REPLACEMENTS`, the request is sent again with the field
-    replaced or removed. Later requests do not contain the rejected field either.
+    replaced or removed. Later requests do not contain the rejected field.
     """
 
     endpoint: OpenAIEndpoint
@@ -123,7 +123,7 @@ class OpenAIModel:
 def send_once(
     endpoint: OpenAIEndpoint, api: Api, body: Body, timeout_s: float | None
 ) -> list[dict[str, Any]]:
-    """Send a request, and return all parts of the response.
+    """Send a request and return all parts of the response.
 
     Raise `Rejected` if the server responds with an error status, `NoServer` if it cannot be
     reached, or `RequestFailed` if the request fails.
@@ -148,7 +148,7 @@ def get_json(endpoint: OpenAIEndpoint, path: str, timeout_s: float) -> dict[str,
     """
     deadline_s = time.monotonic() + timeout_s
     url = endpoint.url
-    after_timeout = "read the server's log, and run the command again"
+    after_timeout = "read the server's log and run the command again"
     with (
         _translating(url, str(url), timeout_s, after_timeout),
         _connect(url, deadline_s) as connection,
@@ -166,8 +166,8 @@ def _plan_headers(request: GenerateRequest) -> dict[str, str]:
     if not is_header_value(request.request_id):
         raise BadInput(
             f"The request id {request.request_id!r} cannot be sent.",
-            why="the id is sent in an HTTP header, and must consist of printable ASCII characters "
-            "without spaces",
+            why="the id is sent in an HTTP header and can contain only printable ASCII characters "
+            "except spaces",
             next_step="choose an id that contains only letters, digits, - and _",
         )
     return {"X-Request-Id": request.request_id}
@@ -180,7 +180,7 @@ def _translating(
     timeout_s: float | None,
     after_timeout: str = error_mapping.SHORTEN_REQUEST,
 ) -> Iterator[None]:
-    """Convert exceptions from the HTTP library in the `with` block to a `TllmError`.
+    """Convert HTTP library exceptions in the `with` block to `TllmError`.
 
     `after_timeout` is the next step if the request times out.
     """

@@ -1,9 +1,12 @@
 """Convert the errors of OpenAI-compatible servers.
 
-OpenAI's error body is `{"error": {"message", "type", "param", "code"}}`. Other servers differ:
-older versions of vLLM and trtllm-serve return the inner object alone (`ErrorResponse` in
-tensorrt_llm/serve/openai_protocol.py), FastAPI returns `{"detail": …}`, and Triton's server returns
-`{"error": "…"}`.
+OpenAI's error body is `{"error": {"message", "type", "param", "code"}}`. Other servers use other
+formats:
+
+- Older versions of vLLM and trtllm-serve return only the inner object (`ErrorResponse` in
+  tensorrt_llm/serve/openai_protocol.py).
+- FastAPI returns `{"detail": …}`.
+- Triton returns `{"error": "…"}`.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ _LONGEST_MESSAGE = 500
 class ApiFailure:
     """An error response from an OpenAI-compatible server.
 
-    `status` is the HTTP status of the response, or 0 if the error is in the body of a response with
-    status 200. `code` is the server's error code, or an empty string. `param` is the request field
-    that caused the error, or an empty string. `retry_after` is the value of the `Retry-After`
-    header, or an empty string.
+    - `status` is the HTTP status of the response, or 0 if the error is in the body of a response
+      with status 200.
+    - `code` is the server's error code, or an empty string.
+    - `param` is the request field that caused the error, or an empty string.
+    - `retry_after` is the value of the `Retry-After` header, or an empty string.
     """
 
     status: int
@@ -40,8 +44,7 @@ class ApiFailure:
     def names(self, field: str) -> bool:
         """Return whether the server rejected the request because of the request field `field`.
 
-        This is the case if the status is 400 or 422, and the error's `param` or message names the
-        field.
+        The status must be 400 or 422, and the error's `param` or message must name the field.
         """
         return self.status in (400, 422) and (field == self.param or field in self.message)
 
@@ -66,7 +69,7 @@ def parse_failure(
 
 
 def find_error(body: Any) -> tuple[str, str, str] | None:
-    """Return the message, the code and the field in the body of an error response.
+    """Return the message, the error code and the request field in an error response.
 
     Return None if the body does not describe an error.
     """
@@ -98,13 +101,13 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
             return RequestFailed(
                 f"{url} redirects requests.",
                 why=why,
-                next_step="pass -u with the URL to which the server redirects",
+                next_step="pass the target URL of the redirect with -u",
             )
         case 404 if _is_about_model(failure):
             return RequestFailed(
                 f"The server has no model {model!r}.",
                 why=why,
-                next_step=f"list the models with `curl {url}/models`, and select one with -m",
+                next_step=f"list the models with `curl {url}/models` and select one with -m",
             )
         case 404 | 405:
             return RequestFailed(
@@ -139,13 +142,13 @@ def no_server(url: BaseUrl, error: Exception) -> NoServer:
         return NoServer(
             f"The certificate of {url} is not trusted.",
             why=error.verify_message,
-            next_step="set the SSL_CERT_FILE environment variable to the path of the CA's "
+            next_step="set the SSL_CERT_FILE environment variable to the path of the CA "
             "certificate",
         )
     return NoServer(
         f"No server responds at {url}.",
         why=describe_failure(error),
-        next_step="check that the server is running, and that -u contains the server's URL",
+        next_step="check that the server is running and that -u contains the server's URL",
     )
 
 

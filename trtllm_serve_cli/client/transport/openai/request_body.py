@@ -38,8 +38,8 @@ _FIELDS: Mapping[str, str] = MappingProxyType(
         "num_return_sequences": "n",
     }
 )
-# Fields of `GenerateRequest` that are not copied to the body, because other fields of the body have
-# the same effect, or because the API always behaves as if they were set.
+# Fields of `GenerateRequest` that are not copied to the body. Other fields of the body have the
+# same effect, or the API always behaves as if the fields were set.
 _EXPRESSED_OTHERWISE = frozenset(
     {
         "text_input",
@@ -62,8 +62,8 @@ _FLAGS = {
     "return_context_logits": "--context-logits",
     "return_generation_logits": "--generation-logits",
 }
-# Maps fields of the body that some servers reject to the fields that replace them, or to None if
-# the field is removed. OpenAI's reasoning models reject `max_tokens`. Other servers ignore
+# Maps body fields that some servers reject to their replacements, or to None if the field is
+# removed. OpenAI's reasoning models reject `max_tokens`. Other servers ignore
 # `max_completion_tokens` instead of rejecting it, so `max_tokens` is sent first.
 REPLACEMENTS: Mapping[str, str | None] = MappingProxyType(
     {"max_tokens": "max_completion_tokens", "stream_options": None}
@@ -136,7 +136,7 @@ def _plan_format(kind: str, guide: str) -> Body:
             return {"type": "structural_tag"} | _load_guide(guide)
     raise BadInput(
         f"The OpenAI API does not support {kind} guides.",
-        why="the response_format field, which contains the guide, does not support this type",
+        why=f"the response_format field does not support the type {kind}",
         next_step="pass --json-schema instead, or send the request to Triton with -i grpc",
     )
 

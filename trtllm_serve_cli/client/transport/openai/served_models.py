@@ -19,8 +19,8 @@ _MOST_NAMES = 10
 class ListedModel:
     """A model listed by a server.
 
-    `max_model_len` is the context length in tokens, or None if the server does not report it. For
-    example, vLLM reports it.
+    `max_model_len` is the context length in tokens, or None if the server does not report it. vLLM,
+    for example, reports the length.
     """
 
     name: str
@@ -33,8 +33,8 @@ def find_model(
     """Return the model `name`, or the server's only model if `name` is None.
 
     A server may accept names that it does not list, so `name` need not be in the list. Raise
-    `NoServer` if the server cannot be reached, `RequestFailed` if a request fails, or `BadInput` if
-    `name` is None and the server does not list exactly one model.
+    `NoServer` if the server cannot be reached, or `RequestFailed` if a request fails. Raise
+    `BadInput` if `name` is None and the server does not list exactly one model.
     """
     try:
         listed = _fetch_models(endpoint, timeout_s)

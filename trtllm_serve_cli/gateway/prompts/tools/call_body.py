@@ -43,7 +43,7 @@ class CallBody(Protocol):
 
 
 class ArgumentsBody:
-    """A call whose name is already known. The text is a JSON object with the arguments."""
+    """A call whose name is already known. The parsed text is the JSON object of its arguments."""
 
     def __init__(self, name: str, id: str | None = None) -> None:
         self.name = name
@@ -79,10 +79,10 @@ class ArgumentsBody:
 
 
 class ObjectBody:
-    """A call in the form of a JSON object that contains the name and the arguments.
+    """A call as a JSON object with a name and arguments.
 
-    The arguments are a JSON object or a string that contains one. If `names` is not None, only
-    calls to the functions in `names` are valid.
+    The arguments are a JSON object, or a string that contains a JSON object. If `names` is not
+    None, only calls to the functions in `names` are valid.
     """
 
     def __init__(self, names: Collection[str] | None = None) -> None:
@@ -91,8 +91,8 @@ class ObjectBody:
         self._names = names
         self._scanner = JsonScanner()
         self._key = ""
-        # The characters of the current top-level key or value that have been read so far, or None
-        # between keys and values.
+        # The characters read so far of the current top-level key or value, or None between keys and
+        # values.
         self._text: list[str] | None = None
         self._arguments: ArgumentsBody | None = None
 
@@ -146,9 +146,9 @@ class ObjectBody:
         if self._scanner.expects == "colon":
             self._key = json.loads(text)
             if self._key not in (*_NAME_KEYS, *_ARGUMENT_KEYS, *_OTHER_KEYS):
-                raise InvalidCall(f"a call must not have the key {self._key!r}")
+                raise InvalidCall(f"the tool call has the unknown key {self._key!r}")
             if self._key in _ARGUMENT_KEYS and self._arguments is not None:
-                raise InvalidCall("the call contains the arguments more than once")
+                raise InvalidCall("the tool call has duplicate arguments")
         elif self._key in _NAME_KEYS:
             self._read_name(json.loads(text))
         elif self._key in _ARGUMENT_KEYS:
@@ -156,14 +156,14 @@ class ObjectBody:
 
     def _read_name(self, name: Any) -> None:
         if not isinstance(name, str) or not name or self.name:
-            raise InvalidCall("the call must have exactly one name, which must be a string")
+            raise InvalidCall("the tool call must have exactly one non-empty name")
         if self._names is not None and name not in self._names:
-            raise InvalidCall(f"{name!r} is not a tool")
+            raise InvalidCall(f"{name!r} is not the name of a tool")
         self.name = name
 
     def _finish(self) -> None:
         if not self.name:
-            raise InvalidCall("the call does not have a name")
+            raise InvalidCall("the tool call does not have a name")
         if self._arguments is None:
             self._arguments = _read_arguments({})
 
@@ -221,7 +221,7 @@ class XmlBody:
         tags = (self._PARAMETER, self._END) if self.name else (self._FUNCTION,)
         is_tag = any(each.startswith(self._text) or self._text.startswith(each) for each in tags)
         if not is_tag or len(self._text) > _MAX_TAG:
-            raise InvalidCall(f"{self._text!r} is not a tag of a call")
+            raise InvalidCall(f"{self._text!r} is not a valid tag in a tool call")
         if char == ">":
             self._close_tag(self._text[:-1])
 
@@ -236,7 +236,7 @@ class XmlBody:
             self.is_done = self.has_arguments = True
             self._new += "}"
         elif not name:
-            raise InvalidCall("a tag of the call does not have a name")
+            raise InvalidCall("a tag in the tool call does not have a name")
         elif self.name:
             self._key = name
         else:

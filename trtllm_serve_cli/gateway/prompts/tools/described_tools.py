@@ -28,9 +28,9 @@ needed, answer without these tags."""
 def describe_tools(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """Return the messages without tool roles, and with `tools` described in the system message.
+    """Return the messages without tool roles and describe `tools` in the system message.
 
-    Tool calls become text in the assistant's messages, and their results become user messages.
+    Tool calls become text in assistant messages, and tool results become user messages.
     """
     described: list[dict[str, Any]] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Force tool calls with guided decoding, and parse them."""
+"""Force tool calls with guided decoding and parse them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def guide_any_call(options: ToolOptions) -> tuple[str, str]:
 
 
 def _embed(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -> Any:
-    """Move the definitions from a function's schema to `definitions`, and return the rest.
+    """Move the definitions from a function's schema to `definitions` and return the rest.
 
     The definitions of all functions share one schema, so their names are prefixed with the
     function's name.

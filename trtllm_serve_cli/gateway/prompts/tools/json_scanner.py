@@ -15,16 +15,13 @@ class InvalidCall(ValueError):
 
 
 class JsonScanner:
-    """A validator for one JSON value.
-
-    `closers` contains the closing brackets of the open objects and arrays, outermost first.
-    `expects` is the kind of token that must follow: `value`, `value_or_end`, `key`, `key_or_end`,
-    `colon`, `comma` (or the end of the object or array), or `done`. It does not change inside
-    strings and literals.
-    """
+    """A validator for one JSON value."""
 
     def __init__(self) -> None:
+        # The closing brackets of the open objects and arrays, outermost first.
         self.closers: list[str] = []
+        # The expected next token: `value`, `value_or_end`, `key`, `key_or_end`, `colon`, `comma`
+        # (or a closing bracket), or `done`. Not updated inside strings and literals.
         self.expects = "value"
         self.is_in_string = False
         self.literal = ""
@@ -35,7 +32,7 @@ class JsonScanner:
         return self.expects == "done"
 
     def push(self, char: str) -> str:
-        """Check the next character, and return the text to append to the valid JSON.
+        """Check the next character and return the text to append to the valid JSON.
 
         Models often write line breaks and backslashes in strings without escaping them, so the
         returned text adds the missing escapes. An escape sequence is returned only when it is
@@ -48,7 +45,7 @@ class JsonScanner:
                 self.literal += char
                 return char
             if not _LITERAL.fullmatch(self.literal):
-                raise InvalidCall(f"{self.literal!r} is not a JSON value")
+                raise InvalidCall(f"{self.literal!r} is not a valid JSON value")
             self.literal = ""
             self._end_value()
         if char not in _SPACE:
@@ -72,7 +69,7 @@ class JsonScanner:
         elif char == ":" and self.expects == "colon":
             self.expects = "value"
         else:
-            raise InvalidCall(f"{char!r} is not valid JSON here")
+            raise InvalidCall(f"unexpected character {char!r} in JSON")
 
     def _can_end(self) -> bool:
         return self.expects in ("comma", "key_or_end", "value_or_end")
@@ -104,7 +101,7 @@ class JsonScanner:
             return escape
         if escape[1] == "u":
             if len(escape) > 2 and char not in "0123456789abcdefABCDEF":
-                raise InvalidCall(f"{escape!r} is not a JSON escape")
+                raise InvalidCall(f"{escape!r} is not a valid JSON escape sequence")
             if len(escape) < 6:
                 return ""
             self._escape = ""

@@ -30,8 +30,8 @@ class ToolOptions:
     """The tools of a request.
 
     `schemas` maps the name of each function to the JSON schema of its parameters. Unless
-    `allows_several` is set, only the first call of a response is returned. `new_id` creates the id
-    of a call to which the model has not assigned an id.
+    `allows_several` is set, only the first call of a response is returned. `new_id` creates the ids
+    of calls to which the model has not assigned an id.
     """
 
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class ToolOptions:
 class ToolParser:
     """Base class of the tool call parsers. Each format has a subclass that adds its own states.
 
-    A state is a method that consumes text from the start of `_buffer`, and returns False if it
+    A state is a method that consumes text from the start of `_buffer` and returns False if it
     needs more text. Whitespace next to calls is discarded. Text that turns out not to be a call is
     treated as content. If the arguments turn out to be invalid JSON after part of them has been
     returned, the rest is returned unchanged.
@@ -57,7 +57,7 @@ class ToolParser:
         self._state: Callable[[], bool] = self._read_content
         self._buffer = ""
         self._is_last = False
-        # The text since the start of the call. It becomes content if it turns out not to be a call.
+        # The text since the start of the call. It becomes content if it is not a valid call.
         self._raw = ""
         self._body: CallBody | None = None
         self._after_body: Callable[[], bool] = self._read_content
@@ -94,7 +94,7 @@ class ToolParser:
         raise NotImplementedError
 
     def _read_until(self, tags: Mapping[str, Callable[[], bool]], *, keeps_tag: bool) -> bool:
-        """Emit text up to the first tag in `tags`, and continue with the state for this tag.
+        """Emit text up to the first tag in `tags` and continue with the state for this tag.
 
         If `keeps_tag` is set, the tag becomes content if the text after it is not a call.
         """
@@ -114,7 +114,7 @@ class ToolParser:
         return False
 
     def _read_body(self) -> bool:
-        """Parse a call, and continue with the state `_after_body`."""
+        """Parse a call and continue with the state `_after_body`."""
         body = self._body
         assert body is not None
         for index, char in enumerate(self._buffer):

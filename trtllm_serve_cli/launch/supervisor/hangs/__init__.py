@@ -1,1 +1,1 @@
-"""Detect and report processes of a server that do not respond."""
+"""Detect and report unresponsive server processes."""

@@ -1,10 +1,9 @@
 """Check whether Triton responds on its gRPC port, without a gRPC library.
 
-The supervisor does not import `grpc`, which uses 20 MB of memory and starts threads that do not
-survive a fork. The `ServerLive` request always has the same bytes, and any response shows that
-Triton is alive, so a few HTTP/2 frames are sufficient (RFC 9113 and RFC 7541). Only a timeout
-counts as a hang: a server that refuses or resets the connection, or rejects the certificate, has
-responded.
+The supervisor does not import `grpc`, because it uses 20 MB of memory and starts threads that do
+not survive a fork. The `ServerLive` request always has the same bytes, and any response shows that
+Triton is alive. A few HTTP/2 frames are therefore sufficient (RFC 9113 and RFC 7541). Only a
+timeout counts as a hang, because a refused or reset connection is also a response.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ def responds_on_grpc(address: str, tls: Tls | None, timeout_s: float) -> bool:
 def _encrypt(plain: socket.socket, host: str, tls: Tls | None) -> socket.socket:
     if tls is None:
         return plain
-    # Do not verify the certificate: the request contains no secret, and the response is discarded.
+    # Skip certificate verification, because the request contains no secret and the response is
+    # discarded.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -75,7 +75,7 @@ def make_request(address: str, scheme: str) -> bytes:
 
 
 def _string(text: bytes) -> bytes:
-    """Encode `text`, which has at most 126 bytes, as an HPACK string literal."""
+    """Encode `text` as an HPACK string literal. The maximum length is 126 bytes."""
     return bytes((len(text),)) + text
 
 

@@ -1,4 +1,4 @@
-"""Write a report about hung parts of a server."""
+"""Write a report about the hung parts of a server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def report_hang(
 ) -> None:
     """Write a report about hung parts to the server's folder, and a line per part to the log.
 
-    The report contains the state of `processes`, the stacks of the hung processes except Triton,
-    the state of the GPUs and the last lines of the log.
+    The report contains the state of `processes`, the stacks of the hung Python processes, the
+    output of `nvidia-smi` and the last lines of the log.
     """
     path = plan.directory / REPORT_FILE
     states = [_describe(process) for process in processes]
@@ -76,7 +76,7 @@ def _read_wait_channel(pid: int) -> str:
 def _read_stacks(hanging: Sequence[Silence], log: Path) -> list[str]:
     """Make the hung processes write their stacks to the log, and return the new log lines.
 
-    Return at most the last `_NUM_STACK_LINES` lines.
+    If there are more than `_NUM_STACK_LINES` new lines, return only the last ones.
     """
     start = 0
     with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ def _read_stacks(hanging: Sequence[Silence], log: Path) -> list[str]:
 
 
 def _run(*command: str) -> list[str]:
-    """Return the output of a diagnostic program, or no lines if it is not installed.
+    """Return the output lines of a diagnostic program, or [] if it is not installed.
 
     If the program cannot be run or times out, return a line with the error.
     """

@@ -28,10 +28,7 @@ _FOLDER = "pulses"
 
 
 def pulse_environ(directory: Path) -> dict[str, str]:
-    """Return the environment variable that specifies the folder for heartbeat files.
-
-    The folder is in the server's folder, `directory`.
-    """
+    """Return the environment variable with the heartbeat folder of the server in `directory`."""
     return {PULSES_VARIABLE: str(directory / _FOLDER)}
 
 
@@ -54,8 +51,8 @@ class HangWatch:
 
         Keep the gateway's files, because the gateway keeps running when Triton is restarted.
         """
-        # If the disk is full, continue without heartbeat files. Triton and the models that are
-        # always loaded are then monitored only with requests, and the gateway is not monitored.
+        # If the disk is full, continue without heartbeat files. The supervisor then monitors Triton
+        # and permanently loaded models with requests, and does not monitor the gateway.
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
         for path in self._folder.glob("*"):
@@ -82,7 +79,7 @@ class HangWatch:
         )
 
     def _plan_probe(self, model: str, parts: tuple[str, ...]) -> TokenProbe:
-        # The timeout must be longer than the time after which the engine counts as hung.
+        # The request timeout must be longer than the hang timeout of the engine.
         timeout_s = 2 * (self._limits.hang_timeout_s or self._limits.load_timeout_s)
         endpoint = self._plan.endpoint
         return TokenProbe(
@@ -96,7 +93,7 @@ class HangWatch:
     def _list_models(self) -> list[tuple[str, tuple[str, ...]]]:
         """Return each text model that is always loaded, with the Triton models of its repository.
 
-        In explicit model control mode, return no models, because clients can unload each of them.
+        In explicit model control mode, return no models, because any model can be unloaded.
         """
         if self._plan.model_control_mode == "explicit":
             return []
@@ -107,12 +104,12 @@ class HangWatch:
         ]
 
     def observe(self, triton_pid: int) -> list[Silence]:
-        """Return the parts that are silent."""
+        """Return the parts of the server that do not respond."""
         silences = self._observer.observe(self._read_signs(triton_pid))
         return [each for each in silences if each.is_silent]
 
     def forget(self, silence: Silence) -> None:
-        """Discard the observations of a part whose process was killed."""
+        """Discard the observations of a part after its process was killed."""
         self._observer.forget(silence)
 
     def _read_signs(self, triton_pid: int) -> Iterator[Sign]:
@@ -125,6 +122,6 @@ class HangWatch:
 
 
 def _request_response(endpoint: Endpoint, model: str, timeout_s: float) -> None:
-    """Request a token, or an embedding, over HTTP."""
+    """Request a token or an embedding over HTTP, and ignore errors."""
     with contextlib.suppress(TllmError):
         probe_model(endpoint, model, timeout_s, "http")

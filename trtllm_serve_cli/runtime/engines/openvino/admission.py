@@ -15,8 +15,8 @@ T = TypeVar("T")
 class AdmissionQueue(Generic[T]):
     """A queue that admits requests in order of arrival while slots are free.
 
-    There are `max_sequences` slots. An admitted request occupies one slot per sequence until it is
-    released.
+    The queue has `max_sequences` slots. An admitted request occupies one slot per sequence until it
+    is released.
     """
 
     def __init__(self, max_sequences: int) -> None:
@@ -38,8 +38,8 @@ class AdmissionQueue(Generic[T]):
     def admit(self) -> list[T]:
         """Admit requests in order of arrival while slots are free, and return their items.
 
-        If a request needs more slots than are free, the requests behind it wait, too. Otherwise,
-        it might wait indefinitely.
+        If a request needs more slots than are free, all later requests also wait. Otherwise, a
+        request with many sequences might wait indefinitely.
         """
         items = []
         num_free = self.max_sequences - sum(self._admitted.values())

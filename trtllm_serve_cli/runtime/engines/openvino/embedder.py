@@ -1,8 +1,8 @@
 """Compute embeddings with OpenVINO.
 
-This module runs the exported model directly, and pools its outputs like sentence-transformers.
-OpenVINO GenAI's `TextEmbeddingPipeline` cannot be used: it does not return the number of tokens,
-and does not accept token ids, which OpenAI API requests may contain.
+This module runs the exported model directly and pools its outputs like sentence-transformers.
+OpenVINO GenAI's `TextEmbeddingPipeline` cannot be used, because it does not return token counts. It
+also does not accept token ids, which OpenAI API requests may contain.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class OpenVinoEmbedder:
         self._request: Any = model.create_infer_request()
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
-        """Return an array of embeddings with the shape [prompts, dimension]."""
+        """Compute the embeddings of a batch of prompts.
+
+        Return an array with the shape [prompts, dimension].
+        """
         ids, mask = pad_right(prompts)
         arrays = {
             "input_ids": ids,

@@ -37,8 +37,8 @@ from .running_request import NewTokens, RunningRequest, find_guided, find_slowes
 from .scoring import Scorer
 from .step_guard import StepClock, StepGuard
 
-# The maximum time in seconds that a step waits for a guide check or a score while the pipeline has
-# no requests.
+# The maximum time that a step waits for a guide check or a score while the pipeline has no
+# requests, in seconds.
 _IDLE_S = 0.02
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
@@ -109,13 +109,13 @@ class OpenVinoEngine:
         if (needed := count_needed_blocks(request)) > self._num_blocks:
             raise InvalidRequest(
                 f"The request may need KV cache for {needed * TOKENS_PER_BLOCK} tokens, but the "
-                f"limit is {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache). "
-                "Request fewer tokens or sequences."
+                f"limit is {self._num_blocks * TOKENS_PER_BLOCK} tokens "
+                "(max_tokens_in_paged_kv_cache). Request fewer tokens or sequences."
             )
         if (num_sequences := count_sequences(request)) > (limit := self._queue.max_sequences):
             raise InvalidRequest(
                 f"The request has {num_sequences} sequences, but the engine runs at most "
-                f"{limit} at the same time (max_num_seqs). Request fewer sequences."
+                f"{limit} sequences concurrently (max_num_seqs). Request fewer sequences."
             )
         config = make_config(request, self._tokenizer, self._drafts)
         guide = find_guide(request, self._tokenizer)
@@ -129,14 +129,14 @@ class OpenVinoEngine:
     def cancel(self, request_id: int) -> None:
         self._scorer.cancel(request_id)
         if (unchecked := self._unchecked.pop(request_id, None)) is not None:
-            # If the check has not started, cancel it so that it does not delay other checks.
+            # If the check has not started, cancel it to avoid delaying other checks.
             unchecked.checked.cancel()
         self._queue.drop(request_id)
         if (running := self._running.pop(request_id, None)) is not None:
             self._stop(running)
 
     def has_work(self) -> bool:
-        # Check the pipeline, too: it removes cancelled requests only in its next step.
+        # Also check the pipeline, because it removes cancelled requests only in its next step.
         has_requests = self._running or self._queue or self._unchecked or self._scorer.pending
         return bool(has_requests or self._pipeline.has_non_finished_requests())
 
@@ -252,8 +252,8 @@ class OpenVinoEngine:
         self._stop(slowest)
         tensor = "guided_decoding_guide" if slowest.request.guide_type else "bad_words_list"
         why = (
-            f"{tensor} has become too slow and delays other requests; simplify the guide or the "
-            "bad words"
+            f"{tensor} takes too long to evaluate and delays other requests; simplify the guide or "
+            "the bad words"
         )
         return [SequenceUpdate(slowest.request.id, error=why, rejected=True)]
 
@@ -267,7 +267,7 @@ class OpenVinoEngine:
         self._cancelled.clear()
 
     def _check(self, guide: Guide) -> CheckedGuide:
-        """Check a guide, and return the result.
+        """Check a guide and return the result.
 
         Raise `InvalidRequest` if the guide cannot be used. Raise `OSError` or `RuntimeError` if the
         process that checks guides cannot be started.
@@ -342,8 +342,8 @@ class OpenVinoEngine:
     def _record_pause(self, running: RunningRequest, *, has_tokens: bool) -> None:
         """Record whether a request is preempted.
 
-        The scheduler gives priority to sequences that have started, so a started sequence that gets
-        no new token has lost its KV cache to other sequences. Requests with several sequences are
+        The scheduler gives priority to started sequences. A started sequence without a new token
+        has therefore lost its KV cache to other sequences. Requests with several sequences are
         skipped, because they do not return any tokens until they end.
         """
         request = running.request
@@ -382,8 +382,8 @@ class OpenVinoEngine:
         if new.output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
             ids, log_probs = ids[:-1], log_probs[:-1]
         finish_reason = _finish_reason(new.output.finish_reason)
-        # Search the tokens for stop words, too: OpenVINO GenAI searches only the text, and misses
-        # some stop words that consist of whitespace.
+        # Also search the tokens for stop words, because OpenVINO GenAI searches only the text and
+        # misses some whitespace stop words.
         if (end := running.find_stop(index, ids)) is not None:
             ids, log_probs, finish_reason = ids[:end], log_probs[:end], "stop"
         cum = running.cum_log_prob.get(index, 0.0) + sum(log_probs)

@@ -4,14 +4,14 @@
 
 OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
 fails, this step and all later steps raise an error, so all requests fail. Compiling nested
-repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Some other
-guides compile quickly, but need seconds per token, because their grammar is ambiguous. To protect
-the engine, `GrammarCheck` first sends each guide to a process that it can kill. The process
-compiles the guide, and samples random tokens that the guide allows. The process uses a one-layer
-model and the engine's tokenizer.
+repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Other guides
+compile quickly, but take seconds per token, because their grammar is ambiguous. To protect the
+engine, `GrammarCheck` first sends each guide to a process that it can kill. The process compiles
+the guide and samples random tokens that the guide allows. It uses a one-layer model and the
+engine's tokenizer.
 
-The process first writes the JSON string "ready" on a line. It then reads one JSON object per line:
-{"type": ..., "guide": ...}. It responds to each object with a JSON object on one line, which
+The process writes the line "ready" (with quotes) after its start. It then reads requests and writes
+responses, both as one JSON object per line. A request is {"type": ..., "guide": ...}. A response
 contains the fields of a `CheckedGuide`.
 """
 
@@ -61,7 +61,7 @@ class CheckedGuide:
 
 
 class GrammarCheck:
-    """A checker that compiles guides, and samples tokens with them, in a separate process.
+    """A checker that compiles guides and samples tokens in a separate process.
 
     The process starts when the first guide is checked. This class is not thread-safe.
     """
@@ -69,8 +69,7 @@ class GrammarCheck:
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
-        # Cache the latest results by guide type and guide, so that repeated guides are not checked
-        # again.
+        # Cache the latest results by guide type and guide to avoid checking repeated guides again.
         self._results: OrderedDict[tuple[str, str], CheckedGuide] = OrderedDict()
 
     def check(self, guide_type: str, guide: str) -> CheckedGuide:
@@ -83,10 +82,11 @@ class GrammarCheck:
         if key not in self._results:
             result = self._query({"type": guide_type, "guide": guide})
             if result is None:
-                # Do not cache a timeout: the same guide may compile when the machine is less busy.
+                # Do not cache a timeout, because the same guide may compile when the machine is
+                # less busy.
                 limit = f"{CHECK_LIMIT_S:g} s or too much memory"
                 return CheckedGuide(
-                    f"takes more than {limit} to compile and to generate {_NUM_SAMPLED} tokens; "
+                    f"takes more than {limit} to compile and generate {_NUM_SAMPLED} tokens; "
                     "simplify the guide"
                 )
             self._results[key] = result
@@ -101,7 +101,7 @@ class GrammarCheck:
             self._stop()
 
     def _query(self, request: dict[str, str]) -> CheckedGuide | None:
-        """Send a guide to the process, and return the result.
+        """Send a guide to the process and return the result.
 
         Return None if the process times out or exits. Raise `OSError` or `RuntimeError` if the
         process cannot be started.
@@ -152,7 +152,7 @@ class GrammarCheck:
 
 
 def structured_output(guide_type: str, guide: str) -> Any:
-    """Return OpenVINO GenAI's configuration for the guide."""
+    """Return OpenVINO GenAI's `StructuredOutputConfig` for a guide."""
     import openvino_genai
 
     config = openvino_genai.StructuredOutputConfig()
@@ -248,7 +248,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _discard_output() -> Iterator[None]:
-    """Discard all output to stdout and stderr in a `with` block, including that of libraries."""
+    """Discard all output to stdout and stderr in a `with` block, including library output."""
     saved = {number: os.dup(number) for number in (1, 2)}
     null = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -271,7 +271,7 @@ def _load(folder: str) -> Any:
 
 
 def _check(pipeline: Any, config: Any) -> CheckedGuide:
-    """Sample tokens with the guide in `config`, and return the CPU times or the problem."""
+    """Sample tokens with the guide in `config` and return the CPU times or the problem."""
     import numpy as np
     import openvino
 

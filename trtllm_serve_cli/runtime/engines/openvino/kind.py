@@ -1,4 +1,4 @@
-"""Declare the capabilities of the `openvino` engine kind, and load its engine."""
+"""Declare the capabilities of the `openvino` engine kind and load its engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from ..embedder import Embedder
 from ..kinds import RuntimeKind
 from ..worker_config import scheduler_config
 
-_OWN_DRAFTS = "the engine drafts tokens itself if the model is served with num_draft_tokens"
+_OWN_DRAFTS = (
+    "the engine generates draft tokens itself if the model is served with num_draft_tokens"
+)
 _CAPABILITIES = caps.Capabilities(
     unsupported={
         caps.TOP_P_DECAY: "OpenVINO GenAI uses one top-p for the whole response",
@@ -20,7 +22,7 @@ _CAPABILITIES = caps.Capabilities(
             "OpenVINO GenAI returns only the log probability of the selected token"
         ),
         caps.LOGITS: "OpenVINO GenAI does not return logits",
-        caps.EMBEDDING_BIAS: "OpenVINO GenAI does not accept a bias on its logits",
+        caps.EMBEDDING_BIAS: "OpenVINO GenAI does not support a logit bias",
         caps.CLIENT_DRAFTS: _OWN_DRAFTS,
         caps.LOOKAHEAD_DECODING: _OWN_DRAFTS,
         caps.PROMPT_TUNING: "OpenVINO GenAI accepts only token ids",

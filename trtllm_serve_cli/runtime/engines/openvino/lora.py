@@ -1,4 +1,4 @@
-"""Find an OpenVINO model's linear layers, and apply LoRA adapters to them."""
+"""Find an OpenVINO model's linear layers and apply LoRA adapters to them."""
 
 from __future__ import annotations
 

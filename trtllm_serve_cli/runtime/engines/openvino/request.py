@@ -13,8 +13,8 @@ from ...triton.word_lists import Words, leave_out_longer
 from ..kinds import explain_rejection
 
 # The maximum n-gram length for prompt lookup. Prompt lookup searches the prompt and the generated
-# tokens for an earlier occurrence of the latest tokens, and uses the tokens that follow it as draft
-# tokens.
+# tokens for an earlier occurrence of the latest tokens. The tokens after the occurrence become
+# draft tokens.
 _NGRAM_SIZE = 3
 # The largest min-p that is passed to OpenVINO GenAI, which rejects a min-p of 1.
 _LARGEST_MIN_P = 0.999
@@ -95,8 +95,8 @@ def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
     if request.bad_words:
         raise InvalidRequest(
             "bad_words_list cannot be combined with guided_decoding_guide_type, because each "
-            "requires a grammar and a request can use only one grammar. Omit bad_words_list, "
-            "and exclude the words in the guide instead."
+            "requires a grammar and a request can use only one grammar. Omit bad_words_list and "
+            "exclude the words in the guide instead."
         )
     return Guide(request.guide_type, request.guide, "guided_decoding_guide")
 
@@ -139,7 +139,7 @@ def _set_penalties(config: Any, request: GenerationRequest) -> None:
 
 
 def _exclusion_guide(texts: set[str]) -> str:
-    """Return a structural tag that allows any text that contains none of `texts`.
+    """Return a structural tag that allows any text without the strings in `texts`.
 
     Raise `InvalidRequest` if a text contains a NUL character.
     """
@@ -159,8 +159,8 @@ def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
     """Return the words as text.
 
     OpenVINO GenAI matches text instead of token ids, because different tokens may form the same
-    text. Raise `InvalidRequest` if a word decodes to an empty string. The error message contains
-    `tensor`, the name of the tensor that the words are from.
+    text. Raise `InvalidRequest` if a word decodes to an empty string. `tensor` is the tensor name
+    for the error message.
     """
     texts = set()
     for word in words:

@@ -15,7 +15,7 @@ from .grammar_check import CheckedGuide
 
 @dataclass(slots=True)
 class NewTokens:
-    """The tokens of a sequence since the last read.
+    """The new tokens of a sequence since the last read.
 
     `output` is the pipeline's last output for the sequence.
     """
@@ -29,7 +29,7 @@ class NewTokens:
 class RunningRequest:
     """A request in the pipeline.
 
-    - `handle` is the pipeline's handle for the request.
+    - `handle` is the pipeline handle of the request.
     - `num_reused_blocks` is the estimated number of KV cache blocks reused from earlier prompts.
     - `guide` is the result of checking the request's guide, or None if the request has neither a
       guide nor bad words.
@@ -37,7 +37,7 @@ class RunningRequest:
     - `tokens` maps the index of each sequence to its tokens. It is empty if the request has no stop
       words or uses beam search.
     - `num_tokens` is the number of generated tokens in all sequences.
-    - `num_steps` is the number of steps after which new tokens were read.
+    - `num_steps` is the number of steps that returned new tokens.
     - `is_paused` is true while the request is preempted.
     - The `_ns` fields contain monotonic times, or 0 if the event has not occurred.
     """

@@ -1,6 +1,6 @@
 """Compute prompt log probabilities with a second copy of the model.
 
-OpenVINO GenAI's `echo` option cannot be used. It omits tokens in reused KV cache blocks, and mixes
+OpenVINO GenAI's `echo` option cannot be used. It omits tokens in reused KV cache blocks and mixes
 up the values of requests that share a step (observed with OpenVINO GenAI 2026.4.1). It also does
 not return alternatives.
 """
@@ -33,7 +33,7 @@ CHUNK_SIZE = 128
 class Scorer:
     """A second copy of the model, which computes prompt log probabilities in a separate thread.
 
-    It also selects the response token: requests that are scored generate at most one token. The
+    It also selects the response token, because scored requests generate at most one token. The
     model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0,
     `thread_properties` chooses the number of threads. If `has_adapter` is true, all requests are
     rejected, because this copy of the model does not apply the adapter. `pending` maps the id of
@@ -53,13 +53,13 @@ class Scorer:
         check_scorable(request)
         if self._has_adapter:
             raise InvalidRequest(
-                "The log probabilities of the prompt (echo with logprobs) are not supported with "
-                "LoRA adapters. Omit the adapter, or omit echo."
+                "Prompt log probabilities (echo with logprobs) are not supported with LoRA "
+                "adapters. Omit the adapter, or omit echo."
             )
         self.pending[request.id] = self._thread.submit(self._score, request)
 
     def cancel(self, request_id: int) -> None:
-        """Cancel a request, so that `take` does not return its update."""
+        """Cancel a request and discard its update."""
         if (future := self.pending.pop(request_id, None)) is not None:
             future.cancel()
 
@@ -69,7 +69,7 @@ class Scorer:
         return [self.pending.pop(each).result() for each in done]
 
     def close(self) -> None:
-        """Cancel the waiting requests, and stop the thread after the current request."""
+        """Cancel the waiting requests and stop the thread after the current request."""
         self._thread.shutdown(cancel_futures=True)
 
     def _score(self, request: GenerationRequest) -> SequenceUpdate:
@@ -83,7 +83,7 @@ class Scorer:
 
 
 def check_scorable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` unless the response is at most one greedy token.
+    """Raise `InvalidRequest` unless the request generates at most one token with greedy decoding.
 
     Also raise `InvalidRequest` if the request uses a penalty, min_tokens, bad words, a guide or a
     logit bias.
@@ -108,9 +108,9 @@ def check_scorable(request: GenerationRequest) -> None:
     for name, is_set in limits.items():
         if is_set:
             raise InvalidRequest(
-                f"The openvino engine kind does not support {name} together with the log "
-                "probabilities of the prompt (echo with logprobs). Set max_tokens to 0 or 1 and "
-                "temperature to 0, and omit all other sampling parameters."
+                f"The openvino engine kind does not support {name} with prompt log probabilities "
+                "(echo with logprobs). Set max_tokens to 0 or 1, set temperature to 0, and omit "
+                "all other sampling parameters."
             )
 
 
@@ -121,7 +121,7 @@ def load_model(engine_dir: Path, properties: dict[str, Any]) -> Any:
 
 
 def score(model: Any, request: GenerationRequest) -> SequenceUpdate:
-    """Score the prompt of `request`, and return the request's only update."""
+    """Score the prompt of `request` and return the request's only update."""
     tokens, count = request.input_ids, request.num_top_log_probs
     log_probs: list[float] = []
     top: list[tuple[TokenLogProb, ...]] = []

@@ -1,11 +1,11 @@
-"""Find steps of the engine that are slow because of guides.
+"""Detect engine steps that are slow because of guides.
 
 While OpenVINO GenAI (2026.4) samples, it computes the tokens that each guide allows. The step ends
-when all requests have been sampled. If a grammar can split a text in many ways, as with
-`x ::= [a-z]* | x x`, the cost of a token grows roughly with the cube of the text's length. The
-check of guides (grammar_check.py) covers only the first 32 tokens.
+when all requests have been sampled. A grammar such as `x ::= [a-z]* | x x` can split a text in many
+ways. The cost per token then grows roughly with the cube of the text length. The guide check
+(grammar_check.py) covers only the first 32 tokens.
 
-The thread that calls the pipeline takes part in inference, but not in sampling. Its CPU time
+The thread that calls the pipeline participates in inference, but not in sampling. Its CPU time
 therefore shows how much inference a step contained. Steps without guides show how long a step with
 this much inference takes.
 """
@@ -16,9 +16,9 @@ import os
 import time
 from dataclasses import dataclass
 
-# The time in seconds that a step may take in addition to compilation and inference.
+# The time that a step may take in addition to compilation and inference, in seconds.
 LIMIT_S = 1.0
-# Inference may take this many times as long as expected, for example on a busy machine.
+# The factor by which inference may exceed its expected duration, for example on a busy machine.
 _TOLERANCE = 4
 _NUM_SLOW_STEPS = 2
 # The factor applied to the weight of all earlier steps when a step without guides is added.
@@ -27,7 +27,7 @@ _DECAY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The elapsed time of a step, and the CPU times of the process and of the calling thread."""
+    """The elapsed time of a step and the CPU times of the process and the calling thread."""
 
     elapsed_s: float
     process_s: float
@@ -35,7 +35,7 @@ class StepTimes:
 
     @property
     def duration_s(self) -> float:
-        """The elapsed time, or the CPU time of the process if it is shorter.
+        """The elapsed time or the CPU time of the process, whichever is shorter.
 
         On a busy machine, the CPU time excludes the time in which no thread of the process ran.
         """
@@ -43,7 +43,7 @@ class StepTimes:
 
 
 class StepClock:
-    """Measure one step, from the creation of the clock until `stop` is called."""
+    """Measures one step, from the creation of the clock until `stop` is called."""
 
     def __init__(self) -> None:
         self._start = self._read()
@@ -58,7 +58,7 @@ class StepClock:
 
 
 class StepGuard:
-    """Compare steps with guides to steps without guides."""
+    """Compares steps with guides to steps without guides."""
 
     def __init__(self) -> None:
         # Initially, assume that inference takes the thread's CPU time multiplied by the number of
@@ -67,7 +67,7 @@ class StepGuard:
         self._num_slow = 0
 
     def learn(self, times: StepTimes) -> None:
-        """Add a step without guides, and reset the number of consecutive slow steps."""
+        """Add a step without guides and reset the number of consecutive slow steps."""
         self._duration_s = _DECAY * self._duration_s + times.duration_s
         self._thread_s = _DECAY * self._thread_s + times.thread_s
         self._num_slow = 0

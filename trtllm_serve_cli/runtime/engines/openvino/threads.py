@@ -1,9 +1,9 @@
 """Choose the number of threads that OpenVINO uses to run a model.
 
 By default, OpenVINO starts one thread per physical core. It respects the CPU affinity of the
-process, but not the CPU time limit of a container. If there are more threads than the limit allows,
-the container uses up its CPU time early in each period, and the kernel throttles all threads until
-the next period (openvinotoolkit/openvino#37838).
+process, but not the CPU time limit of a container. With more threads than the limit allows, the
+container uses up its CPU time early in each period. The kernel then throttles all threads until the
+next period (openvinotoolkit/openvino#37838).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def thread_properties(num_threads: int) -> dict[str, Any]:
-    """Return OpenVINO's properties for this number of threads.
+    """Return the OpenVINO properties that set the number of threads.
 
     If `num_threads` is 0, use one thread per physical core that this process may use. If the CPU
     time limit is lower than this number of cores, use the limit instead, rounded up.
@@ -27,8 +27,8 @@ def thread_properties(num_threads: int) -> dict[str, Any]:
     num_threads = num_threads or choose_num_threads(read_cpu_limit(), count_physical_cores())
     if not num_threads:
         return {}
-    # Disable pinning. Otherwise, OpenVINO would pin the threads to the first cores, and several
-    # engines that do not use all cores would compete for these cores while other cores are idle.
+    # Disable pinning. Otherwise, OpenVINO would pin the threads to the first cores. Several engines
+    # would then compete for these cores while other cores are idle.
     return {"INFERENCE_NUM_THREADS": num_threads, "ENABLE_CPU_PINNING": False}
 
 

@@ -1,7 +1,7 @@
 """Implement an engine with TensorRT-LLM's LLM API and its PyTorch backend.
 
 This module requires the package `tensorrt_llm`, version 1.0 to 1.3. TensorRT-LLM batches requests
-in separate processes. An event loop in its own thread receives the responses to all requests, and
+in separate processes. An event loop in a separate thread receives the responses to all requests.
 `step` returns the updates that have arrived since the previous step.
 """
 
@@ -62,8 +62,8 @@ class PyTorchEngine:
     `config` contains llm (the arguments for `LLM`), max_seq_len and vocab_size. It may contain any
     field of `LoraOptions`.
 
-    Only the caller's thread uses `_running`. Only the event loop's thread uses `_tasks` and
-    `_batch`, and only this thread calls the TensorRT-LLM functions that handle requests.
+    Only the caller's thread uses `_running`. Only the event loop thread uses `_tasks` and `_batch`
+    and calls the TensorRT-LLM functions that handle requests.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ class PyTorchEngine:
     def submit(self, request: GenerationRequest) -> None:
         check_servable(request, self._arguments, self._sampler)
         if self._adapters is None:
-            check_no_adapter(request, "the modules that adapters may change (lora_target_modules)")
+            check_no_adapter(request, "--build-option lora_target_modules=MODULES")
         running = _Running(request, _sampling_params(request, self.limits.vocab_size))
         self._running[request.id] = running
         self._events.call(self._start, running)
@@ -116,7 +116,7 @@ class PyTorchEngine:
             except queue.Empty:
                 return updates
             if isinstance(batch, Exception):
-                self._batches.put(batch)  # each later step must fail, too
+                self._batches.put(batch)  # all later steps must also fail
                 raise batch
             for arrival in batch:
                 updates += self._take(arrival)
@@ -146,7 +146,7 @@ class PyTorchEngine:
             del self._running[request_id]
         return arrival.updates
 
-    # All methods below run in the event loop's thread.
+    # All methods below run in the event loop thread.
 
     def _start(self, running: _Running) -> None:
         running.task = self._events.loop.create_task(self._run(running))

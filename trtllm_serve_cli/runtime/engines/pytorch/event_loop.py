@@ -34,11 +34,11 @@ class EventLoopThread:
         self.loop.call_soon_threadsafe(function, *arguments)
 
     def cancel_tasks(self) -> None:
-        """Cancel all tasks in the loop, and wait until they have ended."""
+        """Cancel all tasks in the loop and wait until they have ended."""
         self._run(_cancel_tasks())
 
     def close(self) -> None:
-        """Cancel all tasks, and stop the loop and its thread."""
+        """Cancel all tasks and stop the loop and its thread."""
         self.cancel_tasks()
         self._run(self.loop.shutdown_asyncgens())
         self.call(self.loop.stop)

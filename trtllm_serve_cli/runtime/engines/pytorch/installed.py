@@ -2,7 +2,7 @@
 
 Argument names and the tags of speculative decoding methods differ between releases and release
 candidates of TensorRT-LLM. This module derives the names from the installed Pydantic classes, not
-from the version, and does not import `tensorrt_llm`. The known differences are from
+from the version. It does not import `tensorrt_llm`. The known differences are from
 tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM (1.0 to later release candidates of 1.3).
 """
 
@@ -22,7 +22,7 @@ from .arguments import LLM_ARGUMENTS
 _ALWAYS: Mapping[str, Any] = {"backend": "pytorch", "kv_cache_config.onboard_blocks": True}
 # Arguments that have no effect in versions that mark them as deprecated.
 _DEPRECATED = ("kv_cache_config.sink_token_length", "speculative_config.allow_advanced_sampling")
-# The names of the argument that selects the sampler. It is a flag in 1.0, and a type in later
+# The names of the argument that selects the sampler: a flag in version 1.0 and a type in later
 # versions.
 _SAMPLER_FLAG, _SAMPLER_TYPE = "enable_trtllm_sampler", "sampler_type"
 OLD_SAMPLER = "TRTLLMSampler"
@@ -43,9 +43,10 @@ _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS
 class AdaptedArguments:
     """Arguments that the installed `LLM` accepts.
 
-    `values` contains all arguments except speculative_config. `decoding` contains the speculative
-    decoding class and its arguments, or is None if speculative decoding is disabled. `ignored`
-    contains an explanation for each argument that is omitted or has no effect.
+    - `values`: all arguments except speculative_config.
+    - `decoding`: the speculative decoding class and its arguments, or None if speculative decoding
+      is disabled.
+    - `ignored`: an explanation for each argument that is omitted or has no effect.
     """
 
     values: Arguments
@@ -76,7 +77,7 @@ class _Report:
         self.ignored.append(f"{_show(path)} has no effect in {self._package}")
 
     def check(self) -> None:
-        """Raise a `ValueError` that names the unsupported arguments, if there are any."""
+        """Raise a `ValueError` that names the unsupported arguments, if any."""
         if self._unknown:
             raise ValueError(
                 f"{self._package} does not support the arguments {', '.join(self._unknown)}; "
@@ -88,9 +89,13 @@ def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> Adapt
     """Return the arguments for the installed version.
 
     `llm_args` is the installed `TorchLlmArgs` class, and `version` is used only in messages. Omit
-    an argument that the installed classes lack if the installed version always uses the requested
-    value, or if the argument selects a sampler and the installed version has only one. Raise
-    `ValueError` if the installed classes lack any other argument, or the speculative decoding type.
+    an argument that the installed classes lack in these cases:
+
+    - The installed version always uses the requested value.
+    - The argument selects a sampler, and the installed version has a single sampler.
+
+    Raise `ValueError` if the installed classes lack any other argument, or the speculative decoding
+    type.
     """
     report = _Report(version)
     fields = accepted_fields(llm_args)
@@ -154,7 +159,7 @@ def _name_sampler(arguments: Arguments, fields: Mapping[str, Any]) -> Arguments:
 def _adapt_group(
     path: str, group: Mapping[str, Any], classes: list[type], report: _Report
 ) -> Arguments:
-    """Return the arguments in `group` that the classes accept, and report the others.
+    """Return the arguments in `group` that the classes accept and report all other arguments.
 
     Also report the accepted arguments that have no effect. If `classes` is empty, return all
     arguments, because the field accepts any mapping.
@@ -208,8 +213,8 @@ def _find_decoding_class(decoding_type: str, classes: list[type]) -> type:
 def decoding_tag(cls: type) -> str:
     """Return the `decoding_type` of a speculative decoding class.
 
-    It is a class variable up to version 1.2, and the default value of a field since 1.3. Return an
-    empty string if the class has neither.
+    The type is a class variable up to version 1.2 and the default value of a field since 1.3.
+    Return an empty string if the class has neither.
     """
     field = getattr(cls, "model_fields", {}).get("decoding_type")
     return str(getattr(cls, "decoding_type", "") if field is None else field.default)

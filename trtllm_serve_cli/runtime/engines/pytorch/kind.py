@@ -1,4 +1,4 @@
-"""Declare the capabilities of the `pytorch` engine kind, and load its engine."""
+"""Declare the capabilities of the `pytorch` engine kind and load its engine."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CAPABILITIES = caps.Capabilities(
         caps.TOP_P_DECAY: "the engine uses one top-p for the whole response",
         caps.LOGITS: "logits are too large to send from the engine worker to Triton",
         caps.CLIENT_DRAFTS: (
-            "the engine drafts tokens itself if the model is imported with "
+            "the engine generates draft tokens itself if the model is imported with "
             "speculative_decoding_mode"
         ),
-        caps.LOOKAHEAD_DECODING: "TensorRT-LLM supports it only for TensorRT engines",
+        caps.LOOKAHEAD_DECODING: "only TensorRT engines support lookahead decoding",
         caps.PROMPT_TUNING: "TensorRT-LLM's PyTorch backend does not accept a prompt table",
         caps.MULTIMODAL: "only text models are served",
         caps.ENCODERS: "only models without an encoder are served",
@@ -48,7 +48,7 @@ _CAPABILITIES = caps.Capabilities(
             "equal max_beam_width"
         ),
         caps.STOP_AND_BAD_WORDS: (
-            "matched as tokens; with beams, each stop word must be a single token"
+            "matched as tokens; with beam search, each stop word must be a single token"
         ),
         caps.MIN_P: _NOT_WITH_DRAFTS,
         caps.LOG_PROBABILITIES: _NOT_WITH_DRAFTS,

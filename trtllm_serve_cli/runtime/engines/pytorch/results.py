@@ -24,8 +24,8 @@ from ..sequence_end import find_end
 class ResultReader:
     """A reader for the new tokens in a request's result.
 
-    The reader itself detects the end of each sequence, for two reasons: the API reliably reports
-    the end only for the last sequence, and it does not accept multi-token stop words as token ids.
+    The reader itself detects the end of each sequence, because the API reliably reports the end
+    only for the last sequence. The API also does not accept multi-token stop words as token ids.
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -125,19 +125,18 @@ def _most_likely(entry: Any, count: int) -> tuple[TokenLogProb, ...]:
 
 
 def _describe_prompt(result: Any, request: GenerationRequest) -> PromptFacts | None:
-    """Return the prompt information in a result.
+    """Return the number of cached prompt tokens and the prompt log probabilities in a result.
 
-    The information consists of the number of cached tokens and, if the request sets
-    `return_prompt_log_probs`, the log probabilities of the prompt. Return None if the request does
-    not set `return_prompt_log_probs` and the result does not contain the number of cached tokens.
+    Include the log probabilities only if the request sets `return_prompt_log_probs`. Return None if
+    the request does not set this field and the result does not contain the number of cached tokens.
     Raise `ValueError` if the log probabilities of some prompt tokens are missing.
     """
     num_cached = getattr(result, "cached_tokens", None)
     if not request.return_prompt_log_probs:
         return None if num_cached is None else PromptFacts(num_cached)
     tokens = request.input_ids[1:]
-    # Depending on the version, the list may start with None for the first prompt token, and may end
-    # with an entry for the first response token.
+    # Depending on the version, the list may start with None for the first prompt token. It may also
+    # end with an entry for the first response token.
     entries = list(result.outputs[0].prompt_logprobs or ())
     entries = entries[1:] if entries and entries[0] is None else entries
     if len(entries) not in (len(tokens), len(tokens) + 1):
@@ -174,6 +173,6 @@ def _perf(metrics: Any) -> PerfMetrics | None:
 def _ns(since_boot: timedelta) -> int:
     """Convert a C++ `steady_clock` time to nanoseconds on Python's monotonic clock.
 
-    The two clocks are identical.
+    Both clocks are CLOCK_MONOTONIC on Linux.
     """
     return since_boot // timedelta(microseconds=1) * 1000

@@ -1,10 +1,10 @@
-"""Choose TensorRT-LLM's sampler, and find the request fields that the sampler ignores.
+"""Choose TensorRT-LLM's sampler and find the request fields that the sampler ignores.
 
 Sources: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM, and the pull requests #16052 (bad
 words), #16485 (penalties), #16620 (beam search options), #17701 (`enable_penalty`), #6464 (bias),
-#7756 (log probabilities of alternatives) and #7580 (log probabilities of the prompt). The version
-numbers were derived from the dates of these pull requests. For min-p, the version is the first one
-that documents it (docs/source/features/sampling.md).
+#7756 (log probabilities of alternatives) and #7580 (prompt log probabilities). The version numbers
+were derived from the dates of these pull requests. For min-p, the version is the first one that
+documents min-p (docs/source/features/sampling.md).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
     **dict.fromkeys(PENALTIES, (1, 3, 0, 25)),
     **dict.fromkeys(("len_penalty", "early_stopping", "beam_search_diversity_rate"), (1, 3, 0, 26)),
 }
-# The first version that returns the log probabilities of the prompt, with either sampler.
+# The first version that returns prompt log probabilities, with either sampler.
 _PROMPT_LOG_PROBS_SINCE: _Release = (1, 2, 0, 1)
 # The first version in which no request field requires the old sampler.
 _ONE_SAMPLER: _Release = max(_TORCH_SAMPLER_SINCE.values())
-# Speculative decoding types, by where the draft tokens come from. Before the later 1.3 release
-# candidates, a model that generates draft tokens in its own engine supports sampling only with
-# `allow_advanced_sampling`. Types in `_TWO_ENGINES` use a separate draft engine or no draft model.
-# Types in `_ONE_ENGINE` use a separate draft engine only if the mapped argument is false.
+# Speculative decoding types, grouped by the source of the draft tokens. Before the later 1.3
+# release candidates, a model that generates draft tokens in its own engine supports sampling only
+# with `allow_advanced_sampling`. Types in `_TWO_ENGINES` use a separate draft engine or no draft
+# model. Types in `_ONE_ENGINE` use a separate draft engine only if the mapped argument is false.
 _TWO_ENGINES = ("ngram", "draft_target", "user_provided", "auto")
 _ONE_ENGINE = {
     "eagle": "eagle3_one_model", "eagle3": "eagle3_one_model", "mtp": "mtp_eagle_one_model"
@@ -54,11 +54,14 @@ _ONE_ENGINE = {
 class SamplerLimits:
     """The limits of the loaded model's sampler.
 
-    `name` is the sampler's name in error messages. `ignored` contains the request fields that the
-    sampler ignores. The other fields apply only to speculative decoding. `can_sample` is true if
-    the model supports sampling in addition to greedy decoding. `has_penalties` is true if the model
-    applies penalties. `can_enable_penalties` is true if the model would apply penalties with the
-    `enable_penalty` argument.
+    - `name`: the sampler's name in error messages.
+    - `ignored`: the request fields that the sampler ignores.
+
+    All other fields apply only to speculative decoding:
+
+    - `can_sample`: true if the model supports sampling in addition to greedy decoding.
+    - `has_penalties`: true if the model applies penalties.
+    - `can_enable_penalties`: true if the `enable_penalty` argument would enable penalties.
     """
 
     name: str = ""
@@ -122,8 +125,8 @@ def _can_sample(cls: type, options: Mapping[str, Any]) -> bool:
 def _release(version: str) -> _Release:
     """Return a version as a comparable tuple: major, minor, patch and release candidate.
 
-    A release follows its release candidates, which follow its other pre-releases. A version in
-    another format is treated as newer than all others.
+    A release follows its release candidates, which follow its other pre-releases. A version in an
+    unknown format counts as newer than all other versions.
     """
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(rc|dev|a|b)(\d*))?", version)
     if match is None:

@@ -17,7 +17,7 @@ from .sampler import SamplerLimits
 # The end id for requests without an end token. With None, the executor would use the tokenizer's
 # end token.
 _NO_END = -1
-# Maps request fields to the tensor or API field names that error messages use, if these differ.
+# Maps request fields to their tensor or API field names in error messages, if the names differ.
 _TENSORS = {
     "bad_words": "bad_words_list",
     "logit_bias": "embedding_bias",
@@ -86,9 +86,8 @@ def check_servable(
     max_beam_width = int(arguments.get("max_beam_width") or 1)
     if request.beam_width != max_beam_width:
         raise InvalidRequest(
-            f"beam_width is {request.beam_width}, but TensorRT-LLM's PyTorch backend supports "
-            "only the beam width with which the model was loaded (max_beam_width). Set "
-            f"beam_width to {max_beam_width}."
+            f"beam_width is {request.beam_width}, but TensorRT-LLM's PyTorch backend requires the "
+            f"max_beam_width of the loaded model. Set beam_width to {max_beam_width}."
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(
@@ -107,9 +106,9 @@ def check_servable(
         and not arguments.get("enable_chunked_prefill")
     ):
         raise InvalidRequest(
-            f"The prompt has {len(request.input_ids)} tokens, but the number of tokens per step "
-            f"is limited to {max_num_tokens} (max_num_tokens). Shorten the prompt, or serve the "
-            "model with enable_chunked_context=true."
+            f"The prompt has {len(request.input_ids)} tokens, but a step can process at most "
+            f"{max_num_tokens} tokens (max_num_tokens). Shorten the prompt, or serve the model "
+            "with enable_chunked_context=true."
         )
     if speculative := arguments.get("speculative_config"):
         _check_speculative(request, str(speculative.get("decoding_type")), sampler)

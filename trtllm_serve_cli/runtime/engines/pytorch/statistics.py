@@ -21,7 +21,7 @@ TIMEOUT_S = 0.01
 
 
 class IterationStatistics:
-    """The statistics of the latest iteration that was read, and the total number of preemptions."""
+    """The latest iteration statistics and the total number of preemptions."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -32,7 +32,7 @@ class IterationStatistics:
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, has_requests: Callable[[], bool]) -> None:
-        """Start reading statistics, and continue while `has_requests` returns true.
+        """Start reading statistics and continue while `has_requests` returns true.
 
         Do nothing if statistics are already being read, or if reading them has failed. Call this
         method in a running event loop after a request has been submitted, because TensorRT-LLM

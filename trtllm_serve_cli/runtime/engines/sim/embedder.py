@@ -1,4 +1,4 @@
-"""Simulate a model that computes embeddings."""
+"""Simulate an embedding model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .timing import SIMULATION_FILE, StepWork, parse_simulation
 class SimEmbedder:
     """A simulated embedding model.
 
-    An embedding is the mean of made-up vectors, one per token of the prompt, so prompts that share
-    tokens have similar embeddings. The mean is scaled to length 1 if the settings require it.
+    An embedding is the mean of made-up vectors, one per prompt token, so prompts that share tokens
+    have similar embeddings. If the settings require normalization, the mean is scaled to length 1.
     `config` contains engine_dir and embedding (the fields of `EmbeddingSettings`).
     """
 
@@ -29,7 +29,7 @@ class SimEmbedder:
         self._settings = EmbeddingSettings.from_dict(config["embedding"])
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
-        """Wait for the simulated step duration, and return the embeddings of the prompts."""
+        """Wait for the simulated step duration and return the embeddings of the prompts."""
         work = StepWork(
             prompt_tokens=sum(map(len, prompts)),
             prompt_pairs=sum(len(each) * (len(each) - 1) // 2 for each in prompts),

@@ -1,8 +1,8 @@
-"""Implement an engine that simulates scheduling and timing, and returns meaningless tokens.
+"""Implement an engine that returns meaningless tokens with simulated scheduling and timing.
 
 The engine draws response tokens from the prompt, using the request's seed, so the response to a
-text prompt is text. While the engine has requests, each step starts when the previous step ends,
-and lasts for the simulated duration.
+text prompt is text. While the engine has requests, each step starts when the previous step ends.
+Each step takes the simulated duration.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _KIND = "sim"
 # The duration of the busy loop at the end of each wait, in seconds. Without this loop, waits would
 # be about 0.1 ms too long, because `time.sleep` returns late even on an idle machine.
 _SPIN_S = 0.0002
-# A limit that is high enough for beam search requests to fail with the error for an unsupported
-# feature, not with an error about the beam width.
+# A high limit, so beam search requests fail with the error for unsupported features instead of an
+# error about the beam width.
 _MAX_BEAM_WIDTH = 64
 # The minimum absolute value of a bias that bans or forces a token. Smaller biases are ignored.
 _DECISIVE_BIAS = 100
 
 
 class Clock(Protocol):
-    """A monotonic clock that counts seconds."""
+    """A monotonic clock with times in seconds."""
 
     def now_s(self) -> float: ...
 
@@ -108,7 +108,7 @@ class _Running:
 class SimEngine:
     """An engine that generates tokens with the timing of a `Simulation`.
 
-    `config` contains engine_dir, max_seq_len and vocab_size, and may contain any field of
+    `config` contains engine_dir, max_seq_len and vocab_size. It may also contain any field of
     `SchedulerLimits`.
     """
 
@@ -158,7 +158,7 @@ class SimEngine:
         step = self._scheduler.step()
         self._iteration += 1
         self._context_tokens = step.work.prompt_tokens
-        # If the planned end has already passed, end the step now, and measure the next step from
+        # If the planned end has already passed, end the step now and measure the next step from
         # now. Otherwise, later steps would be shortened to catch up, and their tokens would be
         # generated too early.
         from_s = started_s if self._next_start_s is None else self._next_start_s
@@ -219,7 +219,7 @@ class SimEngine:
         perf: PerfMetrics | None,
         prompt: PromptFacts | None,
     ) -> SequenceUpdate:
-        """Generate the next token of a sequence, and return the update that contains it."""
+        """Generate the next token of a sequence and return its update."""
         request, previous = running.request, sequence.last_token
         token, finish_reason = _next_token(running, sequence)
         sequence.last_token = token
@@ -268,7 +268,7 @@ class SimEngine:
 def _check_servable(request: GenerationRequest) -> None:
     """Raise `InvalidRequest` if the request uses beam search, guided decoding or a LoRA adapter.
 
-    The models reject the tensors of other unsupported features before they submit a request.
+    Triton's models reject the tensors of other unsupported features before submitting a request.
     """
     requested = {
         "beam_width": request.beam_width > 1,

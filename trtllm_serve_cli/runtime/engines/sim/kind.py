@@ -1,4 +1,4 @@
-"""Declare the capabilities of the `sim` engine kind, and load its engine."""
+"""Declare the capabilities of the `sim` engine kind and load its engine."""
 
 from __future__ import annotations
 

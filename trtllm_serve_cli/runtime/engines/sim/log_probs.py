@@ -1,7 +1,7 @@
 """Generate made-up log probabilities for the simulated engine.
 
-The rank of a token depends only on the token and its predecessor, so a token has the same log
-probability in a prompt and in a response. The most likely token has a probability of 1/2, the
+The rank of a token depends only on the token and its predecessor. A token therefore has the same
+log probability in a prompt and in a response. The most likely token has a probability of 1/2, the
 second most likely 1/4, and so on.
 """
 
@@ -41,10 +41,10 @@ def make_alternatives(
 def score_tokens(
     token_ids: Sequence[int], count: int, vocab_size: int
 ) -> tuple[tuple[float, ...], tuple[tuple[TokenLogProb, ...], ...]]:
-    """Return the log probabilities of the tokens after the first one, and the most likely tokens.
+    """Return the log probabilities and the most likely tokens for all tokens except the first.
 
-    For each of these tokens, the second tuple contains the `count` most likely tokens at the same
-    position. The second tuple is empty if `count` is 0.
+    The second tuple contains the `count` most likely tokens at each position. It is empty if
+    `count` is 0.
     """
     pairs = list(pairwise(token_ids))
     top = [make_alternatives(*pair, count, vocab_size) for pair in pairs] if count else []

@@ -5,14 +5,14 @@ one token for each sequence whose prompt is in the KV cache. The step uses the r
 budget (`max_num_tokens`) to compute prompts. It computes only complete prompts, unless chunked
 context is enabled. Requests are served in order of arrival.
 
-A request starts when the KV cache has room for it, and the number of running sequences, including
-its own, does not exceed `max_batch_size` or `max_num_tokens`. `batch_scheduler_policy` determines
-the room that a request needs:
+A request starts when the KV cache has room and the number of running sequences, including its own,
+does not exceed `max_batch_size` or `max_num_tokens`. `batch_scheduler_policy` determines how much
+room a request needs:
 
 - `guaranteed_no_evict`: room for its prompt and its longest possible response.
 - `max_utilization`: room for its prompt, the tokens generated so far and the next token. When the
-  blocks run out, the scheduler pauses the request that started last, and later recomputes its
-  prompt and its generated tokens.
+  blocks run out, the scheduler pauses the request that started last. Later, it recomputes the
+  prompt and the generated tokens of the paused request.
 
 With `enable_kv_cache_reuse`, blocks from earlier prompts are not computed again, but each request
 still reserves memory for all its blocks. The sequences of one request share the prompt's full
@@ -34,11 +34,12 @@ from .timing import SchedulerLimits, Simulation, StepWork
 class SimRequest:
     """A request and its progress.
 
-    `num_generated` is the number of tokens generated in each sequence. `num_computed` is the number
-    of prompt tokens that are in the KV cache. After a pause, it includes the generated tokens,
-    which are recomputed with the prompt. `num_reused_blocks` is the number of blocks reused from
-    earlier prompts. `blocks` is the number of KV cache blocks reserved for the request.
-    `was_started` stays true while the request is paused.
+    - `num_generated`: the number of tokens generated in each sequence.
+    - `num_computed`: the number of prompt tokens in the KV cache. After a pause, it includes the
+      generated tokens, which are recomputed with the prompt.
+    - `num_reused_blocks`: the number of blocks reused from earlier prompts.
+    - `blocks`: the number of KV cache blocks reserved for the request.
+    - `was_started`: true after the first start, even while the request is paused.
     """
 
     id: int
@@ -94,7 +95,7 @@ class Scheduler:
         self._decoding: dict[int, SimRequest] = {}
         self._num_sequences = 0
         self._blocks = 0
-        # The number of sequences in the decode phase, and the number of tokens that these sequences
+        # The number of sequences in the decode phase and the number of tokens that these sequences
         # attend to.
         self._num_decoding = 0
         self._kv_tokens = 0
@@ -135,7 +136,7 @@ class Scheduler:
         self._waiting.append(request)
 
     def remove(self, request_id: int) -> None:
-        """Remove a request in any state, and free its KV cache blocks. Ignore unknown ids."""
+        """Remove a request in any state and free its KV cache blocks. Ignore unknown ids."""
         if request := self._prompts.pop(request_id, None):
             self._release(request)
         elif request := self._decoding.pop(request_id, None):
@@ -145,7 +146,7 @@ class Scheduler:
             self._waiting = deque(each for each in self._waiting if each.id != request_id)
 
     def step(self) -> Step:
-        """Simulate the next step, and update the state of its requests."""
+        """Simulate the next step and update the state of its requests."""
         if not self._reserves:
             self._make_room()
         started = self._admit()
@@ -161,7 +162,7 @@ class Scheduler:
     def _admit(self) -> list[SimRequest]:
         """Start the queued requests in order of arrival until the next request does not fit.
 
-        Return the requests that start for the first time, excluding those that resume after a
+        Return the requests that start for the first time. Exclude requests that resume after a
         pause.
         """
         slots = min(self._limits.max_batch_size, self._limits.max_num_tokens)
@@ -301,25 +302,25 @@ def count_blocks(
 def find_problem(
     limits: SchedulerLimits, num_input: int, max_new_tokens: int, num_sequences: int = 1
 ) -> str | None:
-    """Return why a request with these lengths can never run, or None if it can run."""
+    """Return an error message if a request with these lengths can never run, or None if it can."""
     size = limits.tokens_per_block
     if (needed := count_blocks(limits, num_input, max_new_tokens, num_sequences)) > (
         limits.num_blocks
     ):
         return (
             f"The request may need KV cache for {needed * size} tokens, but the limit is "
-            f"{limits.num_blocks * size} (max_tokens_in_paged_kv_cache). Request fewer tokens or "
-            "sequences."
+            f"{limits.num_blocks * size} tokens (max_tokens_in_paged_kv_cache). Request fewer "
+            "tokens or sequences."
         )
     if num_sequences > (slots := min(limits.max_batch_size, limits.max_num_tokens)):
         return (
-            f"The request has {num_sequences} sequences, but the number of sequences per step is "
-            f"limited to {slots}. Request fewer sequences."
+            f"The request has {num_sequences} sequences, but a step can process at most {slots} "
+            "sequences. Request fewer sequences."
         )
     if num_input > limits.max_num_tokens and not limits.enable_chunked_context:
         return (
-            f"The prompt has {num_input} tokens, but the number of tokens per step is limited to "
-            f"{limits.max_num_tokens} (max_num_tokens). Shorten the prompt, or serve the model "
-            "with enable_chunked_context=true."
+            f"The prompt has {num_input} tokens, but a step can process at most "
+            f"{limits.max_num_tokens} tokens (max_num_tokens). Shorten the prompt, or serve the "
+            "model with enable_chunked_context=true."
         )
     return None

@@ -1,4 +1,4 @@
-"""Define a simulated engine by its scheduler limits and the duration of its steps.
+"""Define a simulated engine by its scheduler limits and step durations.
 
 The definition is stored in `simulation.json` in the engine folder. `tllm bench calibrate` writes
 files in this format.
@@ -26,13 +26,13 @@ class StepTiming:
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
     p is the number of prompt tokens that the step computes. q is the number of attention pairs:
-    each pair consists of one of these tokens and an earlier token that it attends to. n is the
-    number of sequences in the decode phase. k is the number of tokens in the KV cache that these
-    sequences attend to. The coefficients are in seconds.
+    each pair is a computed prompt token and an earlier token that it attends to. n is the number of
+    sequences in the decode phase. k is the number of tokens in the KV cache that these sequences
+    attend to. The coefficients are in seconds.
 
-    `jitter` is the coefficient of variation of the duration, which is gamma-distributed; 0 disables
-    the jitter. `request_s` is the overhead of the server and the network per request, in seconds.
-    Only the virtual clock adds it. If Triton serves the simulated engine, the overhead is real.
+    `jitter` is the coefficient of variation of the gamma-distributed duration. 0 disables the
+    jitter. `request_s` is the server and network overhead per request, in seconds. Only the virtual
+    clock adds this overhead, because the overhead is real if Triton serves the simulated engine.
     """
 
     step_s: float
@@ -87,7 +87,7 @@ class SchedulerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A simulated engine: the duration of its steps and the limits of its scheduler.
+    """A simulated engine, defined by its step durations and scheduler limits.
 
     `origin` describes the source of the timing, for example a measurement.
     """

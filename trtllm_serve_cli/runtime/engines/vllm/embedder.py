@@ -1,7 +1,7 @@
 """Compute embeddings with vLLM.
 
 This module requires the package `vllm` and is written for version 0.26. vLLM pools and normalizes
-embeddings as described in the checkpoint's `modules.json`. Source: docs/models/pooling_models.md
+embeddings as configured in the checkpoint's `modules.json`. Source: docs/models/pooling_models.md
 and vllm/entrypoints/llm.py in vllm-project/vllm.
 """
 
@@ -41,7 +41,10 @@ class VllmEmbedder:
             self._llm: Any = LLM(**arguments)
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
-        """Return an array of embeddings with the shape [prompts, dimension]."""
+        """Compute the embeddings of a batch of prompts.
+
+        Return an array with the shape [prompts, dimension].
+        """
         inputs = [{"prompt_token_ids": list(each)} for each in prompts]
         outputs = self._llm.embed(inputs, use_tqdm=False)
         return np.array([each.outputs.embedding for each in outputs], dtype=np.float32)

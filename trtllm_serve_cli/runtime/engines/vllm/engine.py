@@ -53,7 +53,7 @@ _STEP_WAIT_S = 0.002
 class _Running:
     request: GenerationRequest
     params: list[SamplingParams]
-    # Maps request ids in the engine core, which has one request per sequence, to readers.
+    # Maps request ids in the engine core to readers. The engine core has one request per sequence.
     readers: dict[str, SequenceReader] = field(default_factory=dict)
 
 
@@ -95,15 +95,15 @@ class VllmEngine:
             max_beam_width=1,
             vocab_size=int(config["vocab_size"]),
         )
-        # Exclude all existing objects from garbage collection, because they are permanent and
-        # scanning them in each collection would delay tokens.
+        # Exclude all existing objects from garbage collection, because scanning these permanent
+        # objects in each collection would delay tokens.
         gc.collect()
         gc.freeze()
 
     def submit(self, request: GenerationRequest) -> None:
         check_servable(request)
         if self._adapters is None:
-            check_no_adapter(request, "the largest rank that adapters may have (max_lora_rank)")
+            check_no_adapter(request, "--build-option max_lora_rank=RANK")
         if request.guide_type is not None and request.end_id is None:
             # After the guide's last token, vLLM allows only the end token. The sequence ends there
             # only if the request has an end token.
@@ -125,7 +125,7 @@ class VllmEngine:
             self._updates = [each for each in self._updates if each.request_id != request_id]
 
     def has_work(self) -> bool:
-        # If the engine core has died, return True so that `step` is called and raises the error.
+        # If the engine core has died, return true, because only `step` raises the error.
         return bool(self._running or self._updates or self._core.resources.engine_dead)
 
     def step(self) -> list[SequenceUpdate]:
@@ -183,9 +183,9 @@ class VllmEngine:
         try:
             if guide := guide_arguments(request.guide_type, request.guide):
                 arguments["structured_outputs"] = StructuredOutputsParams(**guide)
-            # Request the log probabilities of the prompt only once, because all sequences have the
-            # same prompt. Pass this argument to `SamplingParams`, which then also excludes the
-            # prompt from KV cache reuse.
+            # Request the prompt log probabilities only once, because all sequences have the same
+            # prompt. Pass the argument to the `SamplingParams` constructor, because the constructor
+            # also excludes the prompt from KV cache reuse.
             first = {"prompt_logprobs": request.num_top_log_probs if asks_prompt else None}
             all_params = [
                 SamplingParams(**arguments, seed=seed, **(first if index == 0 else {}))
@@ -201,22 +201,22 @@ class VllmEngine:
             raise InvalidRequest(f"vLLM rejected the request: {last_line(error)}") from error
         for params in all_params:
             if request.bad_words:
-                # Set the token ids directly: vLLM would derive them from text, but the request
-                # contains only token ids.
+                # Set the token ids directly, because vLLM would derive the ids from text and the
+                # request contains only token ids.
                 params._bad_words_token_ids = [list(word) for word in request.bad_words]
         return all_params
 
     def _start_waiting(self) -> None:
         """Start the requests whose adapters have been read.
 
-        Requests whose adapters cannot be read or loaded fail.
+        Fail the requests whose adapters cannot be read or loaded.
         """
         for request_id in [each for each, found in self._waiting.items() if found.done()]:
             try:
                 adapter = self._waiting.pop(request_id).result()
                 lora = adapter and LoRARequest(adapter.name, adapter.number, str(adapter.folder))
-                # Load the adapter now, so that an error fails only this request. If the engine core
-                # loaded the adapter in a step, an error would stop the engine.
+                # Load the adapter now, because an error then fails only this request. If the engine
+                # core loaded the adapter in a step, an error would stop the engine.
                 if lora is not None:
                     self._core.add_lora(lora)
             except Exception as error:
@@ -289,7 +289,7 @@ class VllmEngine:
     def _end(self, output: Any, request_id: int, *, failed: bool) -> None:
         """Remove a sequence that has ended.
 
-        If the sequence failed or was the last one of its request, remove the request, too.
+        If the sequence failed or was the last one of its request, also remove the request.
         """
         running = self._running[request_id]
         del self._readers[output.request_id], running.readers[output.request_id]

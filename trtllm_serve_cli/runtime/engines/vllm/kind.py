@@ -1,4 +1,4 @@
-"""Declare the capabilities of the `vllm` engine kind, and load its engine."""
+"""Declare the capabilities of the `vllm` engine kind and load its engine."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CAPABILITIES = caps.Capabilities(
         caps.DIVERSE_BEAMS: "vLLM's engine does not support beam search",
         caps.LOGITS: "logits are too large to send from the engine worker to Triton",
         caps.CLIENT_DRAFTS: (
-            "the engine drafts tokens itself if the model is served with speculative_config in "
-            "vllm_args"
+            "the engine generates draft tokens itself if the model is served with "
+            "speculative_config in vllm_args"
         ),
-        caps.LOOKAHEAD_DECODING: "only TensorRT engines support it",
+        caps.LOOKAHEAD_DECODING: "only TensorRT engines support lookahead decoding",
         caps.PROMPT_TUNING: "only token ids are passed to the engine",
         caps.MULTIMODAL: "only text models are served",
         caps.ENCODERS: "only models without an encoder are served",
@@ -58,11 +58,10 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def set_batch_invariance(environ: MutableMapping[str, str], config: Mapping[str, Any]) -> None:
-    """Set vLLM's environment variable for batch invariance if `config` enables batch invariance.
+    """Set VLLM_BATCH_INVARIANT if `config` enables batch invariance.
 
-    With batch invariance, a response does not depend on the other requests in the batch. If
-    `config` does not enable it, keep the variable unchanged, because the user may have set the
-    variable.
+    With batch invariance, a response does not depend on the other requests in the batch. Otherwise,
+    leave the variable unchanged, because the user may have set it.
     """
     if config.get("batch_invariant"):
         environ["VLLM_BATCH_INVARIANT"] = "1"

@@ -22,7 +22,7 @@ from ..sequence_end import find_end
 # The value of vLLM's `EngineCoreEventType.SCHEDULED`, copied because this module does not import
 # vLLM.
 _SCHEDULED = 2
-# Maps abnormal finish reasons to error texts.
+# Maps abnormal finish reasons to explanations for the error message.
 _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
 
 
@@ -144,11 +144,10 @@ def _top_log_probs(rows: Any, count: int, num_tokens: int) -> tuple[tuple[TokenL
 
 
 def _describe_prompt(output: Any, request: GenerationRequest) -> PromptFacts | None:
-    """Return the prompt information in the first output for a request.
+    """Return the number of cached prompt tokens and the prompt log probabilities in an output.
 
-    The information consists of the number of cached tokens and, if the request sets
-    `return_prompt_log_probs`, the log probabilities of the prompt. Return None if the output
-    contains neither.
+    `output` is the first output for the request. Include the log probabilities only if the request
+    sets `return_prompt_log_probs`. Return None if the output contains neither value.
     """
     stats, rows = output.prefill_stats, output.new_prompt_logprobs_tensors
     num_cached = None if stats is None else stats.num_cached_tokens

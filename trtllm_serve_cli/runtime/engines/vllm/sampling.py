@@ -22,9 +22,9 @@ _NUM_SEEDS = 2**63
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the `SamplingParams` arguments for all sequences of `request`.
 
-    Omit the seed, the guide, the bad words and the log probabilities of the prompt, because
-    `VllmEngine` sets them itself. Also omit unset optional fields, except top_k and top_p (see
-    `random_sampling`), so that vLLM's defaults apply.
+    Omit the seed, the guide, the bad words and the prompt log probabilities, because `VllmEngine`
+    sets these arguments. Also omit unset optional fields to use vLLM's defaults, except for top_k
+    and top_p (see `random_sampling`).
     """
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
