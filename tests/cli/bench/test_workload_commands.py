@@ -229,7 +229,7 @@ def test_bench_reports_a_lost_server(server: FakeTriton) -> None:
 def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
     result = CliRunner().invoke(bench_app, ["end-to-end", "-u", server.endpoint.grpc, "-m", CORE])
     assert isinstance(result.exception, BadInput)
-    assert "text input" in str(result.exception)
+    assert "does not accept text" in str(result.exception)
 
 
 LOADS = {
