@@ -127,7 +127,12 @@ class FrameProxy(FaultyLink):
             while True:
                 client, _ = self._listener.accept()
                 self._sockets.append(client)
-                self.join(client, connect(self._target, None))
+                try:
+                    target = connect(self._target, None)
+                except OSError:  # nothing listens there at the moment
+                    _end(client)
+                else:
+                    self.join(client, target)
 
 
 def _end(sock: socket.socket) -> None:
