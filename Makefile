@@ -15,7 +15,9 @@ TORCH ?= torch==2.13.0
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 UNIT_PROCESSES ?= $(shell expr 2 '*' $(CORES))
 E2E_PROCESSES ?= $(shell expr $(CORES) / 4 '*' 2)
-PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# Tests start thousands of processes, which compile the package each time without bytecode files.
+# Images of Python often disable these files.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 # Many more random cases, for example every night: make test FULL=1
 PYTEST += $(if $(FULL),--full)
 
