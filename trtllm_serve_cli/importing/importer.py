@@ -85,7 +85,7 @@ class Display:
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
-        """Measure the `with` block, and report its duration to `on_stage` if the block succeeds."""
+        """Measure the `with` block and report its duration to `on_stage` if the block succeeds."""
         started_s = time.monotonic()
         yield
         self.on_stage(name, time.monotonic() - started_s)
@@ -107,7 +107,7 @@ def build_model(
     display: Display = Display(),
     build: Build = build_engine,
 ) -> Engine:
-    """Fetch the checkpoint, and build the engine if it does not exist or `force` is set.
+    """Fetch the checkpoint and build the engine if it does not exist or `force` is set.
 
     Return the engine. Raise `TllmError` if the import cannot be planned or a stage fails.
     """
@@ -167,7 +167,7 @@ def import_model(
 def _obtain_engine(
     plan: ImportPlan, home: Home, *, force: bool, display: Display, build: Build
 ) -> Iterator[Engine]:
-    """Yield the engine, and hold its lock so that no other process rebuilds or removes it.
+    """Yield the engine while holding a lock, so that no other process rebuilds or removes it.
 
     Do not hold a lock if the source is an engine, or if the engine kind serves checkpoints without
     a build.

@@ -59,7 +59,7 @@ def plan_job_gateway(
 
 
 def render_config(config: GatewayConfig, folder: Path | str) -> str:
-    """Return the configuration as here-document text with shell variables for the ports."""
+    """Return the configuration as here-document text, with shell variables for the ports."""
     facts = dataclasses.asdict(config)
     models = ", ".join(map(_render_model, facts.pop("models")))
     del facts["port"], facts["server_directory"]

@@ -24,7 +24,7 @@ Runner = Callable[[Sequence[str]], CommandResult | None]
 class Scheduler:
     """An installed scheduler or MPI implementation.
 
-    `trouble` explains why it cannot be used, or is empty if it works.
+    `trouble` explains why the scheduler or MPI cannot be used, or is empty if it works.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""Plan Slurm jobs and Kubernetes manifests for imported models, and submit Slurm jobs."""
+"""Plan Slurm jobs and Kubernetes manifests for imported models and submit Slurm jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
 
 
 def load_deployable(home: Home, name: str | None) -> Deployable:
-    """Describe the requirements of the imported model `name`, or of the only imported model.
+    """Return the requirements for serving the imported model `name` or the only imported model.
 
     Raise the errors that `load_model`, `open_repository` and `describe_deployable` raise.
     """

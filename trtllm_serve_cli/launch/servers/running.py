@@ -191,7 +191,7 @@ def _addresses(server: RunningServer) -> tuple[str, ...]:
 
 
 def _describe_servers(servers: Iterable[RunningServer]) -> str:
-    """Return the models and the location of each server as text."""
+    """Return the models and the location of each server as a comma-separated string."""
     return ", ".join(f"{' and '.join(each.models)} on {each.location}" for each in servers)
 
 
