@@ -232,7 +232,7 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
             violations.append(f"a change of {percent:+.1f} % ({certainty}) violates '{limit}'")
     if violations:
         raise CheckFailed(
-            "At least one change violates its limit.",
+            f"The check failed for {len(violations)} of {len(limits)} limits.",
             why="; ".join(violations),
             next_step="run `tllm bench report BEFORE AFTER -o report.html` to compare the results "
             "in charts, or run both benchmarks again with a higher --repeat to reduce the noise",
