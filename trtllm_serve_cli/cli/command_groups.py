@@ -111,7 +111,7 @@ class LazyGroup(SuggestingGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Resolve the command like the base class and suggest a command for a known synonym."""
+        """Resolve the command, or suggest the equivalent `tllm` command for a known synonym."""
         try:
             return super().resolve_command(ctx, args)
         except UsageError as error:

@@ -125,7 +125,7 @@ def open_points(
 
 
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
-    """Check that text models respond identically to the same prompt and print the result.
+    """Check that text models respond identically to the same prompt, and print the result.
 
     Do nothing if `job.checks_answers` is not set or if the job is a simulation.
     OpenAI-compatible servers are skipped, because they do not serve a model as several text models.

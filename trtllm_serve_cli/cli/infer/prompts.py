@@ -1,4 +1,4 @@
-"""Read prompts from an argument, stdin or a file and apply the chat template."""
+"""Read prompts from an argument, stdin or a file, and apply the chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tllm run`: import and start a model if necessary and send a prompt."""
+"""`tllm run`: import and start a model if necessary, then send a prompt."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
 def _client_models(summary: Summary) -> list[ModelRow]:
     """Return the models that receive client requests.
 
-    These models count tokens. If no model counts tokens, return all models.
+    Only these models count tokens. If no model counts tokens, return all models.
     """
     ours = [row for row in summary.models if row.num_generated_tokens is not None]
     return ours or list(summary.models)

@@ -1,4 +1,4 @@
-"""Declare the options that the `tllm deploy` commands share and write manifests and scripts."""
+"""Declare the shared options of the `tllm deploy` commands, and write manifests and scripts."""
 
 from __future__ import annotations
 

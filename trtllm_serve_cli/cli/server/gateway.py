@@ -201,7 +201,7 @@ def plan_endpoints(urls: Sequence[str], tls_ca: Path | None) -> list[Endpoint]:
 def check_interfaces(endpoints: Sequence[Endpoint]) -> None:
     """Raise `BadInput` if a port serves the wrong interface or requires TLS.
 
-    Ports that do not respond are skipped, and so are gRPC ports of endpoints with TLS.
+    Skip ports that do not respond, and the gRPC ports of endpoints with TLS.
     """
     from concurrent.futures import ThreadPoolExecutor
 

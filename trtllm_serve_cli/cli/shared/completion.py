@@ -115,7 +115,7 @@ def settings() -> list[str]:
 def completes(
     **completions: Completion,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add shell completion to a command. `completions` maps parameters to functions."""
+    """Add shell completion to a command. `completions` is keyed by parameter name."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(function, eval_str=True).parameters

@@ -177,7 +177,7 @@ def find_bench_target(
     `tls_ca` is the CA certificate for a server with TLS. Raise `NoServer` if no server or several
     servers match. Raise `BadInput` in these cases:
     - `url` or `tls_ca` cannot be used.
-    - The port serves the other interface, or `interface` is HTTP and `url` requires TLS.
+    - The port does not serve `interface`, or `interface` is HTTP and `url` requires TLS.
     - The model computes embeddings.
     - The server has several models, and `model` is None.
     """
@@ -236,7 +236,7 @@ def _no_https(address: str) -> BadInput:
 
 
 def _check_interface(address: str, interface: TritonInterface) -> None:
-    """Raise `BadInput` if the port at `address` serves the other interface."""
+    """Raise `BadInput` if the port at `address` responds but does not serve `interface`."""
     from trtllm_serve_cli.client.transport.port_probe import probe_interface
 
     served = probe_interface(address)
