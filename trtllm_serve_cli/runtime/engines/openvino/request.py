@@ -126,8 +126,8 @@ def _set_sampling(config: Any, request: GenerationRequest) -> None:
     if top_k:
         config.top_k = top_k
     config.top_p = top_p or 1.0
-    # OpenVINO GenAI rejects a min-p of 1, which allows only the most likely token. Use the largest
-    # accepted value instead.
+    # OpenVINO GenAI rejects a min-p of 1, which allows only the most likely token. Use a
+    # slightly smaller value instead.
     config.min_p = min(request.min_p or 0.0, _LARGEST_MIN_P)
 
 

@@ -1,8 +1,8 @@
 """Compute prompt log probabilities with a second copy of the model.
 
-OpenVINO GenAI's `echo` option cannot be used, because it omits tokens in reused KV cache blocks. It
-also mixes up the values of requests that share a step (observed with OpenVINO GenAI 2026.4.1) and
-does not return alternatives.
+OpenVINO GenAI's `echo` option cannot be used, because it does not return alternatives. It also
+omits tokens in reused KV cache blocks and mixes up the values of requests that share a step
+(observed with OpenVINO GenAI 2026.4.1).
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # Maps the ids of requests that are waiting for an adapter to the adapter's future. These
+        # Maps the id of each request that is waiting for an adapter to the adapter's future. These
         # requests are also in `_running`.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
