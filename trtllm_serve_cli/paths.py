@@ -221,7 +221,7 @@ def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
 
 
 def put_in_place(new: Path, final: Path) -> None:
-    """Rename the folder `new` to `final` and replace `final` if it exists.
+    """Rename the folder `new` to `final`, replacing `final` if it exists.
 
     Both folders must be on the same file system. If the file system can exchange two folders
     atomically, `final` exists at all times, even if the process is killed.

@@ -152,7 +152,7 @@ def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
 def with_link_targets(path: Path) -> list[Path]:
     """Return `path` and the folders that symbolic links in `path` point to.
 
-    For example, the files of a checkpoint in the Hugging Face cache are links to another folder.
+    For example, checkpoint files in the Hugging Face cache are links to files in another folder.
     """
     links = [each for each in path.rglob("*") if each.is_symlink()] if path.is_dir() else []
     return [path, *(link.resolve().parent for link in links)]

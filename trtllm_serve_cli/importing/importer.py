@@ -85,7 +85,7 @@ class Display:
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
-        """Measure the `with` block and report its duration to `on_stage` if the block succeeds."""
+        """Time the `with` block. If the block succeeds, report its duration to `on_stage`."""
         started_s = time.monotonic()
         yield
         self.on_stage(name, time.monotonic() - started_s)
@@ -107,7 +107,7 @@ def build_model(
     display: Display = Display(),
     build: Build = build_engine,
 ) -> Engine:
-    """Fetch the checkpoint and build the engine if it does not exist or `force` is set.
+    """Fetch the checkpoint, and build the engine if it does not exist or `force` is set.
 
     Return the engine. Raise `TllmError` if the import cannot be planned or a stage fails.
     """

@@ -1,6 +1,6 @@
 """Plan the OpenAI-compatible gateway for a Slurm job.
 
-The batch script runs the gateway on the node of the first rank. The job chooses its ports when it
+The batch script runs the gateway on the first rank's node. The job chooses its ports when it
 starts, so the script writes the gateway configuration from a here-document with shell variables.
 """
 

@@ -125,7 +125,7 @@ def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Command
 
 
 def make_job_folder(servers: Path, name: str) -> Path:
-    """Create a private folder for a new job that serves the model `name` and return its path."""
+    """Create a private folder for a new job that serves the model `name`. Return the path."""
     make_folder(servers)
     number = 1
     while True:

@@ -307,7 +307,7 @@ def plan_launch(
     - `has_gpu`: true if Triton can use a GPU.
     - `mpi`: machine on which `mpirun` starts Triton.
     - `setup`: container in which Triton runs, or None.
-    - `keys_file`: file with the API keys of the OpenAI-compatible API.
+    - `keys_file`: file with the API keys for the OpenAI-compatible API.
     - `num_cores`: number of CPU cores, which determines the default number of gateway processes.
     - `environ`: environment variables of this process.
 

@@ -1,4 +1,4 @@
-"""Plan Slurm jobs and Kubernetes manifests for imported models and submit Slurm jobs."""
+"""Plan Slurm jobs and Kubernetes manifests for imported models, and submit Slurm jobs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def plan_kubernetes_here(
 ) -> list[Manifest]:
     """Plan the Kubernetes manifests for serving an imported model.
 
-    `openai_image` is the image of the OpenAI-compatible gateway, or None to run no gateway.
+    `openai_image` is the image for the OpenAI-compatible gateway, or None to run no gateway.
     `keys_secret` is the name of the Secret that contains the gateway's API keys. Raise the errors
     that `load_deployable`, `plan_gateway` and `plan_kubernetes` raise.
     """

@@ -271,7 +271,7 @@ def find_by_triton_model(home: Home, name: str, address: str | None = None) -> R
 
 
 def _how_to_check(server: RunningServer) -> str:
-    """Return the next step for determining the state of a server whose state is unknown."""
+    """Return the next step for determining the unknown state of a server."""
     if server.job is not None:
         return "run `sinfo` to check whether Slurm's controller responds, then run `tllm status`"
     gone = f"rm -r {shlex.quote(str(server.directory))}"

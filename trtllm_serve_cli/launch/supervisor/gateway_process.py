@@ -115,7 +115,7 @@ class GatewayProcess:
             self._process.terminate()
 
     def end(self) -> None:
-        """Terminate the process and kill it if it is still running after 5 seconds."""
+        """Terminate the process. Kill it if it is still running after 5 seconds."""
         if self._process is None:
             return
         self._process.terminate()

@@ -71,7 +71,7 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
 
 
 def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None:
-    """Run the server until it exits and stop it if this process exits first.
+    """Run the server until it exits. Stop the server if this process exits first.
 
     `on_ready` is called when the server is ready. Raise the same errors as `launch`. Also raise
     `LaunchFailed` if the server fails after it has become ready, or if the supervisor exits

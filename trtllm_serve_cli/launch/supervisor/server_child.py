@@ -31,7 +31,7 @@ _MPIRUN_EXIT_S = 5.0
 # Time limit, in seconds, for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks
 # one second to exit, and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
-# Time limit, in seconds, for the first process of a container to exit after another process in the
+# Time limit, in seconds, for a container's first process to exit after another process in the
 # container has died. When a container ends, its processes are killed in no particular order.
 _CONTAINER_END_S = 2.0
 # Time limit, in seconds, for the attached docker or podman client to exit after its container has

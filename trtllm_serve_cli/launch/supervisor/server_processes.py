@@ -73,7 +73,7 @@ def update_parts(before: Parts, now: Parts) -> Parts:
 
     Omit the processes of unloaded models.
     """
-    # The process of a model has died unexpectedly only if it is a zombie. If Triton had unloaded
+    # A model process has died unexpectedly only if it is a zombie. If Triton had unloaded
     # the model, Triton would have reaped the process.
     died = {
         process: part
@@ -128,7 +128,7 @@ def list_tree(pid: int) -> list[psutil.Process]:
 
 
 def wait_until_dead(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Wait for the processes to exit and return the processes that are still running.
+    """Wait for the processes to exit. Return the processes that are still running.
 
     Zombies count as ended. `psutil.wait_procs` would wait until the parent has reaped each zombie.
     Reaping can take seconds if the parent is the first process of a small container.
@@ -226,7 +226,7 @@ def _model_of(process: psutil.Process) -> str | None:
 
 
 def wait_until_gone(pid: int, timeout_s: float) -> bool:
-    """Wait for the process to exit and return whether it has ended or is a zombie."""
+    """Wait for the process to exit. Return whether it has ended or is a zombie."""
     try:
         return not wait_until_dead([psutil.Process(pid)], timeout_s)
     except psutil.NoSuchProcess:

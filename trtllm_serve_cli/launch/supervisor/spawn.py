@@ -72,7 +72,7 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
 
 
 def _prepare_server(parent_death_signal: int) -> None:
-    """Set the parent-death signal and the stack limit of the child process before `exec`.
+    """Set the child process's parent-death signal and stack limit before `exec`.
 
     Keep the stack limit if it is infinite, or if the kernel does not overcommit memory.
     """

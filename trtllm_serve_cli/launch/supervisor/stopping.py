@@ -167,7 +167,7 @@ def _list_processes(server: RunningServer) -> list[psutil.Process]:
 
 
 def _end_processes(processes: Sequence[psutil.Process]) -> None:
-    """Wait for the processes to exit and kill processes that still run after `_KILL_WAIT_S`."""
+    """Wait for the processes to exit. Kill processes that still run after `_KILL_WAIT_S`."""
     alive = wait_until_dead(processes, _KILL_WAIT_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):

@@ -74,7 +74,7 @@ def _read_wait_channel(pid: int) -> str:
 
 
 def _read_stacks(hanging: Sequence[Silence], log: Path) -> list[str]:
-    """Make the hung processes write their stacks to the log and return the new log lines.
+    """Make the hung processes write their stacks to the log. Return the new log lines.
 
     Return at most the last `_NUM_STACK_LINES` new lines.
     """

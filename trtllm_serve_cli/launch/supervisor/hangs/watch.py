@@ -33,7 +33,7 @@ def pulse_environ(directory: Path) -> dict[str, str]:
 
 
 class HangWatch:
-    """Monitors the processes of a server. `clock` returns the time in seconds."""
+    """Monitors a server's processes. `clock` returns the time in seconds."""
 
     def __init__(
         self, plan: LaunchPlan, limits: HangLimits, clock: Callable[[], float] = time.monotonic
@@ -92,7 +92,7 @@ class HangWatch:
         )
 
     def _list_models(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return each text model that is always loaded, with the Triton models of its repository.
+        """Return each text model that is always loaded, with the Triton models in its repository.
 
         In explicit model control mode, return no models, because any model can be unloaded.
         """
