@@ -61,8 +61,8 @@ class SizeOptions:
         float,
         Within(0.01, 1.0),
         Option(
-            "Size of the KV cache, as a fraction of the GPU memory that weights and activations "
-            "leave free.",
+            "KV cache size, as a fraction of the GPU memory that weights and activations leave "
+            "free.",
             metavar="F",
         ),
     ] = 0.9
