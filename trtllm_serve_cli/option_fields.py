@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The help text of an option and its form on the command line.
+    """An option's help text and command-line form.
 
     - `flags`: Typer's parameter declarations, such as "-m" or "--stream/--no-stream". If empty, the
       flag is derived from the field name.
@@ -65,7 +65,7 @@ class PartOf:
 class CheckedBy:
     """An annotation for a mapping whose items are validated with `check`.
 
-    `check` receives the key and the value of an item, and raises `BadInput` if they are invalid.
+    `check` receives the key and the value of an item and raises `BadInput` if they are invalid.
     """
 
     check: Callable[[str, str], None]
@@ -99,7 +99,7 @@ class OptionField:
     def shown_as(self) -> str:
         """The option's name in messages to the user, for example "--max-batch-size".
 
-        Options that are not on the command line have the same name as in `tllm.yaml`.
+        Options without a command-line flag have the name of their field in `tllm.yaml`.
         """
         return self.flags[-1] if self.option.is_on_command_line else self.name
 
@@ -136,7 +136,7 @@ def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
 
 
 def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """Split a type hint into its plain type, whether it allows None, and its annotations."""
+    """Return the plain type of a type hint, whether it allows None, and its annotations."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *annotations = get_args(hint)

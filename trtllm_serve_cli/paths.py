@@ -39,7 +39,7 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The paths of TLLM_HOME and of the folders in it. The folders may not exist yet."""
+    """The paths of TLLM_HOME and tllm's other folders. The folders may not exist yet."""
 
     root: Path
     engines: Path
@@ -101,7 +101,7 @@ def expand_user(path: Path) -> Path:
 def make_folder(path: Path) -> None:
     """Create the folder and its parents.
 
-    Raise `BadInput` if the file system does not support new folders, as in /proc.
+    Raise `BadInput` if folders cannot be created in this file system, for example in /proc.
     """
     with _creating(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Try to lock the file without waiting, and yield whether the attempt succeeded."""
+    """Try to lock the file without waiting and yield whether the attempt succeeded."""
     import filelock
 
     make_folder(path.parent)
@@ -221,7 +221,7 @@ def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
 
 
 def put_in_place(new: Path, final: Path) -> None:
-    """Rename the folder `new` to `final`, and replace `final` if it exists.
+    """Rename the folder `new` to `final`, replacing `final` if it exists.
 
     Both folders must be on the same file system. If the file system can exchange two folders
     atomically, `final` exists at all times, even if the process is killed.
@@ -237,7 +237,7 @@ def put_in_place(new: Path, final: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Delete the folder.
 
-    Rename the folder first, so that it is never incomplete under its original name.
+    Rename the folder first, so that no partially deleted folder has the original name.
     """
     aside = _make_aside(path)
     try:
@@ -258,7 +258,7 @@ def _creating(folder: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise BadInput(
             f"The folder {folder} cannot be created.",
-            why="a parent folder does not exist, or its file system does not support new folders",
+            why="a parent folder does not exist, or its file system does not allow new folders",
             next_step="choose another folder, or set TLLM_HOME to a writable folder",
         ) from error
 

@@ -22,11 +22,10 @@ from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
-# Interval, in seconds, at which `SystemExit` is raised again, because Python discards exceptions in
-# finalizers and weak-reference callbacks.
+# Interval, in seconds, at which `SystemExit` is raised again, in case Python has discarded it.
 _RAISE_AGAIN_S = 0.2
 _MAX_TAIL_BYTES = 16 * 1024
-# Escape sequences that move a terminal's cursor or set the color of its text.
+# Terminal escape sequences that move the cursor or set the text color.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -36,7 +35,7 @@ def count_cores() -> int:
 
 
 def raise_open_file_limit() -> int:
-    """Raise the soft limit on open files to the hard limit, and return the new soft limit.
+    """Raise the soft limit on open files to the hard limit and return the new soft limit.
 
     If the system rejects the new limit, return the unchanged soft limit. Return `sys.maxsize` if
     the number of open files is not limited.
@@ -79,8 +78,8 @@ def exit_on_signals() -> Iterator[None]:
             raise exits[0]
 
     def raise_again() -> None:
-        # Python discards exceptions in finalizers and weak-reference callbacks. They run, for
-        # example, at the end of an import or when a response is closed.
+        # Python discards exceptions in finalizers and weak-reference callbacks. These callbacks
+        # run, for example, at the end of an import or when a response is closed.
         while not has_left.wait(_RAISE_AGAIN_S):
             if exits:
                 signal.pthread_kill(main_thread, signal.SIGTERM)
@@ -127,8 +126,8 @@ class CommandResult:
     def failure(self) -> str:
         """The last line that a failed program wrote to stderr, or to stdout if stderr is empty.
 
-        If the program printed nothing, return "it timed out" or the exit code. If the program
-        succeeded, return "".
+        If the program printed nothing, the value is "it timed out" or the exit code. If the program
+        succeeded, the value is "".
         """
         if self.code == 0:
             return ""
@@ -167,7 +166,8 @@ def run_logged(
     """Run `command`, append its output to `log`, and return its exit code.
 
     `on_line` receives each line when it is written, including every state of a progress bar. The
-    log contains only complete lines and, if the output ends with a progress bar, its last state.
+    log contains only complete lines and, if the output ends with a progress bar, the bar's last
+    state.
 
     The command runs in a separate process group, and no process in the group outlives the command.
     If an exception such as `KeyboardInterrupt` is raised while the command runs, call `stop`, then
@@ -189,7 +189,7 @@ def run_logged(
         ) as process,
     ):
         assert process.stdout is not None
-        # Keep carriage returns with newline="", because they separate progress bar states.
+        # Set newline="" to keep the carriage returns that separate progress bar states.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
         # Children that outlive the command keep the pipe open, so `_copy_lines` would not return. A
         # separate thread therefore waits for the command to exit and kills the remaining children.
@@ -214,11 +214,11 @@ def run_streamed(
     *,
     terminal: os.terminal_size | None = None,
 ) -> tuple[int, str]:
-    """Run `command` and pass its output to `on_output` as the output arrives.
+    """Run `command` and pass each chunk of output to `on_output`.
 
     If `terminal` is set, the command writes to a pseudo-terminal of that size, so that it shows
     progress bars. Return the exit code and the last 16 KiB of the output, without escape sequences.
-    An interrupt stops the command and its children.
+    If this process is interrupted, stop the command and its children.
     """
     read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
     try:
@@ -303,7 +303,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
-    """Yield the lines of `log` from byte offset `start`, and wait for new lines indefinitely.
+    """Yield the lines of `log` from byte offset `start` and wait for new lines indefinitely.
 
     If the log is truncated, continue from the start of the file.
     """
@@ -343,7 +343,7 @@ def last_lines(
 def end_of_lines(log: Path) -> int:
     """Return the byte offset of the end of the last complete line in `log`.
 
-    Search only the last 16 KiB. If they do not contain a newline, return the offset of their first
+    Search only the last 16 KiB. If this part contains no newline, return the offset of its first
     byte. Return 0 if `log` cannot be read.
     """
     try:

@@ -32,7 +32,7 @@ def quote_pbtxt(text: str) -> str:
 
 
 def quote_shell(value: object) -> str:
-    """Return `value` as a single quoted shell word."""
+    """Quote `value`, so that the shell treats it as one word."""
     return shlex.quote(str(value))
 
 

@@ -1,16 +1,16 @@
-"""Parse YAML into nested dataclasses, and render dataclasses as YAML.
+"""Parse YAML into nested dataclasses and render dataclasses as YAML.
 
 The field annotations of a dataclass are the schema. Error messages contain line numbers. A field
 can have one of these types, or None if its annotation allows None:
 
-- text, a number, a boolean or a path
+- a string, a number, a boolean or a path
 - a choice (`Literal` or `OneOf`)
-- a list of text (a tuple)
-- a mapping of text to text (`Mapping`)
+- a list of strings (a tuple)
+- a mapping of strings to strings (`Mapping`)
 - another dataclass
 
-Text is read exactly as written: the version 1.10 does not become the number 1.1. `Within` limits
-the range of a number. `PartOf` requires the keys of a mapping to be field names of a class.
+Strings are read exactly as written: the version 1.10 does not become the number 1.1. `Within`
+limits the range of a number. `PartOf` requires the keys of a mapping to be field names of a class.
 `CheckedBy` sets the function that validates the items of a mapping.
 """
 
@@ -49,7 +49,7 @@ _KINDS = {
 
 
 def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
-    """Parse `text` as YAML, and return an instance of `cls`.
+    """Parse `text` as YAML and return an instance of `cls`.
 
     Raise `BadInput` if `text` is not valid. The error message contains the file name `where` and,
     if the parser reports it, the line number.
@@ -77,10 +77,10 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Parse the text of each field in `words`, and return the values as fields of `cls`.
+    """Convert the strings in `words` to the types of the `cls` fields with the same names.
 
-    List items are separated by commas. Raise `BadInput` if a field is unknown or has an invalid
-    value.
+    Return the values keyed by field name. List items are separated by commas. Raise `BadInput` if a
+    field is unknown or has an invalid value.
     """
     pairs = []
     lists = {each.name for each in option_fields(cls) if each.is_list}
@@ -169,7 +169,7 @@ class _Reader:
         return cls(**values)
 
     def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
-        """Return the values of the mapping `node` by key. Keys must be field names of `cls`."""
+        """Return the values of the mapping `node`. Its keys must be field names of `cls`."""
         hints = typing.get_type_hints(cls, include_extras=True)
         values = {}
         for key, value in self._pairs(node, at):

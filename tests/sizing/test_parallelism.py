@@ -44,7 +44,7 @@ def test_accepts_valid_parallelism(
                                "hidden_size": 3072}, {"tp": 6}, "--tp 6",
          "the number of key-value heads, 4, is neither a multiple nor a divisor of 6"),
         (configs.LLAMA_2_7B | {"intermediate_size": 11009}, {"tp": 2}, "--tp 2",
-         "the width of an MLP, 11009, is not divisible by 2"),
+         "the MLP width, 11009, is not divisible by 2"),
         (configs.LLAMA_2_7B, {"pp": 33}, "--pp 33",
          "the number of pipeline stages exceeds the number of layers, 32"),
         (configs.LLAMA_2_7B, {"pp": 0}, "--pp 0", "the number must be at least 1"),
@@ -57,7 +57,7 @@ def test_accepts_valid_parallelism(
         (configs.MIXTRAL_8X7B, {"tp": 16, "moe_ep": 16}, "--moe-ep 16",
          "the number of experts, 8, is not divisible by 16"),
         (configs.MIXTRAL_8X7B | {"intermediate_size": 14337}, {"tp": 2}, "--moe-tp 2",
-         "the width of an expert, 14337, is not divisible by 2"),
+         "the expert width, 14337, is not divisible by 2"),
     ],
 )  # fmt: skip
 def test_rejects_invalid_parallelism(

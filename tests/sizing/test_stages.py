@@ -1,4 +1,4 @@
-"""Distribution of parameters over GPUs."""
+"""Distribution of parameters across GPUs."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_rejects_missing_tokenizer(tmp_path):
         "local:x has no tokenizer.\n"
         "Why: the checkpoint contains neither tokenizer.json nor another supported tokenizer "
         "file\n"
-        "Next: add the tokenizer files of the base model to a local copy of the checkpoint, and "
+        "Next: add the tokenizer files of the base model to a local copy of the checkpoint, then "
         "pass the copy with `-s local:DIR`"
     )
 
@@ -209,7 +209,7 @@ def test_code_requires_permission(tmp_path, name):
     assert str(caught.value) == (
         "Loading this checkpoint would run Python code from the checkpoint.\n"
         f"Why: auto_map in {name} refers to code.Tokenizer\n"
-        "Next: review the code, and add --trust-remote-code if you trust it"
+        "Next: review the code, then add --trust-remote-code if you trust it"
     )
     assert inspect(tmp_path, trust_remote_code=True).format == "hf"
 

@@ -122,12 +122,12 @@ def test_rejects_folder_without_config(tmp_path):
         (
             LocalSource,
             "does not exist",
-            "list the existing files with `ls {0}`, and correct the path",
+            "list the existing files with `ls {0}`, then correct the path",
         ),
         (
             GgufSource,
             "does not exist",
-            "list the existing files with `ls {0}`, and correct the path",
+            "list the existing files with `ls {0}`, then correct the path",
         ),
     ],
 )

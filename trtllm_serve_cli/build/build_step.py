@@ -30,7 +30,7 @@ class BuildStep:
     is_local: bool = False
 
     def show(self, work: Path) -> str:
-        """Return the command as a shell command line that writes to `work`."""
+        """Return the shell command line, with the `WORK` placeholder replaced by `work`."""
         return shlex.join(self.command_in(work))
 
     def command_in(self, work: Path) -> tuple[str, ...]:

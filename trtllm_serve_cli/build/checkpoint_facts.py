@@ -71,8 +71,8 @@ def read_text_config(directory: Path) -> dict[str, Any]:
 def read_weight_format(checkpoint: Checkpoint) -> str | None:
     """Return the checkpoint's weight format, or `None` if the weights are not quantized.
 
-    If the format has an entry in `WEIGHT_FORMATS`, return the key of this entry. Otherwise, return
-    the lower-case format name from hf_quant_config.json (NVIDIA checkpoints) or config.json. Return
+    If `WEIGHT_FORMATS` has an entry for the format, return the entry's key. Otherwise, return the
+    lower-case format name from hf_quant_config.json (NVIDIA checkpoints) or config.json. Return
     "unknown" if neither file names the format.
     """
     nvidia_config = _read_json_if_present(checkpoint.path / "hf_quant_config.json")

@@ -111,7 +111,7 @@ class BuildContainer:
 
 
 def find_container_tools(options: ContainerOptions, image: str, examples: Path) -> ContainerTools:
-    """Find a container engine, and return it with the image and the folders for the build.
+    """Find a container engine. Return it with the image and the folders for the build.
 
     If this machine cannot run the container, store the error in `problem` instead of raising it,
     because the build can still be planned. If no container engine works, return the requested

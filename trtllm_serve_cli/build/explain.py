@@ -13,8 +13,8 @@ from importlib import resources
 class Explanation:
     """The cause of a failed build step, and how to fix it.
 
-    `name` is the name of the failures.yaml entry that matches. `line` is the output line that
-    matched the entry, or empty if a signal ended the step.
+    `name` is the name of the matching failures.yaml entry. `line` is the output line that matched
+    the entry, or empty if a signal ended the step.
     """
 
     name: str

@@ -24,7 +24,8 @@ def fingerprint_of_facts(facts: Mapping[str, Any]) -> str:
 def facts_of_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the facts that identify a checkpoint.
 
-    The size and the modification time change the fingerprint when a local file changes.
+    The facts include the size and the modification time, so the fingerprint changes when a local
+    file changes.
     """
     return {
         "source": checkpoint.source,

@@ -1,4 +1,4 @@
-"""Keep unfinished builds in a hidden folder next to the engine folder, and resume them.
+"""Keep unfinished builds in a hidden folder next to the engine folder and resume them.
 
     .NAME.partial/steps.json   the plan's fingerprint, and the finished steps with their files
                  /work/        the future engine folder

@@ -1,4 +1,4 @@
-"""Parse the progress of build steps from their output."""
+"""Parse build progress from the output of build steps."""
 
 from __future__ import annotations
 

@@ -57,9 +57,9 @@ def build_engine(
     """Return the engine for `plan`. Build the engine if it does not exist or `force` is set.
 
     `notify` receives progress messages, such as each step's title and duration. `on_line` receives
-    each command and each line of its output. A failed build does not leave an incomplete engine.
-    The next build of the same plan resumes after the finished steps unless `force` is set. Callers
-    must hold the engine's lock.
+    each command and each line of its output. A failed build does not leave an incomplete engine
+    behind. The next build of the same plan resumes after the finished steps unless `force` is set.
+    Callers must hold the engine's lock.
 
     Raise `BuildFailed` if a step fails, if the disk becomes full, or if the existing engine cannot
     be read. Raise `MissingPart` if a program, a package or the container is not available. Raise
@@ -144,7 +144,7 @@ def _move_scratch_out(build: PartialBuild) -> None:
 
 
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
-    """Keep the finished steps after a failure, and remove the interrupted step's files.
+    """Keep the finished steps after a failure and remove the interrupted step's files.
 
     If no step has finished, delete the work folder. If `is_explained` is not set, the error does
     not refer to the log, so delete the log as well.
@@ -174,7 +174,7 @@ def _check_program(step: BuildStep) -> None:
 
 
 def check_engine_dir(engine_dir: Path, name: str) -> None:
-    """Raise `BadInput` if the build would delete files that are not part of an engine."""
+    """Raise `BadInput` if `engine_dir` is a file, or if it contains files but no engine."""
     if not engine_dir.exists() or (engine_dir / ENGINE_FILE).exists():
         return
     if not engine_dir.is_dir():

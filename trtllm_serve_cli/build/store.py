@@ -86,8 +86,8 @@ def is_store(folder: Path) -> bool:
 def lock_of(home: Home, engine_dir: Path, fingerprint: str) -> Path:
     """Return an engine's lock file.
 
-    The lock file of an engine in the store is also in the store, because several TLLM_HOMEs can
-    share a store. Otherwise, the lock file is in this TLLM_HOME.
+    The lock file for an engine in the store is also in the store, because several TLLM_HOMEs can
+    share a store. For any other engine, the lock file is in this TLLM_HOME.
     """
     if engine_dir.parent == home.engines:
         return home.engines / _LOCKS / f"{fingerprint}.lock"

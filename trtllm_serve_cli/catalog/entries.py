@@ -1,4 +1,4 @@
-"""Read and validate the catalog of model aliases, and look up aliases."""
+"""Read and validate the catalog of model aliases and look up aliases."""
 
 from __future__ import annotations
 

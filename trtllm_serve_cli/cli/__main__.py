@@ -1,4 +1,4 @@
-"""Run the command line as `tllm` or with `python -m trtllm_serve_cli.cli`."""
+"""Entry point for `tllm` and `python -m trtllm_serve_cli.cli`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main() -> None:
     Ctrl-C during the import ends the process without a traceback.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_default:  # keep SIGINT ignored in background jobs of a shell
+    if is_default:  # background jobs of a shell ignore SIGINT
         signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     from trtllm_serve_cli.cli.main import main as run
 

@@ -35,7 +35,7 @@ def walk_commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], An
 
 
 def _make_click_command(command: Command) -> Any:
-    """Import the function or application behind the command, and return its Click command."""
+    """Import the function or application behind the command and return its Click command."""
     module_name, _, attribute = command.target.partition(":")
     target = getattr(import_module(f"trtllm_serve_cli.cli.{module_name}"), attribute)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -111,7 +111,7 @@ class LazyGroup(SuggestingGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Resolve the command like the base class, and suggest a command for a known synonym."""
+        """Resolve the command, or suggest the equivalent `tllm` command for a known synonym."""
         try:
             return super().resolve_command(ctx, args)
         except UsageError as error:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 class Command(NamedTuple):
     """A `tllm` command.
 
-    `target` names the function or Typer application that implements the command, in the form
-    "module:attribute", where the module is relative to `trtllm_serve_cli.cli`. `summary` is the
+    `target` is the function or Typer application that implements the command, in the form
+    "module:attribute". The module is relative to `trtllm_serve_cli.cli`. `summary` is the
     description in `tllm --help`.
     """
 

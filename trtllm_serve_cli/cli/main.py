@@ -1,4 +1,4 @@
-"""Run a `tllm` command, and report errors as messages and exit codes.
+"""Run a `tllm` command and report errors as messages and exit codes.
 
 A command's module is imported only when the command runs, and its function imports the modules that
 do the work. `tllm --help` and usage errors are therefore printed without delay.
@@ -100,7 +100,10 @@ def _has_working_folder() -> bool:
 
 
 def _run() -> str | int | None:
-    """Run the command and return the exit code. Raise `BrokenPipeError` if a pipe was closed."""
+    """Run the command and return the exit code.
+
+    Raise `BrokenPipeError` if the reader of the output has closed the pipe.
+    """
     try:
         app(prog_name="tllm")
     except SystemExit as left:

@@ -3,7 +3,9 @@
 `ask.stream` yields the pieces of a response as they arrive, and `ask.generate` returns the whole
 response. Both functions take an `Endpoint`, the name of a text model and a `GenerateRequest`. The
 text models are `ensemble`, `tensorrt_llm_bls` and the Triton model named after the imported model.
-They have the same inputs and outputs. Closing a response early cancels the request on the server.
-Over HTTP, this requires a streamed response. Requests can also go to an OpenAI-compatible server
-(`transport.openai`). Every failure is raised as a `TllmError` with a next step.
+All text models have the same inputs and outputs. For an OpenAI-compatible server, the functions
+take an `OpenAIModel` (`transport.openai.exchange`) instead of an `Endpoint`.
+
+Closing a response early cancels the request on the server, except for non-streaming responses over
+HTTP. Every failure is raised as a `TllmError` with a next step.
 """

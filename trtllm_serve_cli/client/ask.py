@@ -63,8 +63,8 @@ def stream(
     longer than `request.stop_after_ms`, end the response without an error. If both are set, the
     shorter limit applies.
 
-    `endpoint` is a Triton server or another source of responses. Other sources do not use `model`,
-    `interface` and `info`. `info` is the model's configuration. If `info` is None, the
+    `endpoint` is a Triton server or another source of responses. `model`, `interface` and `info`
+    apply only to Triton servers. `info` is the model's configuration. If `info` is None, the
     configuration is fetched from the server before the request is sent. Raise `NoServer` if the
     server cannot be reached. Raise `RequestFailed` if the request fails or is cancelled through
     `cancellation`. Raise `BadInput` if a value does not fit its tensor or the model lacks an input.

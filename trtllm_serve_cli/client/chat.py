@@ -1,7 +1,6 @@
 """Render chat templates like `utils/chat_template_utils.py` in Transformers.
 
-A template is part of a checkpoint and therefore untrusted code, so it runs in a sandbox that also
-limits its time and memory.
+Templates are untrusted code from checkpoints, so they run in a sandbox with time and memory limits.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ def render_chat(
     for the template. If `continues_final_message` is set, the prompt ends with the content of the
     last message, so that the model continues this message.
 
-    Set `adds_bos` if the tokenizer adds the BOS token. The BOS token at the start of the rendered
-    prompt is then removed, so that the model does not receive it twice. Raise `BadInput` if the
+    If the tokenizer adds the BOS token, set `adds_bos` to remove the token from the start of the
+    rendered prompt. Otherwise, the model would receive the token twice. Raise `BadInput` if the
     template is invalid, rejects the messages, takes longer than `templates.budget.TIME_LIMIT_S`,
     creates too much text, or omits the message to continue.
     """

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from trtllm_serve_cli.option_fields import Option, Within
 
 Interface = Literal["grpc", "http", "openai"]
-# Triton's interfaces, which take requests as tensors.
+# Triton's interfaces, which represent requests as tensors.
 TritonInterface = Literal["grpc", "http"]
 LOGITS = ("context_logits", "generation_logits")
 

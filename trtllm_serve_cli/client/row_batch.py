@@ -1,6 +1,6 @@
 """Send several prompts in one request, with one row of each tensor per prompt.
 
-Upstream's end_to_end_grpc_client.py sends such requests with `--batch-inputs` (tag v0.19.0 of
+Upstream's end_to_end_grpc_client.py does the same with `--batch-inputs` (tag v0.19.0 of
 triton-inference-server/tensorrtllm_backend). Each response contains the index of its row in
 `batch_index`.
 """
@@ -90,8 +90,8 @@ def check_num_rows(info: ModelInfo, num_rows: int) -> None:
 def summarize_rows(pieces: Sequence[Piece], num_rows: int, started_s: float) -> list[Completion]:
     """Combine the pieces of a batch into one completion per row.
 
-    The latency of a row ends with its last piece. If `stop_after_ms` ended the batch, a single
-    piece reports the end of all rows.
+    A row's latency is measured until its last piece arrives. If `stop_after_ms` ended the batch, a
+    single piece reports the end of all rows.
     """
     completions = []
     for index in range(num_rows):

@@ -44,7 +44,7 @@ _ROLES = ("preprocessing", CORE_MODEL, "postprocessing")
 # Maps `postprocessing` inputs to the `tensorrt_llm` outputs that are passed to them. Upstream's
 # model requires these inputs in TensorRT-LLM 0.6 to 0.8 and accepts them up to 0.13.
 _PASSED_ON = {"CUM_LOG_PROBS": "cum_log_probs", "OUTPUT_LOG_PROBS": "output_log_probs"}
-# Input of `postprocessing` that the gpt layout and TensorRT-LLM 0.5 lack.
+# A `postprocessing` input that does not exist in the gpt layout or in TensorRT-LLM 0.5.
 _LENGTHS = "SEQUENCE_LENGTH"
 
 Ids = tuple[int, ...]

@@ -43,7 +43,7 @@ _LOG_PROBS = ("return_cumulative_logprob", "return_logprobs")
 
 
 def has_vllm_inputs(inputs: Container[str]) -> bool:
-    """Return whether a model with these inputs is in the vllm layout."""
+    """Return whether a model with these inputs has the vllm layout."""
     return SAMPLING_INPUT in inputs
 
 
@@ -52,7 +52,7 @@ def plan_vllm_inputs(
 ) -> dict[str, Any]:
     """Return the tensor values to send to `model`, keyed by tensor name.
 
-    `values` contains the inputs of a text model in the inflight layout and `lora_name`. `inputs`
+    `values` contains `lora_name` and the inputs of a text model in the inflight layout. `inputs`
     contains the names of the model's inputs. Raise `BadInput` if the model lacks an input.
     """
     served: dict[str, Any] = {}

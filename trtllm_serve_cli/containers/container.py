@@ -75,8 +75,8 @@ class Container:
 class ContainerSetup:
     """The image, folders and GPUs for a container on `host`.
 
-    The container mounts `folders` at the same paths as on the host. `gpus` contains GPU IDs or only
-    "all". It is empty for a container without GPUs.
+    The container mounts `folders` at the same paths as on the host. `gpus` contains GPU IDs, or
+    only "all" to use all GPUs. It is empty for a container without GPUs.
     """
 
     host: ContainerHost
@@ -95,7 +95,7 @@ class ContainerSetup:
 
 
 def hash_folder(folder: Path) -> str:
-    """Return a short hash of the path that makes container names unique on this machine."""
+    """Return a short hash of the folder's path, for container names that are unique per machine."""
     return hashlib.sha256(str(folder).encode()).hexdigest()[:8]
 
 
@@ -152,7 +152,7 @@ def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
 def with_link_targets(path: Path) -> list[Path]:
     """Return `path` and the folders that symbolic links in `path` point to.
 
-    For example, the files of a checkpoint in the Hugging Face cache are links to another folder.
+    For example, checkpoint files in the Hugging Face cache are links to files in another folder.
     """
     links = [each for each in path.rglob("*") if each.is_symlink()] if path.is_dir() else []
     return [path, *(link.resolve().parent for link in links)]

@@ -29,7 +29,7 @@ _FIXES = {
     "permission denied": 'run `sudo usermod -aG docker "$USER"` and log in again',
     "Cannot connect to the Docker daemon": "run `sudo systemctl start docker`",
 }
-# Causes of failed pulls: the pattern of the engine's output, the cause, and the next step.
+# Causes of failed pulls: a pattern that matches the engine's output, the cause, and the next step.
 _PULL_FAILURES = (
     (
         r"unauthorized|denied|authentication required|\b401\b|\b403\b",
@@ -136,7 +136,7 @@ def pull_image(
     on_output: Callable[[bytes], None],
     terminal: os.terminal_size | None = None,
 ) -> None:
-    """Pull the container's image, and pass the engine's output to `on_output`.
+    """Pull the container's image and pass the engine's output to `on_output`.
 
     If `terminal` is set, the container engine formats its output for a terminal of that size. Raise
     `MissingPart` with the cause if the pull fails.
@@ -202,7 +202,7 @@ def _hard_limits() -> dict[str, int]:
         "stack": resource.RLIMIT_STACK,
     }
     limits = {name: resource.getrlimit(number)[1] for name, number in numbers.items()}
-    # Podman lowers its own nproc limit to pid_max. The limit of a container cannot be higher.
+    # Podman lowers its own nproc limit to pid_max, and a container's limit cannot be higher.
     num_pids = int(Path("/proc/sys/kernel/pid_max").read_text())
     return limits | {"nproc": lower_limit(limits["nproc"], num_pids)}
 

@@ -66,7 +66,7 @@ def _invalid_arguments(table: ArgumentTable, why: str) -> BadInput:
 
 
 def requested_limits(options: ServingOptions) -> dict[str, int]:
-    """Return the serving limits that the user set in `options`, by template parameter."""
+    """Return the serving limits that the user set, keyed by template parameter."""
     limits = {
         "max_seq_len": options.max_seq_len,
         "max_num_seqs": options.max_batch_size,
@@ -76,7 +76,7 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
 
 
 def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str]:
-    """Return the parameters that set each model's number of instances.
+    """Return the parameters that set each model's instance count.
 
     The result contains the instance counts of the text models and `tensorrt_llm`, and
     `instances_share_engine`. `max_num_seqs` is the engine's maximum number of sequences.

@@ -136,7 +136,7 @@ def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
                 f"{container.examples} is not a folder.",
                 why="--examples requires the `examples` folder of TensorRT-LLM's source repository",
                 next_step=f"run `git clone -b v{image.trtllm} "
-                "https://github.com/NVIDIA/TensorRT-LLM`, and pass --examples "
+                "https://github.com/NVIDIA/TensorRT-LLM`, then pass --examples "
                 "TensorRT-LLM/examples",
             )
         return container.examples
@@ -145,7 +145,7 @@ def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
             f"{image.name} does not contain TensorRT-LLM's example scripts.",
             why=f"tllm runs these scripts to build an engine with TensorRT-LLM {image.trtllm}",
             next_step=f"run `git clone -b v{image.trtllm} "
-            "https://github.com/NVIDIA/TensorRT-LLM`, and pass --examples TensorRT-LLM/examples",
+            "https://github.com/NVIDIA/TensorRT-LLM`, then pass --examples TensorRT-LLM/examples",
         )
     return image.examples
 

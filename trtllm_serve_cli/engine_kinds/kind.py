@@ -101,7 +101,7 @@ class Building:
     - `read_details` returns the value of `Engine.details` for an engine folder.
     - `preview` returns the `Engine` that a build would create, as far as it is known before the
       build. Its arguments are the model facts, the checkpoint format and the `--quantization`
-      value. It is None if default limits do not depend on the machine's memory.
+      value. `preview` is None if default limits do not depend on the machine's memory.
     """
 
     plan: Callable[[BuildRequest, Toolchain], BuildPlan]

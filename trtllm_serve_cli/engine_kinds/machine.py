@@ -19,8 +19,8 @@ class Machine:
 
     - `gpus`: the GPU names that the driver reports.
     - `versions`: the versions of the packages installed for this Python, by package name.
-    - `pythons`: the interpreters for packages that may be installed for another Python, by package
-      name.
+    - `pythons`: the interpreters of packages that may be installed for another Python, keyed by
+      package name.
     - `host`: the machine's memory and threads, or None if unknown.
     """
 

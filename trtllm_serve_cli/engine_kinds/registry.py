@@ -41,7 +41,7 @@ def find_kind(name: str) -> EngineKind:
     if name not in MODULES:
         raise BadInput(
             f"{name!r} is not an engine kind.",
-            next_step=f"choose one of the engine kinds {', '.join(MODULES)}",
+            next_step=f"choose one of these engine kinds: {', '.join(MODULES)}",
         )
     kind: EngineKind = import_module(MODULES[name]).KIND
     return kind

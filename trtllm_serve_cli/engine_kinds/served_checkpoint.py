@@ -125,7 +125,7 @@ def _describe(request: BuildRequest) -> Engine:
         raise BadInput(
             f"{checkpoint.path / 'config.json'} does not describe a language model.",
             why=f"{type(error).__name__}: {error}",
-            next_step="use the checkpoint of a text-generation model with -s hf:ORG/NAME",
+            next_step="pass the checkpoint of a text-generation model with -s hf:ORG/NAME",
         ) from error
     weights = str(config.get("torch_dtype") or config.get("dtype") or "as in the checkpoint")
     return Engine(

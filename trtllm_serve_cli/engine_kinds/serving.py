@@ -27,8 +27,8 @@ class ServingOptions:
 
     For options that are None, the default depends on the engine. `parameters` maps template
     parameter names to `--param` values, which override the other options. `engine_python` is the
-    Python that has the engine's package, or empty for Triton's Python. `host` is the machine whose
-    memory limits engines on the CPU, or None if it is unknown.
+    Python that has the engine's package, or empty for Triton's Python. `host` is the machine that
+    runs the engine on its CPU, or None if unknown. The host's memory limits the KV cache size.
     """
 
     max_batch_size: int | None = None
@@ -59,7 +59,7 @@ OUR_CORE_MODEL = CoreModel()
 
 
 def list_limits(values: Mapping[str, str]) -> dict[str, int]:
-    """Return the engine limits that the parameters `values` set, by parameter name."""
+    """Return the engine limits in `values`, keyed by parameter name."""
     return {name: int(values[name]) for name in _LIMITS if values.get(name)}
 
 

@@ -11,7 +11,7 @@ _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".py")
 
 
 def copy_tokenizer(checkpoint: Path, folder: Path) -> Path:
-    """Copy the files that a tokenizer may need to `folder`, and return `folder`."""
+    """Copy the files that a tokenizer may need to `folder` and return `folder`."""
     folder.mkdir(exist_ok=True)
     for path in checkpoint.iterdir():
         if path.suffix in _SMALL_FILES and not path.name.endswith(".index.json"):

@@ -63,7 +63,7 @@ class ServedAdapter:
 class GatewayConfig:
     """The configuration of a gateway."""
 
-    # If several entries have the same name, requests are distributed over their servers.
+    # If several entries have the same name, requests are distributed across their servers.
     models: tuple[ServedModel, ...]
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -97,7 +97,7 @@ class GatewayConfig:
     # Maximum sizes of the request headers and the request body.
     max_header_bytes: int = 32 * 1024
     max_body_bytes: int = DEFAULT_MAX_BODY_MIB * MIB
-    # Timeout in seconds for receiving the request headers, and again for receiving the body.
+    # Timeout in seconds for receiving the request headers. It also applies separately to the body.
     receive_timeout_s: float = DEFAULT_RECEIVE_TIMEOUT_S
     # Maximum numbers of running and queued requests, divided equally among the gateway's processes.
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
@@ -130,7 +130,7 @@ class GatewayConfig:
         return num_requests + _OTHER_OPEN_FILES
 
     def to_json(self) -> str:
-        """Return the configuration as JSON, including its secret tokens."""
+        """Return the configuration as JSON, including the secret `supervisor_token`."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     @classmethod

@@ -47,7 +47,7 @@ class ApiError(Exception):
     - `code`: a machine-readable error code.
     - `retry_after_s`: the Retry-After header in seconds, or None to omit the header.
     - `headers`: additional response headers.
-    - `reason`: the limit that rejected the request, for metrics and the access log, or "".
+    - `reason`: the limit that the request exceeded, for metrics and the access log, or "".
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class ApiError(Exception):
     def rename(self, params: Mapping[str, str]) -> None:
         """Rename the field that caused the error, in `param` and at the start of the message.
 
-        `params` maps the field names of chat completions to those of another API. Fields that are
-        not in `params` keep their names.
+        `params` maps the field names of chat completions to the field names of another API. Fields
+        that are not in `params` keep their names.
         """
         if (name := params.get(self.param or "")) is None:
             return

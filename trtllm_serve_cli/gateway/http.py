@@ -135,7 +135,7 @@ class EventStream(Response):
 
     `events` yields chunks of bytes, which need not end at event boundaries. The iterator is closed
     when the stream ends, when the client disconnects, or when a send stalls for longer than
-    `send_timeout_s`. In the last case, the connection is aborted (see `_SendWatchdog`).
+    `send_timeout_s`. After a stalled send, the connection is aborted (see `_SendWatchdog`).
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class _SendWatchdog:
 
     Every `timeout_s` seconds, the timer checks whether the send that was pending at the previous
     check is still pending. If so, it cancels the task. A stalled send therefore ends after at most
-    twice this time. One timer serves all chunks of a stream, because a separate timeout for each
+    `2 * timeout_s`. One timer serves all chunks of a stream, because a separate timeout for each
     chunk would use much more CPU time.
     """
 

@@ -248,9 +248,9 @@ class ModelRegistry:
     ) -> Backend:
         """Return a backend for the model.
 
-        Connect to the engine worker if the server that `tllm start` supervises has started one.
-        Otherwise, connect to Triton and raise `_CannotServe` if the core model does not accept
-        token ids.
+        If `tllm start` supervises the server and the server has an engine worker, connect to the
+        worker. Otherwise, connect to Triton. Raise `_CannotServe` if Triton's core model does not
+        accept token ids.
         """
         core = info.name if info.embedding else info.name_of(CORE_MODEL)
         if self._config.server_directory is not None:
@@ -264,7 +264,7 @@ class ModelRegistry:
                     return await open_worker(find, tokenizer)
         core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)
         if "input_ids" not in core_info.inputs:
-            raise _CannotServe(f"the Triton model {core} does not have the input input_ids")
+            raise _CannotServe(f"the Triton model {core} does not have an input named input_ids")
         # Import gRPC only if it is needed: the import takes 16 MB of memory.
         from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 
@@ -272,10 +272,11 @@ class ModelRegistry:
 
 
 def find_creation_time(served: ServedModel, info: ModelInfo) -> int:
-    """Return the time at which the model was imported, in seconds since the epoch.
+    """Return the model's import time in seconds since the epoch.
 
-    If it is unknown, return the modification time of the tokenizer's folder, or 0 if the folder
-    cannot be read. All gateway processes return the same time, and a restart does not change it.
+    If the import time is unknown, return the modification time of the tokenizer's folder, or 0 if
+    the folder cannot be read. All gateway processes return the same time, and a restart does not
+    change it.
     """
     if served.created_at is not None:
         return served.created_at

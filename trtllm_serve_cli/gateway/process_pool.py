@@ -1,8 +1,8 @@
 """Run several gateway processes on one port.
 
 Each process binds the port with SO_REUSEPORT, so the kernel distributes the connections among the
-processes. Their parent process does not serve requests; it only reserves the port, and starts,
-restarts and stops the other processes.
+processes. The parent process does not serve requests. It reserves the port and starts, restarts and
+stops the other processes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def bind_shared(config: GatewayConfig) -> socket.socket:
 def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
     """Open the per-key usage table that the processes share.
 
-    The table is a file in the folder that the environment variable PROMETHEUS_MULTIPROC_DIR names.
+    The table is a file in the folder set by the environment variable PROMETHEUS_MULTIPROC_DIR.
     """
     file = Path(os.environ[MULTIPROCESS_FOLDER]) / _USAGE_FILE
     return UsageTable(file, process_index, config.num_processes)
@@ -147,10 +147,10 @@ class Member:
         self._ended_s: float | None = None
 
     def restart_if_dead(self) -> int | None:
-        """Restart the process if it died more than `_RESTART_DELAY_S` seconds ago. Return None.
+        """Restart the process if it died more than `_RESTART_DELAY_S` seconds ago.
 
-        If the process failed to start, do not restart it. Return its exit code, or 1 if the code is
-        not positive.
+        If the process failed to start, do not restart it but return its exit code, or 1 if the code
+        is not positive. Otherwise, return None.
         """
         code = self.process.poll()
         if code is None:

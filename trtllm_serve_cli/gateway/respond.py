@@ -1,4 +1,4 @@
-"""Run a generation and return the response as a whole or as a stream."""
+"""Run a generation and return a complete or a streaming response."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Writer(Protocol):
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
         """Return the finish reasons of the finished sequences, for the request's span.
 
-        By default, these are the finish reasons in `generation`.
+        The default implementation returns the finish reasons in `generation`.
         """
         return generation.finish_reasons
 

@@ -254,7 +254,7 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
 
 
 def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float], ...]:
-    """Return the token ids that have a nonzero bias, each with its bias.
+    """Return a (token id, bias) pair for each nonzero bias.
 
     Raise `ApiError` (400) if a key of `logit_bias` is not a token id of the model.
     """

@@ -1,4 +1,4 @@
-"""Describe a model that the gateway serves, with its tokenizer and its backend."""
+"""Represent a model that the gateway serves, with its tokenizer and backend."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class LoadedModel:
     backend: Backend
     # Chat template, or None if the model does not have one.
     template: ChatTemplate | None
-    # Result of `find_creation_time` or, for adapters that clients load, the load time. In seconds
-    # since the epoch.
+    # Creation time in seconds since the epoch (see `find_creation_time`). For adapters that clients
+    # load, it is the load time.
     created: int
     # Default values of the sampling parameters that a request does not set.
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
@@ -89,7 +89,7 @@ class LoadedModel:
 
     @cached_property
     def extra_end_ids(self) -> tuple[int, ...]:
-        """The end tokens in `generation_config.json` in addition to the tokenizer's end token."""
+        """The end tokens in `generation_config.json`, except for the tokenizer's end token."""
         folder = self.info.tokenizer_dir
         return read_extra_end_ids(Path(folder), self.tokenizer.end_id) if folder else ()
 

@@ -22,11 +22,11 @@ def serve(
     listener: socket.socket | None = None,
     usage: UsageTable | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the requests in flight within `config.drain_s`.
+    """Serve until SIGTERM or SIGINT. Then finish the requests in flight within `config.drain_s`.
 
-    `listener` is a socket that is already bound to the gateway's port. By default, bind a new one.
-    `usage` is the per-key usage table that the gateway's processes share, or None for a single
-    process. If the server cannot start, exit with a nonzero code.
+    `listener` is a socket that is already bound to the gateway's port. If it is None, bind a new
+    socket. `usage` is the per-key usage table that the gateway's processes share, or None for a
+    single process. If the server cannot start, exit with a nonzero code.
     """
     if warning := describe_open_file_limit(config, raise_open_file_limit()):
         AccessLog(config.log_format).record_warning(warning)
@@ -62,6 +62,6 @@ def describe_open_file_limit(config: GatewayConfig, limit: int) -> str:
     return (
         f"The open file limit is {limit}, but {config.num_open_files} open files are required for "
         f"{config.max_in_flight // config.num_processes} running and "
-        f"{config.max_waiting // config.num_processes} waiting requests. Raise the hard limit, or "
+        f"{config.max_waiting // config.num_processes} queued requests. Raise the hard limit, or "
         "lower --openai-max-in-flight and --openai-max-waiting."
     )

@@ -136,10 +136,10 @@ def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]
 def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
     """Return the declaration that recreates an imported model in its current state.
 
-    The declaration contains the pinned source, the selected engine kind, the repository folder and
-    the changed parameters. Parameters can be changed in the declaration, with `tllm set` or in the
-    files. Raise `BadInput` if the manifest's declaration is not valid, or if a parameter has
-    different values in the repository's models.
+    The declaration contains the pinned source, the selected engine kind and the repository folder.
+    It also contains the parameters that the original declaration, `tllm set` or an edit of the
+    model files has changed. Raise `BadInput` if the manifest's declaration is not valid, or if a
+    parameter has different values in the repository's models.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}

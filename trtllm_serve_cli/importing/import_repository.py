@@ -41,7 +41,7 @@ def preview_repository(plan: ImportPlan) -> RepositoryPlan | None:
     """Plan the model repository before the engine is built, to determine its limits.
 
     If the engine does not exist yet, its sizes are estimated. Return None if the plan has no build,
-    if the engine kind has no preview, or if the estimate does not support the model. Raise
+    if the engine kind has no preview, or if the sizes cannot be estimated. Raise
     `BadInput` if the engine or the layout does not support an option.
     """
     engine = _preview_engine(plan)
@@ -59,6 +59,6 @@ def _preview_engine(plan: ImportPlan) -> Engine | None:
         facts = read_checkpoint_facts(build.checkpoint)
         engine = preview(facts, build.checkpoint.format, declaration.build.quantization)
     except (BadInput, BuildFailed, SourceError):
-        # The engine may support the model even if the estimate does not.
+        # The engine may support the model even if its sizes cannot be estimated.
         return None
     return dataclasses.replace(engine, path=build.engine_dir, model_name=declaration.model.name)

@@ -28,7 +28,7 @@ def describe_serving(
     engine = repository.engine
     serving = find_kind(engine.kind).serving
     if limits := serving.describe_limits(engine, repository.parameters, host):
-        # Only engines with engine arguments have limits that depend on this machine's GPU.
+        # The limits depend on this machine's GPU only for engines with LLM arguments.
         depends_on_card = engine.llm_arguments is not None
         origin = f" on {card.name}" if card and depends_on_card else ""
         yield f"Limits{origin}: {limits}"

@@ -85,7 +85,7 @@ class Display:
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
-        """Measure the `with` block, and report its duration to `on_stage` if the block succeeds."""
+        """Time the `with` block. If the block succeeds, report its duration to `on_stage`."""
         started_s = time.monotonic()
         yield
         self.on_stage(name, time.monotonic() - started_s)
@@ -167,7 +167,7 @@ def import_model(
 def _obtain_engine(
     plan: ImportPlan, home: Home, *, force: bool, display: Display, build: Build
 ) -> Iterator[Engine]:
-    """Yield the engine, and hold its lock so that no other process rebuilds or removes it.
+    """Yield the engine while holding a lock, so that no other process rebuilds or removes it.
 
     Do not hold a lock if the source is an engine, or if the engine kind serves checkpoints without
     a build.

@@ -254,7 +254,7 @@ class LaunchOptions:
         Option(
             "LoRA adapter in FOLDER that the OpenAI-compatible API serves as the model NAME. If "
             "the server has several models, add the base model: MODEL:NAME=FOLDER. Repeatable. "
-            "Default: only the adapters in lora_prefetch_dir.",
+            "Default: only the adapters in the models' lora_prefetch_dir.",
             metavar="NAME=FOLDER",
             panel=_OPENAI,
         ),
@@ -339,8 +339,8 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Timeout for clients that do not read their stream, in seconds. When the timeout "
-            "expires, the client is disconnected.",
+            "Timeout for clients that do not read their response stream, in seconds. When the "
+            "timeout expires, the client is disconnected.",
             flags=("--openai-send-timeout",),
             metavar="SECONDS",
             panel=_OPENAI,

@@ -201,7 +201,7 @@ def is_same_process(pid: int, started_s: float) -> bool:
 
 
 def started_at_s(pid: int) -> float:
-    """Return the start time of a process in seconds since boot (on Linux) or since the epoch.
+    """Return a process start time in seconds since boot (Linux) or since the epoch (other systems).
 
     If the process does not exist, raise `OSError` on Linux and `psutil.Error` on other systems.
     """
@@ -216,7 +216,7 @@ def started_at_s(pid: int) -> float:
 
 @functools.cache
 def read_boot_id() -> str:
-    """Return the boot ID of this machine, or "" if the system does not provide a boot ID."""
+    """Return this machine's boot ID, or "" if the system does not provide a boot ID."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:

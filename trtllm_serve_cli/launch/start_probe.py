@@ -1,4 +1,4 @@
-"""Check that a started server is usable, and warm it up."""
+"""Check that a started server is usable and warm it up."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class StartProbe:
     - `timeout_s`: timeout for each request.
     - `is_gateway_healthy`: returns whether the gateway reports that all models can receive
       requests.
-    - `first_token_at`: when all loaded text models had responded, since the epoch.
-    - `warmup_at`: when the warm-up began, since the epoch.
+    - `first_token_at`: time since the epoch at which all loaded text models had responded.
+    - `warmup_at`: time since the epoch at which the warm-up began.
     - `problems`: a message for each failed warm-up request.
     - `is_ready`: set when the server is usable and the warm-up has finished.
     """
@@ -36,7 +36,7 @@ class StartProbe:
     is_ready: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Check the server once, and set `is_ready` if it is usable.
+        """Check the server once and set `is_ready` if the server is usable.
 
         Warm up the server after the first successful check. If a warm-up request fails, check the
         models again before setting `is_ready`, because the request may have broken an engine.

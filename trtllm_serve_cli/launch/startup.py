@@ -100,7 +100,7 @@ def summarize_start(
         stages.append(load)
         if (worker := workers.get(load.name.removeprefix(_LOAD))) is not None:
             stages += _list_stages(worker, worker.model, times.spawned_at)
-    # Use the slowest process and model, because the gateway is ready only after all of them.
+    # The gateway is ready when every process serves every model, so list only the slowest start.
     if gateway_starts := list(read_start_lines(gateway_log, GATEWAY_READY)):
         slowest = max(gateway_starts, key=lambda each: each.ended_at)
         stages += _list_stages(slowest, "gateway", times.spawned_at)
@@ -156,7 +156,7 @@ def _stage(name: str, begin_s: float, end_s: float) -> Stage:
 
 
 def record_start(directory: Path, startup: Startup) -> None:
-    """Record a server start in `directory`, and keep the record of the previous start."""
+    """Record a server start in `directory` and keep the record of the previous start."""
     starts = [startup, *read_starts(directory)][:_NUM_STARTS]
     text = json.dumps([dataclasses.asdict(each) for each in starts], indent=2)
     # If the disk is full, continue without the record.

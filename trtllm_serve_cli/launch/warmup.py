@@ -20,7 +20,7 @@ _WORDS = ("Describe", "a", "city", "and", "the", "people", "who", "live", "in", 
 
 
 def warm_up(plan: LaunchPlan, timeout_s: float) -> Iterator[str]:
-    """Send the warm-up requests of `plan` in order, and yield a message for each failed request.
+    """Send the plan's warm-up requests in order and yield a message for each failed request.
 
     Send text requests to the server and each of its replicas. Send chat requests only once, because
     the gateway distributes them across replicas. `timeout_s` is the timeout for each request.

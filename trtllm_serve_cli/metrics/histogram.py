@@ -36,8 +36,8 @@ def read_latency(
     total_s = now.value(f"{name}_sum", **labels)
     if before is not None:
         earlier = _read_buckets(before, name, labels)
-        # Subtract the earlier counts unless a count has decreased, which means that the counters
-        # were reset and all observations are new.
+        # Subtract the earlier counts. If a count has decreased, the counters were reset, so all
+        # observations are new.
         if all(count >= earlier.get(bound, 0.0) for bound, count in buckets.items()):
             buckets = {bound: count - earlier.get(bound, 0.0) for bound, count in buckets.items()}
             total_s = (total_s or 0.0) - (before.value(f"{name}_sum", **labels) or 0.0)

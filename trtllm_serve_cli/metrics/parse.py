@@ -45,7 +45,7 @@ class Snapshot:
         return sum(sample.value for sample in found) if found else None
 
     def models(self, *prefixes: str) -> tuple[tuple[str, str], ...]:
-        """Return the names and versions of the models with samples, in sorted order.
+        """Return the name and version of each model that has samples, in sorted order.
 
         Consider only samples whose names start with one of `prefixes`.
         """
@@ -64,7 +64,7 @@ def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
     """Parse a page in Prometheus' text format. Raise `RequestFailed` if the page is not valid.
 
     A nonempty page without a final newline is truncated and therefore not valid. Keep unknown
-    families, and drop NaN and infinite values.
+    families and drop NaN and infinite values.
     """
     if page and not page.endswith("\n"):
         raise _broken("the page ends in the middle of a line")

@@ -20,7 +20,7 @@ def watch_metrics(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Snapshot | TllmError]:
-    """Scrape a server every `interval_s` seconds, and yield each snapshot or error indefinitely.
+    """Scrape a server every `interval_s` seconds and yield each snapshot or error indefinitely.
 
     Scrapes start at multiples of the interval after the first scrape, so that delays do not
     accumulate. If a scrape takes longer than the interval, skip the missed scrapes.
@@ -37,7 +37,7 @@ def watch_metrics(
 
 
 def start_watches(sources: Mapping[str, Watch]) -> WatchQueue:
-    """Run each watch in a separate thread, and return a queue with the results of all watches.
+    """Run each watch in a separate thread and return a queue with the results of all watches.
 
     Each queue item is a pair of a source name and a snapshot or error.
     """

@@ -51,9 +51,9 @@ def read_memory_limit(own: Path = _OWN, mount: Path = _MOUNT) -> int | None:
 def _list_folders(controller: str, own: Path, mount: Path) -> Iterator[Path]:
     """Yield the cgroup folders that can limit `controller` for this process.
 
-    In each hierarchy, start with the process's cgroup and end with the root. In a container, `own`
-    may contain host paths that do not exist in the container, but `mount` describes the container's
-    cgroup.
+    In each hierarchy, start with the process's cgroup and end with the root. In a container, the
+    paths in `own` may be host paths that do not exist under `mount`, and the root is the
+    container's own cgroup.
     """
     for line in _read_text(own).splitlines():
         _, names, path = line.split(":", 2)

@@ -30,7 +30,7 @@ def shorten(vector: Vector, dimensions: int | None, settings: EmbeddingSettings)
 def pool(hidden: NDArray[Any], mask: NDArray[Any], mode: str) -> Vector:
     """Pool the token vectors in `hidden` to one vector per row.
 
-    `hidden` has the shape [rows, tokens, values]. `mask` is 1 for tokens and 0 for padding. Raise
+    `hidden` has shape [rows, tokens, values]. `mask` is 1 for tokens and 0 for padding. Raise
     `ValueError` if `mode` is not one of the `POOLING_MODES`. The modes are defined in
     sentence_transformers/models/Pooling.py (UKPLab/sentence-transformers 5).
     """
@@ -63,12 +63,12 @@ def normalize(vectors: Vector) -> Vector:
 
 
 def encode_vector(vector: Vector) -> str:
-    """Encode an embedding as Base64-encoded little-endian 32-bit floats."""
+    """Encode an embedding as little-endian 32-bit floats in Base64."""
     return base64.b64encode(np.ascontiguousarray(vector, dtype=_FLOAT32).tobytes()).decode()
 
 
 def decode_vector(text: str) -> Vector:
-    """Decode an embedding that `encode_vector` encoded."""
+    """Decode an embedding from a text that `encode_vector` returned."""
     return np.frombuffer(base64.b64decode(text), dtype=_FLOAT32).astype(np.float32)
 
 

@@ -57,7 +57,7 @@ class GenerationRequest:
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
-    # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains pairs of a token id and its bias.
+    # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains (token id, bias) pairs.
     # `num_top_log_probs` is the number of most likely tokens to return at each position, with their
     # log probabilities. `trace_parent` is the W3C `traceparent` for the engine's spans, or empty if
     # the request is not traced.
@@ -76,8 +76,8 @@ class GenerationRequest:
     def to_message(self) -> dict[str, Any]:
         """Return the request as a dictionary for a `submit` frame.
 
-        This method is ten times as fast as `dataclasses.asdict`, which copies every token. Optional
-        fields that are not set are omitted, because old workers reject them.
+        This method is ten times as fast as `dataclasses.asdict`, which copies every token. Unset
+        optional fields are omitted, because earlier worker versions reject them.
         """
         message = {name: getattr(self, name) for name in _BASIC_FIELDS}
         for name in OPTIONAL_FIELDS:
@@ -97,7 +97,7 @@ class GenerationRequest:
         return cls(**{**message, **words, "input_ids": tuple(message["input_ids"])})
 
 
-# The request fields that workers of earlier versions do not support. A worker lists the optional
+# The request fields that earlier worker versions do not support. A worker lists the optional
 # fields that it supports in its `ready` frame.
 OPTIONAL_FIELDS = (
     "min_p", "logit_bias", "num_top_log_probs", "return_prompt_log_probs", "trace_parent",
@@ -164,8 +164,8 @@ class PromptFacts:
         return cls(num_cached_tokens, tuple(log_probs), _as_alternatives(top))
 
 
-# Do not freeze this dataclass, because an instance is created for each token and `__init__` of a
-# frozen dataclass takes four times as long.
+# Do not freeze this dataclass, because an instance is created for each token and the `__init__`
+# method of a frozen dataclass takes four times as long.
 @dataclass(slots=True)
 class SequenceUpdate:
     """New tokens for one sequence of a request, the end of the sequence, or both.
@@ -198,7 +198,7 @@ class SequenceUpdate:
         """Return the update as an entry for a `step` frame.
 
         The entry is a list, because a dictionary would repeat its keys for every token. Most
-        entries end with `rejected`, because the optional fields after it are omitted.
+        entries end with `rejected`, because all fields after `rejected` are optional.
         """
         entry = [
             self.request_id,
@@ -347,11 +347,11 @@ class Engine(Protocol):
         """Return the current state. This method must be fast, because it runs between steps."""
 
     def close(self) -> None:
-        """Release resources that would outlive this process. Call no other method afterwards."""
+        """Release resources that would outlive this process. This must be the last call."""
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error message, which contains no source locations.
+    """Return the last non-empty line of an error message.
 
     If the message is empty, return the exception class name.
     """

@@ -25,10 +25,10 @@ _LEVELS: dict[Level, str] = {"I": "info", "W": "warning", "E": "error"}
 
 
 def write_log(level: Level, text: str, **fields: Any) -> None:
-    """Write a log line with the level, the model, `text` and `fields`.
+    """Write a log line with the level, the model name, `text` and `fields`.
 
-    `level` is the level's letter in Triton's log, for example `E` for errors. Ignore write errors,
-    because a full disk must not stop the model.
+    `level` is a severity letter as in Triton's log, for example `E` for errors. Ignore write
+    errors, because a full disk must not stop the model.
     """
     with contextlib.suppress(OSError, ValueError):
         is_json = os.environ.get("TLLM_LOG_FORMAT") == "json"

@@ -40,9 +40,9 @@ Role = Literal["model", "worker", "gateway"]
 class PulseState(IntEnum):
     """The activity of a process.
 
-    - `LOADING`: the process has not finished its first start.
-    - `IDLE`: the process writes heartbeats.
-    - `BUSY`: the engine worker counts steps.
+    - `LOADING`: the process has not finished loading for the first time.
+    - `IDLE`: the process is responsive and counts heartbeats.
+    - `BUSY`: the engine worker is processing requests. It counts steps instead of heartbeats.
     - `FAILED`: the engine worker has died, and its replacement has not loaded the engine yet.
     - `ENDED`: the model process has exited. Only `read_pulses` with `reports_ended` returns this
       state.
@@ -61,7 +61,7 @@ class Pulse:
 
     - `num_beats`: the number of heartbeats. It increases only while the process is idle.
     - `num_updates`: the number of engine steps that generated tokens.
-    - `iteration`: the number that the engine assigned to its latest step.
+    - `iteration`: the iteration number of the engine's latest step.
     - `num_in_flight`: the number of requests that the engine is processing.
     """
 
@@ -98,14 +98,14 @@ class PulseWriter:
     def note_updates(self) -> None:
         """Count an engine step that has generated tokens.
 
-        The next call of `work`, `beat` or `fail` writes the count to the file.
+        The next call to `work`, `beat` or `fail` writes the count to the file.
         """
         self._num_updates += 1
 
     def note_iteration(self, iteration: int) -> None:
         """Store the number of the engine's latest step.
 
-        The next call of `work`, `beat` or `fail` writes the number to the file.
+        The next call to `work`, `beat` or `fail` writes the number to the file.
         """
         self._iteration = iteration
 

@@ -1,4 +1,4 @@
-"""Check requests before an engine runs them and fit token ids to the engine's vocabulary."""
+"""Check requests and fit their token ids to the vocabulary before an engine runs them."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> Gener
     NVIDIA's backend accepts ids outside the vocabulary. Replace each input id with its remainder
     modulo the vocabulary size, because NVIDIA's benchmark sends random ids from the whole INT32
     range. Remove an `end_id` outside the vocabulary, because some of NVIDIA's clients send 50256 to
-    every model. If `min_tokens` is set, this `end_id` would make OpenVINO GenAI write out of
-    bounds.
+    every model. If the request also sets `min_tokens`, OpenVINO GenAI would write out of bounds for
+    an `end_id` outside the vocabulary.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)

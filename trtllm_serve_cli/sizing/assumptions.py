@@ -17,9 +17,8 @@ def list_assumptions(shape: ModelShape, demand: Demand, num_gpus: int) -> tuple[
         f"A step processes up to {demand.max_num_tokens} tokens (max_num_tokens) and up to "
         f"{demand.max_batch_size} sequences (max_batch_size), which determine the memory for "
         "activations and logits.",
-        f"The KV cache uses a fraction of {demand.kv_cache_free_gpu_mem_fraction:g} of the "
-        f"remaining memory (kv_cache_free_gpu_mem_fraction), in blocks of {TOKENS_PER_BLOCK} "
-        "tokens.",
+        f"The KV cache uses {100 * demand.kv_cache_free_gpu_mem_fraction:g}% of the remaining "
+        f"memory (kv_cache_free_gpu_mem_fraction), in blocks of {TOKENS_PER_BLOCK} tokens.",
     ]
     if window := shape.window:
         assumptions.append(

@@ -1,4 +1,4 @@
-"""Look up GPU types by name, and detect the GPUs in this machine."""
+"""Look up GPU types by name and detect the GPUs in this machine."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PresentGpu:
 
 @functools.cache
 def load_gpus() -> Mapping[str, Gpu]:
-    """Return all known GPU types by name."""
+    """Return all known GPU types, keyed by name."""
     import yaml
 
     text = resources.files("trtllm_serve_cli.sizing").joinpath("gpus.yaml").read_text("utf-8")
@@ -200,7 +200,7 @@ def _parse_gpu(name: str, entry: Mapping[str, Any]) -> Gpu:
 
 
 def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
-    """Return the MIG profiles by GPU index.
+    """Return the MIG profiles, keyed by GPU index.
 
     In the listing, the lines for MIG devices follow the line of their GPU.
     """

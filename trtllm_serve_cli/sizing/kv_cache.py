@@ -24,7 +24,7 @@ def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
 
 
 def kv_bytes_per_token(shape: ModelShape, bits: float) -> int:
-    """Return the KV cache bytes per token over all layers, before any sliding window is full.
+    """Return the KV cache bytes per token across all layers, before any sliding window is full.
 
     The result is rounded to whole bytes.
     """
@@ -37,8 +37,8 @@ def kv_bytes_of_sequence(
     """Return a sequence's KV cache size in bytes on each of `tp` GPUs.
 
     `num_layers` is the number of layers on the GPU, or None for all layers. Layers with a sliding
-    window are assumed to be distributed evenly over the pipeline stages. The number of these layers
-    on a GPU is rounded down. The GPU's remaining layers count as layers without a window.
+    window are assumed to be distributed evenly across the pipeline stages. The number of these
+    layers on a GPU is rounded down. The GPU's remaining layers count as layers without a window.
     """
     layers = shape.num_layers if num_layers is None else num_layers
     window = shape.window

@@ -1,4 +1,4 @@
-"""Check whether a model can be split over several GPUs."""
+"""Check whether a model can be split across several GPUs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trtllm_serve_cli.sizing.shape import Experts, ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """The distribution of a model over GPUs.
+    """The distribution of a model across GPUs.
 
-    The layers are divided among `pp` pipeline stages, and each layer is split over `tp` GPUs. In
+    The layers are divided among `pp` pipeline stages, and each layer is split across `tp` GPUs. In
     layers with experts, the experts are divided among `moe_ep` groups of GPUs, and each expert is
-    split over `moe_tp` GPUs. The product of `moe_tp` and `moe_ep` is `tp` if the model has experts.
-    Otherwise, both are 1.
+    split across `moe_tp` GPUs. The product of `moe_tp` and `moe_ep` is `tp` if the model has
+    experts. Otherwise, both are 1.
     """
 
     tp: int = 1
@@ -38,8 +38,8 @@ def check_parallelism(
     """Return the parallelism if it is valid, with TensorRT-LLM's defaults for unset values.
 
     If only one of `moe_tp` and `moe_ep` is set, the other value is `tp` divided by the set value.
-    If neither is set, each expert is split over all `tp` GPUs. Raise `BadInput` if a number is less
-    than 1, or if the model cannot be divided in this way. Also raise `BadInput` if `moe_tp` or
+    If neither is set, each expert is split across all `tp` GPUs. Raise `BadInput` if a number is
+    less than 1, or if the model cannot be divided in this way. Also raise `BadInput` if `moe_tp` or
     `moe_ep` is greater than 1 but the model does not have experts.
     """
     for name, number in (("tp", tp), ("pp", pp), ("moe-tp", moe_tp), ("moe-ep", moe_ep)):
@@ -91,7 +91,7 @@ def _find_obstacle(shape: ModelShape, tp: int) -> str | None:
         )
     has_dense_mlp = shape.experts is None or shape.experts.num_layers < shape.num_layers
     if has_dense_mlp and shape.intermediate_size % tp:
-        return f"the width of an MLP, {shape.intermediate_size}, is not divisible by {tp}"
+        return f"the MLP width, {shape.intermediate_size}, is not divisible by {tp}"
     return None
 
 
@@ -122,7 +122,7 @@ def _check_experts(experts: Experts, moe_tp: int, moe_ep: int) -> None:
     if experts.intermediate_size % moe_tp:
         raise _refuse(
             f"--moe-tp {moe_tp}",
-            f"the width of an expert, {experts.intermediate_size}, is not divisible by {moe_tp}",
+            f"the expert width, {experts.intermediate_size}, is not divisible by {moe_tp}",
             "pass --moe-tp 1 --moe-ep N to divide the experts among the GPUs",
         )
 

@@ -33,7 +33,7 @@ class ParameterCounts:
 class AttentionParameters:
     """The number of attention parameters in one layer, grouped for tensor parallelism.
 
-    `by_heads` counts the parameters that are split over GPUs by attention head. `by_kv_heads`
+    `by_heads` counts the parameters that are split across GPUs by attention head. `by_kv_heads`
     counts the parameters that are split by key-value head. `replicated` counts the parameters that
     every GPU stores, such as the projection to MLA's latent.
     """

@@ -1,4 +1,4 @@
-"""Determine the number of GPUs that a model requires, and estimate the model's speed."""
+"""Determine the number of GPUs that a model requires and estimate the model's speed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 _MAX_BATCH_SIZE, _MAX_NUM_TOKENS = 2048, 8192
-# Maximum number of GPUs in the plans to try if the model does not fit on the available GPUs.
+# Maximum number of GPUs to try if the model does not fit on the available GPUs.
 _MAX_GPUS = 128
 # Bounds on the ratio of on-disk size to computed size. Above the maximum, the weights are stored in
 # a wider type than the serving type. Below the minimum, the weights are quantized even though
@@ -50,7 +50,7 @@ class Formats:
 
 @dataclass(frozen=True, slots=True)
 class ParallelPlan:
-    """The memory use and the speed of a model with a given parallelism.
+    """A model's memory use and speed with a given parallelism.
 
     `limits` are the default engine limits. `speed` and `limits` are None if the model does not fit.
     """
@@ -330,7 +330,7 @@ def _choose_demand(
 
 
 def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
-    """Return the factor that adjusts computed weight sizes to the size on disk.
+    """Return the factor that adjusts computed weight sizes to match the size on disk.
 
     Return 1 if the size on disk is unknown or may include parts other than the language model. Also
     return 1 if the weights are not served in their stored format, or if the sizes differ by 15% or
@@ -346,7 +346,7 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
 
 
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
-    """Return the input and output length in tokens.
+    """Return the input and output lengths in tokens.
 
     If a length is not set, choose a value such that a sequence fits into `max_seq_len`. If
     `max_seq_len` is not set, use the model's maximum length instead. Raise `BadInput` if the

@@ -190,7 +190,7 @@ class _Cost:
         return matrices / sustained + other / self._sustained("fp16")
 
     def _sustained(self, rate: str) -> float:
-        """Return the GPU's sustained number of operations per second in a precision."""
+        """Return the GPU's sustained operations per second at the given precision."""
         return float(getattr(self.gpu, rate)) * COMPUTE_REACHED[rate] * 1e12
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:

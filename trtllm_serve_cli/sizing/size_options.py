@@ -61,8 +61,8 @@ class SizeOptions:
         float,
         Within(0.01, 1.0),
         Option(
-            "Fraction of the remaining GPU memory to use for the KV cache, after weights and "
-            "activations.",
+            "KV cache size, as a fraction of the GPU memory that weights and activations leave "
+            "free.",
             metavar="F",
         ),
     ] = 0.9

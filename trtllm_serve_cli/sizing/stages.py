@@ -1,4 +1,4 @@
-"""Distribute a model's parameters over GPUs.
+"""Distribute a model's parameters across GPUs.
 
 The layers are divided among pipeline stages. If the layers cannot be divided evenly, the first
 stages each get one additional layer. Tensor parallelism divides attention heads, MLPs, experts and

@@ -117,7 +117,7 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
             f"{path} is one of {facts.num_parts} parts of a split model.",
             why="split GGUF models are not supported",
             next_step=f"merge the parts with `llama-gguf-split --merge {shlex.quote(str(path))} "
-            "MERGED.gguf`, and pass `-s gguf:MERGED.gguf`",
+            "MERGED.gguf`, then pass `-s gguf:MERGED.gguf`",
         )
     if facts.architecture is None or facts.num_tensors == 0:
         raise SourceError(
@@ -197,7 +197,7 @@ def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
     """Return the error for a source that contains the files `names` but no config.json."""
     if ggufs := sorted(name for name in names if name.endswith(".gguf")):
         why = f"the source contains GGUF files: {', '.join(ggufs[:5])}"
-        next_step = "download a GGUF file, and pass `-s gguf:FILE`"
+        next_step = "download a GGUF file, then pass `-s gguf:FILE`"
     else:
         why = "config.json is missing"
         next_step = (
@@ -219,7 +219,7 @@ def check_has_tokenizer(where: str, names: Collection[str]) -> None:
         f"{where} has no tokenizer.",
         why="the checkpoint contains neither tokenizer.json nor another supported tokenizer file",
         next_step="add the tokenizer files of the base model to a local copy of the checkpoint, "
-        "and pass the copy with `-s local:DIR`",
+        "then pass the copy with `-s local:DIR`",
     )
 
 
@@ -234,7 +234,7 @@ def check_runs_no_code(folder: Path) -> None:
             raise UnsafeCheckpoint(
                 "Loading this checkpoint would run Python code from the checkpoint.",
                 why=f"auto_map in {name} refers to {_show_auto_map(auto_map)}",
-                next_step="review the code, and add --trust-remote-code if you trust it",
+                next_step="review the code, then add --trust-remote-code if you trust it",
             )
 
 

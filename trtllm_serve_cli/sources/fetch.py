@@ -1,4 +1,4 @@
-"""Fetch a checkpoint from any source, and plan the fetch for `--dry-run`."""
+"""Fetch a checkpoint from any source and plan the fetch for `--dry-run`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fetch_checkpoint(
     watch: Watch | None = None,
     hub: Hub | None = None,
 ) -> Checkpoint:
-    """Fetch a checkpoint, and check that it is complete and allowed by `options`.
+    """Fetch a checkpoint and check that it is complete and that `options` allow it.
 
     `watch` receives the progress of a download several times per second. If `watch` is None,
     `notify` periodically receives the progress as a line of text. The caller must hold the model's

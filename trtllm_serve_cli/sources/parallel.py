@@ -22,7 +22,7 @@ def run_parallel(
     max_workers: int,
     tick: Callable[[], None],
 ) -> None:
-    """Run `work` for each item in threads, and raise the exception of the first failure.
+    """Run `work` for each item in a thread pool. Raise the exception of the first failure.
 
     While the threads are running, call `tick` in the calling thread about four times per second. If
     a worker fails or the user presses Ctrl-C, set the event that is passed to `work`. `work` should

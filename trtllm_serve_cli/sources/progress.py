@@ -140,7 +140,7 @@ class Meter:
             self._all.moved_bytes += num_bytes
 
     def read(self) -> Progress:
-        """Return the current progress, and add a sample for computing rates."""
+        """Return the current progress and add a sample for computing rates."""
         with self._lock:
             now_s = self._clock()
             files = tuple(

@@ -84,7 +84,7 @@ class Source(ABC):
 
 
 class CheckpointSource(Source):
-    """A source of a checkpoint in Hugging Face's layout or as a GGUF file."""
+    """A source that provides a Hugging Face checkpoint or a GGUF file."""
 
     __slots__ = ()
     format: ClassVar[Literal["hf", "gguf"]]
@@ -138,7 +138,7 @@ def check_exists(path: Path, what: str, usage: str) -> None:
         raise BadInput(
             f"{path} does not exist.",
             why=f"{usage} requires {what}",
-            next_step=f"list the existing files with `ls {shlex.quote(str(path.parent))}`, and "
+            next_step=f"list the existing files with `ls {shlex.quote(str(path.parent))}`, then "
             "correct the path",
         )
 

@@ -1,4 +1,4 @@
-"""Verify that downloaded files have the published SHA-256.
+"""Verify that downloaded files match the published SHA-256 checksums.
 
 Hashing a large model takes minutes, so this module records the size and modification time of each
 verified file. A file is hashed again only if one of these values has changed.
@@ -33,7 +33,7 @@ def verify_files(
 ) -> None:
     """Verify the SHA-256 of files in `folder`.
 
-    Remove files that do not match, and raise `SourceError` with their names. Record verified files
+    Remove files that do not match and raise `SourceError` with their names. Record verified files
     in the `ledger` file, so that they are not verified again. Files in `verified` were hashed
     during the download, so they are recorded without being read again.
     """

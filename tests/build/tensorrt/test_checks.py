@@ -110,6 +110,30 @@ def test_contradictory_options_are_refused(options: dict[str, Any], what: str) -
     assert refuse("0.16.0", **options).startswith(f"{what}.\nWhy: ")
 
 
+@pytest.mark.parametrize(
+    ("mode", "why", "next_step"),
+    [
+        (
+            "draft_tokens_external",
+            "the draft model requires a separate engine",
+            "omit speculative_model, and import the draft model under another name",
+        ),
+        (
+            "lookahead_decoding",
+            "this mode does not use a draft model",
+            "omit speculative_model",
+        ),
+    ],
+)
+def test_a_draft_model_in_the_same_build_is_refused(mode: str, why: str, next_step: str) -> None:
+    message = refuse("0.16.0", speculative_decoding_mode=mode, speculative_model="m")
+    assert message == (
+        f"speculative_decoding_mode {mode} does not support speculative_model.\n"
+        f"Why: {why}\n"
+        f"Next: {next_step}"
+    )
+
+
 def test_draft_heads_for_an_unsupported_architecture_are_refused() -> None:
     message = refuse(
         "0.16.0", "falcon-7b", speculative_decoding_mode="medusa", speculative_model="heads"
@@ -285,7 +309,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "0.16.0",
             {},
             "TensorRT-LLM 0.16.0 does not run on v100-32gb.\n"
-            "Why: 0.16 removed support for V100\n"
+            "Why: version 0.16 removed support for the V100\n"
             "Next: use TensorRT-LLM 0.15 or earlier",
         ),
         (
@@ -293,7 +317,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "0.16.0",
             {},
             "TensorRT-LLM 0.16.0 does not run on b200.\n"
-            "Why: 0.17 added support for Blackwell\n"
+            "Why: version 0.17 added support for Blackwell GPUs\n"
             "Next: use TensorRT-LLM 0.17 or later",
         ),
     ],

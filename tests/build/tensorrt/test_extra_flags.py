@@ -86,7 +86,7 @@ def test_flag_of_quantize_py() -> None:
             "0.16.0",
             {"made_up": "1"},
             "TensorRT-LLM 0.16.0 does not have the made_up flag.\n"
-            "Why: no program that builds engines for this model has the flag in any version\n"
+            "Why: no TensorRT-LLM version supports this flag for this model\n"
             "Next: check the spelling, or omit the flag",
         ),
         (

@@ -130,7 +130,7 @@ def test_bench_prints_why_requests_failed(server: FakeTriton) -> None:
     server.fails_every = 2
     result = _bench("-u", server.endpoint.grpc, "--warmup", "0", *SMALL)
     assert result.exit_code == 0
-    assert "2 of 4 requests failed. The times and rates exclude them." in result.stderr
+    assert "2 of 4 requests failed. The times and rates exclude failed requests." in result.stderr
     assert "2 failed: server: out of cheese" in result.stderr
 
 

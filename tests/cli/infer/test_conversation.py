@@ -136,5 +136,5 @@ def test_conversation_requires_a_chat_template(triton: FakeTriton) -> None:
 @pytest.mark.parametrize("option", ["--raw", "--json", "--num-return-sequences=2"])
 def test_options_without_a_conversation_are_wrong_usage(triton: FakeTriton, option: str) -> None:
     with run_at_terminal(*open_conversation(triton), option) as terminal:
-        terminal.expect("conversations require a terminal")
+        terminal.expect("starts a conversation")
         assert terminal.wait() == 2

@@ -73,7 +73,7 @@ def model(tmp_path: Path) -> str:
             [
                 "Error: /no/such.gguf does not exist.",
                 "  Why: gguf:FILE requires a GGUF file",
-                " Next: list the existing files with `ls /no`, and correct the path",
+                " Next: list the existing files with `ls /no`, then correct the path",
             ],
         ),
         (

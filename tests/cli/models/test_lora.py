@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Path:
 def test_convert_writes_both_files(tllm: Tllm, tmp_path: Path, source: Path) -> None:
     code, out, err = tllm("lora", "convert", str(source), str(tmp_path / "out"))
     assert (code, out) == (0, "")
-    assert err.endswith("out: q_proj in 2 layers; adapter size 2; 0.0 MB of float16 weights.\n")
+    assert err.endswith("out: q_proj in 2 layers; rank 2; 0.0 MB of float16 weights.\n")
     names = sorted(each.name for each in (tmp_path / "out").iterdir())
     assert names == ["model.lora_config.npy", "model.lora_weights.npy"]
 

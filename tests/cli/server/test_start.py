@@ -362,7 +362,7 @@ def test_interrupted_stop_tells_how_to_continue(
     assert (code, err.splitlines()[1:]) == (
         130,
         [
-            f"Interrupted. 127.0.0.1:{ports[1]} rejects new requests, and stops as soon as its "
+            f"Interrupted. 127.0.0.1:{ports[1]} rejects new requests and stops as soon as its "
             "requests in flight have finished.",
             f"Next: run `tllm stop -u 127.0.0.1:{ports[1]}` to wait, or add --timeout 0 to cancel "
             "the requests",

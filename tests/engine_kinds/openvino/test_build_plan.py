@@ -80,7 +80,7 @@ def test_plan_for_a_gguf_file() -> None:
         engine_dir=ENGINE_DIR,
         steps=(
             BuildStep(
-                "Convert the GGUF file to OpenVINO's format",
+                "Convert the GGUF file to OpenVINO IR",
                 ("/venv/bin/python", "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step",
                  path, "{work}"),
                 outputs=OPENVINO_FILES,
@@ -106,7 +106,7 @@ def test_plan_for_a_hugging_face_checkpoint(
 ) -> None:
     planned = plan(HF, quantization=quantization)
     export = BuildStep(
-        f"Export the checkpoint to OpenVINO's format with {title}",
+        f"Export the checkpoint to OpenVINO IR with {title}",
         (
             "/venv/bin/python", "-m", "optimum.commands.optimum_cli", "export", "openvino",
             "--model", "/models/hf", "--task", "text-generation-with-past",
@@ -191,7 +191,7 @@ def test_plan_shows_commands_that_a_shell_accepts() -> None:
     assert lines[:4] == [
         "Build an openvino engine for mine (as in the GGUF weights) from gguf:/models/mine.gguf",
         "into /engines/mine (about 1.1 MB):",
-        "  Convert the GGUF file to OpenVINO's format:",
+        "  Convert the GGUF file to OpenVINO IR:",
         "    /venv/bin/python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step "
         "'/my models/mine.gguf' /engines/mine",
     ]

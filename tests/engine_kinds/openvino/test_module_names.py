@@ -66,6 +66,6 @@ def test_modules_get_the_names_of_a_pytorch_export() -> None:
 
 def test_does_not_rename_nodes_of_an_unknown_structure() -> None:
     model = make_model(1, has_activation=False)
-    with pytest.raises(LookupError, match="a layer's nodes differ from"):
+    with pytest.raises(LookupError, match="the structure of a layer differs from"):
         name_modules(model)
     assert not any("__module" in node.get_friendly_name() for node in model.get_ops())

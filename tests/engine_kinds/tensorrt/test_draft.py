@@ -139,7 +139,7 @@ def test_vocabularies_must_have_the_same_size_if_the_tokens_are_unknown(tmp_path
     (draft / "tokenizer" / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"b": 0}}}))
     with pytest.raises(BadInput, match="cannot generate draft tokens") as raised:
         plan_repository("mine", engine, options)
-    assert raised.value.why == "the tokenizers of the two models have different tokens"
+    assert raised.value.why == "the tokenizers of the two models have different vocabularies"
 
 
 @pytest.mark.parametrize(

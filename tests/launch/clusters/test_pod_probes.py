@@ -129,7 +129,7 @@ def test_engine_without_a_step_is_not_live_and_writes_its_stacks(
 ) -> None:
     with counting(pod / "pulses", "worker", "waits") as process:
         why = (
-            f"the engine worker of m (process {process.pid}) has completed no step for 0.5 s, "
+            f"the engine worker of m (process {process.pid}) has not completed a step for 0.5 s, "
             "with 2 requests in flight\n"
         )
         assert run_both(pod, triton) == [(1, why), (1, why)]

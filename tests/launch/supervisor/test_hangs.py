@@ -139,7 +139,7 @@ def test_server_that_responds_again_is_ready_again(tmp_path: Path) -> None:
 def test_engine_without_progress_is_killed_alone_after_it_wrote_its_stacks(tmp_path: Path) -> None:
     plan = quick_plan(tmp_path)
     with supervised(plan), counting(plan, "worker", "m", "busy") as worker:
-        what = f"the engine worker of m (process {worker.pid}) has completed no step for 0.75 s"
+        what = f"the engine worker of m (process {worker.pid}) has not completed a step for 0.75 s"
         wait_until(lambda: state_of(plan).phase == "unresponsive")
         assert state_of(plan).why == (f"{what}, with 2 requests in flight",)
         assert worker.wait(60) == -signal.SIGKILL
@@ -171,7 +171,7 @@ def test_server_without_an_engine_is_not_ready_and_is_restarted(tmp_path: Path) 
     plan = dataclasses.replace(quick_plan(tmp_path), timeout_s=2.0)
     with supervised(plan), counting(plan, "worker", "m", "failed"):
         wait_until(lambda: state_of(plan).phase == "unresponsive")
-        what = "the engine worker of m died, and the engine has not been loaded again"
+        what = "the engine worker of m died, and the engine has not been reloaded"
         assert state_of(plan).why == (what,)
         wait_until(lambda: (state_of(plan).phase, state_of(plan).restarts) == ("ready", 1))
 

@@ -437,7 +437,7 @@ def test_failure_of_a_foreground_server_that_was_ready_is_explained(home: Home) 
 
     with pytest.raises(LaunchFailed) as raised:
         run_in_foreground(plan, on_ready=fail)
-    assert raised.value.what == "The server for m failed, and did not become ready again."
+    assert raised.value.what == "The server for m failed and did not become ready again."
     assert raised.value.why == "no memory"
 
 

@@ -108,18 +108,21 @@ def q_tensors(**changes: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"config": [[1, 0]]}, r"lora_config has the shape \[1, 2\]; send \[n, 3\]"),
-        ({"config": np.zeros((0, 3))}, r"lora_config has the shape \[0, 3\]"),
-        ({"weights": [[1.0], [1.0]]}, r"lora_weights has the shape \[2, 1\]; send \[1, longest"),
+        ({"config": [[1, 0]]}, r"lora_config has shape \[1, 2\]; send a tensor of shape \[n, 3\]"),
+        ({"config": np.zeros((0, 3))}, r"lora_config has shape \[0, 3\]"),
+        (
+            {"weights": [[1.0], [1.0]]},
+            r"lora_weights has shape \[2, 1\]; .*\[1, longest row\]",
+        ),
         ({"config": [[1, 0, 1, 1]]}, "lora_config row 0 uses DoRA"),
-        ({"config": [[8, 0, 1]]}, r"row 0 has the module id 8; send an id from 0 \(attn_qkv\)"),
-        ({"config": [[-1, 0, 1]]}, "row 0 has the module id -1"),
+        ({"config": [[8, 0, 1]]}, r"row 0 has module id 8; send an id from 0 \(attn_qkv\)"),
+        ({"config": [[-1, 0, 1]]}, "row 0 has module id -1"),
         (
             {"config": [[0, 0, 1]]},
             r"module 0 \(attn_qkv\) of layer 0, which this model does not have; send rows for",
         ),
         ({"config": [[1, 2, 1]]}, r"module 1 \(attn_q\) of layer 2, .* of layers 0 to 1"),
-        ({"config": [[1, 0, 0]]}, "row 0 has the adapter size 0; send a size of at least 1"),
+        ({"config": [[1, 0, 0]]}, "row 0 has adapter size 0; send a size of at least 1"),
         ({"config": [[1, 0, 2]]}, "row 0 has 16 values, but an adapter of size 2 .* requires 32"),
         ({"weights": [[1.0] * 17]}, "row 0 has nonzero values after the 16 values"),
         (
@@ -155,15 +158,20 @@ def test_any_tensors_are_decoded_or_rejected(weights: Any, config: Any) -> None:
             "model.layers.2.mlp.up_proj",
             (1, 8),
             (12, 1),
-            "which this model does not have; use an adapter for",
+            "which this model does not have; use an adapter that",
         ),
         (
             Q,
             (5, 8),
             (8, 5),
-            r"has the rank 5, but this server accepts only ranks from 1 to 4",
+            r"has rank 5, but this server accepts only ranks from 1 to 4",
         ),
-        (Q, (1, 9), (8, 1), "has 9 input features and 8 output features, but this model has 8"),
+        (
+            Q,
+            (1, 9),
+            (8, 1),
+            "has 9 input features and 8 output features, but this model's module has 8",
+        ),
     ],
 )
 def test_an_adapter_must_fit_the_model(module: str, a: Any, b: Any, why: str) -> None:

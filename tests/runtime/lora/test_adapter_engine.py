@@ -206,7 +206,7 @@ def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> N
     results = outcomes(updates)
     assert {each.request_id for each in updates if each.rejected} == {1, 2, 3, 5}
     assert "a file of the adapter 'poet' is missing" in results[5]
-    assert "has the rank 3, but this server accepts only ranks from 1 to 2" in results[1]
+    assert "has rank 3, but this server accepts only ranks from 1 to 2" in results[1]
     assert "lora_config row 0 is for module 1 (attn_q) of layer 9" in results[2]
     assert (results[3], results[4]) == (UNKNOWN.format(3), [0, 0])
     with pytest.raises(InvalidRequest, match="LoRA task 1 not found in cache"):

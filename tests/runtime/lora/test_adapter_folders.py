@@ -148,7 +148,7 @@ def test_rejects_an_unknown_adapter(tmp_path: Path, fields: dict[str, Any], why:
 def test_rejects_an_adapter_whose_rank_is_too_high(tmp_path: Path) -> None:
     known = folders(tmp_path, lora_cache_max_adapter_size=1)
     file = send(PIRATE, tmp_path / "sent")
-    with pytest.raises(InvalidRequest, match="has the rank"):
+    with pytest.raises(InvalidRequest, match="has rank"):
         known.find(request(lora_task_id=7, lora_file=file))
 
 

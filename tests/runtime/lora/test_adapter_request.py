@@ -65,19 +65,19 @@ def test_discard_deletes_unread_files(tmp_path: Path) -> None:
         (
             None,
             {"lora_task_id": IDS[:1]},
-            r"lora_task_id has the shape \[1\], but the request has \d rows; send one id per row",
+            r"lora_task_id has shape \[1\], but the request has \d rows; send one id per row",
         ),
         (None, {"lora_task_id": IDS, "lora_weights": WEIGHTS}, "lora_config is missing"),
         (None, {"lora_task_id": IDS, "lora_config": CONFIG}, "lora_weights is missing"),
         (
             None,
             {"lora_task_id": IDS, "lora_weights": WEIGHTS[0], "lora_config": CONFIG},
-            r"lora_weights has the shape \[1, 6\]; send a tensor of shape \[2, modules, values\]",
+            r"lora_weights has shape \[1, 6\]; send a tensor of shape \[2, modules, values\]",
         ),
         (
             None,
             {"lora_task_id": IDS, "lora_weights": WEIGHTS, "lora_config": CONFIG[:, :, :2]},
-            r"lora_config has the shape \[1, 2\]",
+            r"lora_config has shape \[1, 2\]",
         ),
     ],
 )

@@ -153,7 +153,7 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
         ({"text_input": [b""]}, "text_input must contain exactly one non-empty prompt"),
         ({"text_input": [b"a", b"b"]}, "text_input must contain exactly one non-empty prompt"),
         ({"text_input": [b"\xff"]}, "text_input is not valid UTF-8 at byte 0; send UTF-8 text"),
-        ({"sampling_param_seed": [1, 2]}, "sampling_param_seed has the shape [2]; send one value"),
+        ({"sampling_param_seed": [1, 2]}, "sampling_param_seed has shape [2]; send one value"),
         (
             {"image_url": [b"x"]},
             "image_url (images and video) is not supported by the openvino engine kind",

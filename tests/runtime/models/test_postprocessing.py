@@ -41,7 +41,7 @@ def test_skips_special_tokens(model: Any) -> None:
 )
 def test_rejects_lengths_that_do_not_fit(model: Any, lengths: Any, shape: Any) -> None:
     assert _respond(model, [[[104, 105, 0]]], lengths) == (
-        f"SEQUENCE_LENGTH (shape {shape}) does not fit TOKENS_BATCH (shape [1, 1, 3]); send one "
+        f"SEQUENCE_LENGTH (shape {shape}) does not match TOKENS_BATCH (shape [1, 1, 3]); send one "
         "length per sequence, and no length greater than the last dimension of TOKENS_BATCH"
     )
 

@@ -146,7 +146,7 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sent", "why"),
     [
-        ("input_ids", [7, 8], "input_ids has the shape [2]; send a tensor of shape [rows, tokens]"),
+        ("input_ids", [7, 8], "input_ids has shape [2]; send a tensor of shape [rows, tokens]"),
         (
             "input_lengths",
             [[4]],
@@ -160,22 +160,22 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "temperature",
             [[0.5, 0.6]],
-            "temperature has the shape [1, 2]; send one value per row (1)",
+            "temperature has shape [1, 2]; send one value per row (1)",
         ),
         (
             "pad_id",
             np.zeros((1, 0)),
-            "pad_id has the shape [1, 0]; send one value per row (1)",
+            "pad_id has shape [1, 0]; send one value per row (1)",
         ),
         (
             "stop_words_list",
             [[1], [-1]],
-            "stop_words_list has the shape [2, 1]; send a tensor of shape [rows, 2, n]",
+            "stop_words_list has shape [2, 1]; send a tensor of shape [rows, 2, n]",
         ),
         (
             "bad_words_list",
             [[[1], [-1]]] * 2,
-            "bad_words_list has the shape [2, 2, 1]; send a tensor of shape [rows, 2, n]",
+            "bad_words_list has shape [2, 2, 1]; send a tensor of shape [rows, 2, n]",
         ),
         (
             "stop_words_list",
@@ -186,7 +186,7 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "bad_words_list",
             [[[1]]],
-            "bad_words_list is invalid: a row has the shape [1, 1]; send a tensor of shape [2, n]",
+            "bad_words_list is invalid: a row has shape [1, 1]; send a tensor of shape [2, n]",
         ),
     ],
 )
@@ -263,5 +263,5 @@ def test_bias_contains_the_tokens_whose_value_is_not_zero() -> None:
 
 def test_bias_must_have_a_row_per_prompt() -> None:
     assert _rejection(_tensors(embedding_bias=[1.0, 2.0])) == (
-        "embedding_bias has the shape [2]; send a tensor of shape [rows, vocabulary]"
+        "embedding_bias has shape [2]; send a tensor of shape [rows, vocabulary]"
     )

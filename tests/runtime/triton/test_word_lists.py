@@ -36,7 +36,7 @@ def test_skips_words_without_tokens() -> None:
 @pytest.mark.parametrize("shape", [(2,), (1, 3), (3, 2), (1, 2, 3)])
 def test_rejects_an_invalid_shape(shape: tuple[int, ...]) -> None:
     with pytest.raises(
-        ValueError, match=r"a row has the shape \[.*\]; send a tensor of shape \[2, n\]"
+        ValueError, match=r"a row has shape \[.*\]; send a tensor of shape \[2, n\]"
     ):
         decode_words(np.ones(shape, dtype=np.int32))
 

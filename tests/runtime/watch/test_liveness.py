@@ -52,10 +52,10 @@ def follow(pulses: Sequence[Pulse], elapsed_s: float, limits: HangLimits = LIMIT
             BUSY,
             30,
             120,
-            "the engine worker of m (process 7) has completed no step for 30 s, with 2 requests "
+            "the engine worker of m (process 7) has not completed a step for 30 s, with 2 requests "
             "in flight",
         ),
-        (FAILED, 0, 300, "the engine worker of m died, and the engine has not been loaded again"),
+        (FAILED, 0, 300, "the engine worker of m died, and the engine has not been reloaded"),
         (
             Pulse("model", "ensemble", 8, PulseState.IDLE),
             10,

@@ -110,7 +110,7 @@ def test_next_step_can_be_pasted(tmp_path):
         check_safetensors(path)
     assert (
         caught.value.next_step
-        == f"remove the file with `rm {shlex.quote(str(path))}`, and download it again"
+        == f"remove the file with `rm {shlex.quote(str(path))}`, then download it again"
     )
 
 

@@ -204,7 +204,7 @@ def test_pending_licence_shows_the_hubs_message(fake, hub):
     assert str(caught.value) == (
         "acme/tiny is gated, and you do not have access yet.\n"
         "Why: Your request is awaiting a review.\n"
-        f"Next: check your request at {fake.url}/acme/tiny, and wait for the publisher's approval"
+        f"Next: check your request at {fake.url}/acme/tiny, then wait for the publisher's approval"
     )
 
 
@@ -255,7 +255,7 @@ def test_reports_a_response_that_is_not_the_hubs(fake, hub, body):
         f"The response from {fake.url} did not come from the hub.\n"
         "Why: the response is neither a file list nor a file; possible causes are a proxy, a "
         "login page or a wrong HF_ENDPOINT\n"
-        f"Next: inspect the response with `curl -sI {fake.url}`, and check HTTPS_PROXY and "
+        f"Next: inspect the response with `curl -sI {fake.url}`, then check HTTPS_PROXY and "
         "HF_ENDPOINT"
     )
 

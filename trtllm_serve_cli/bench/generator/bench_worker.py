@@ -36,7 +36,7 @@ _CONNECTIONS: dict[Interface, Callable[[ServedModel, RequestOptions], Connection
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The request counts of one worker or of all workers so far.
+    """The request counts so far, for one worker or summed over all workers.
 
     `num_ended` includes failed and interrupted requests. Warm-up requests are not counted.
     """

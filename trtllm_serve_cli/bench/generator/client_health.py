@@ -1,4 +1,4 @@
-"""Check whether the client was fast enough to measure the server correctly."""
+"""Check whether the client was fast enough to measure the server accurately."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ class LoadGenerator:
     - `ramp_s` is the duration of the ramp. Requests that are due during the ramp are marked as ramp
       requests.
     - `give_up_s` is how long connection failures must last before a target counts as lost.
-    - `keeps_text` is true if `texts` stores the texts of responses without a token count.
+    - `keeps_text` determines whether `texts` stores the texts of responses without a token count.
     - `records` contains the records in order of completion.
-    - `num_sent` and the other counts may be read at any time to show progress.
+    - `num_sent`, `num_failed` and `num_uncounted` are updated during the run.
     - `start` is the run's start time on `clock`. It may be in the future.
     """
 
@@ -268,7 +268,7 @@ class _Answer:
     Parts that follow the final part are ignored. If the model returns text, a part with tokens but
     without text does not count as a chunk. Its tokens are added to the next chunk. The first
     `num_prompt_tokens` tokens are the prompt and are not counted. If the server reports a different
-    total at the end, this total is distributed evenly over the chunks.
+    total at the end, this total is distributed evenly across the chunks.
     """
 
     end_s: float
@@ -335,7 +335,7 @@ class _Answer:
             self.chunk_tokens.append(self._uncounted_tokens)
 
     def _set_total_tokens(self, num_tokens: int, at_s: float) -> None:
-        """Adjust the chunks' token counts to the total that the server reported at the end."""
+        """Adjust the chunks' token counts to match the total that the server reported."""
         self.is_counted = True
         if sum(self.chunk_tokens) == num_tokens:
             return

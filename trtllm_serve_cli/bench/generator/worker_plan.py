@@ -75,7 +75,7 @@ class Share:
         return sum(1 + len(spec.turns) for spec in self.specs)
 
     def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
-        """Yield each request's index in the whole run, its model index, and the request.
+        """Yield the index in the run, the model index and the specification of each request.
 
         The models alternate within each share. With two workers and two models, selecting the model
         by request index would send all requests of a worker to the same model.

@@ -113,6 +113,6 @@ class RequestRecord:
 
 
 def spread_tokens(num_tokens: int, num_chunks: int) -> tuple[int, ...]:
-    """Distribute `num_tokens` tokens evenly over `num_chunks` chunks and return the counts."""
+    """Distribute `num_tokens` tokens evenly across `num_chunks` chunks and return the counts."""
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
     return tuple(later - earlier for earlier, later in pairwise(upto))

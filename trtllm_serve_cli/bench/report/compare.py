@@ -99,8 +99,8 @@ class Change:
       `before` is 0. For failures, it is the difference between the fractions: 0.01 means one
       percentage point.
     - `interval` is the 95% confidence interval for `change`, or `None` if it cannot be estimated.
-    - `by` is `runs` or `requests`, depending on the variation from which `interval` is estimated.
-      It is `None` if `interval` is `None`.
+    - `by` is `runs` if `interval` is estimated from the variation between runs, `requests` if it is
+      estimated from the variation between requests, or `None` if `interval` is `None`.
     - `verdict` is `better` or `worse`, `noise` if `interval` includes 0, or `untold` if `interval`
       is `None`.
     """
@@ -119,7 +119,7 @@ class Difference:
     """A setting or environment property that differs between two results.
 
     `what` is the name of the setting or property. `before` and `after` are the values in the first
-    and second result. If `is_question` is true, this difference makes the results incomparable.
+    and second result. If `is_question` is true, the results are not comparable.
     """
 
     what: str
@@ -232,7 +232,7 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
             violations.append(f"a change of {percent:+.1f} % ({certainty}) violates '{limit}'")
     if violations:
         raise CheckFailed(
-            f"The comparison violates {len(violations)} of {len(limits)} limits.",
+            f"The check failed for {len(violations)} of {len(limits)} limits.",
             why="; ".join(violations),
             next_step="run `tllm bench report BEFORE AFTER -o report.html` to compare the results "
             "in charts, or run both benchmarks again with a higher --repeat to reduce the noise",

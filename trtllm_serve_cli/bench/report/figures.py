@@ -232,8 +232,8 @@ def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
     """Return a short name for `result` that is unique among `others`, which include `result`.
 
     The candidates are the load, the models, the models with the load, and the folder name. Return
-    the first candidate that differs for every result. If all are ambiguous, combine the folder
-    name, the models and the load.
+    the first candidate that is unique for every result. If no candidate is unique, combine the
+    folder name, the models and the load.
     """
     names: tuple[Callable[[StoredResult], str], ...] = (
         lambda each: each.load,

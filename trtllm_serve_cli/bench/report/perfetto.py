@@ -6,8 +6,8 @@ thread represents a slot. A slot shows one request at a time, so the number of s
 number of requests in flight. Times are in microseconds from the start of the run.
 
 Perfetto treats process 0 and thread 0 as idle. If a thread has the same number as its process,
-Perfetto displays this thread first, as the main thread. To avoid both, slot numbers start at 1, and
-process numbers are higher than all slot numbers.
+Perfetto displays this thread first, as the main thread. To avoid both effects, slot numbers start
+at 1, and process numbers are higher than all slot numbers.
 """
 
 from __future__ import annotations

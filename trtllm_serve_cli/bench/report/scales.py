@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _STEPS = (1, 2, 2.5, 5, 10)
-# If `may_be_log` is set, use a logarithmic scale when the largest value is more than this many
-# times the smallest positive value. On a linear scale, the small values would be indistinguishable.
+# With `may_be_log`, the scale is logarithmic if the ratio of the largest value to the smallest
+# positive value exceeds this number. On a linear scale, small values would be indistinguishable.
 _LOG_FROM = 30.0
 
 

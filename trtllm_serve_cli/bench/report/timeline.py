@@ -101,8 +101,8 @@ def server_series(samples: Iterable[State], run: int = 0) -> list[ServerSeries]:
 def _quantities(state: State) -> dict[str, float | None]:
     engines, gpus = state.get("engines", ()), state.get("host", {}).get("gpus", ())
     used, held = _total(engines, "kv_blocks_used"), _total(engines, "kv_blocks_max")
-    # Prefer the engines' counts, because the models' counts include a request twice if it is
-    # pending in both the calling model and the called model.
+    # Prefer the engines' counts. The models' counts include a request twice if it is pending in
+    # both the calling model and the called model.
     waiting = _total(engines, "num_waiting")
     pending = _total(state.get("models", ()), "num_pending")
     utilization = [gpu["utilization"] for gpu in gpus if gpu.get("utilization") is not None]

@@ -138,7 +138,8 @@ class Benchmark:
 
     - `measure` performs the run with the given number. It returns the run and the number of
       responses without a token count from the server.
-    - `counts_tokens` is true if the client counts the tokens in these responses with a tokenizer.
+    - `counts_tokens` is true if the client uses a tokenizer to count the tokens in responses
+      without a token count.
     - `num_uncounted` is the total number of responses without a token count from the server.
     """
 
@@ -241,9 +242,9 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Send requests to the targets in turn and measure the responses.
 
-    `watch` is called about twice a second or, with several workers, more often. It must be fast: if
-    there is only one worker, the event loop that timestamps responses calls it. If Ctrl-C ends the
-    run or all targets become unreachable, the result contains the measurements so far, and
+    `watch` is called about twice a second or, with several workers, more often. It must be fast,
+    because a single worker calls it from the event loop that timestamps responses. If Ctrl-C ends
+    the run or all targets become unreachable, the result contains the measurements so far, and
     `is_partial` is true. See `open_benchmark` for the other parameters and the errors.
     """
     benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)
@@ -295,9 +296,9 @@ def _merge(
 
 
 def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
-    """Return the record with the token count of `text` distributed evenly over its chunks.
+    """Return the record with the token count of `text` distributed evenly across its chunks.
 
-    If `text` or `tokenizer` is `None`, or if the record has no chunks, return it unchanged.
+    Return the record unchanged if `text` or `tokenizer` is `None`, or if it has no chunks.
     """
     if text is None or tokenizer is None or not record.chunk_s:
         return record
@@ -309,8 +310,8 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
 def _ending(results: Sequence[WorkerResult]) -> Ending:
     if any(result.was_interrupted for result in results):
         return "interrupted"
-    # The server is lost if any worker lost all targets, because other workers may have finished
-    # before the targets became unreachable.
+    # The server counts as lost even if only one worker could not reach any target. The other
+    # workers may have finished before the targets became unreachable.
     return "server_lost" if any(result.is_server_lost for result in results) else "finished"
 
 

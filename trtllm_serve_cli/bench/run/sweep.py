@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
 
-# A function that returns a context manager. The context manager shows the progress of the
-# benchmark's next run.
+# A function that returns a context manager that shows the progress of the benchmark's next run.
 ShowProgress = Callable[[Benchmark], AbstractContextManager[Watch]]
 
 
@@ -17,8 +16,8 @@ def run_in_turns(
 ) -> list[BenchmarkResult]:
     """Run every point once, then repeat the sequence until every point has `repeat` runs.
 
-    If the machine heats up or is temporarily busy, this order spreads the effect over all points. A
-    run that does not finish ends the sweep. The results omit points without a run.
+    If the machine heats up or is temporarily busy, this order spreads the effect across all points.
+    A run that does not finish ends the sweep. The results omit points without a run.
     """
     for _ in range(repeat):
         for point in points:

@@ -58,8 +58,8 @@ _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
 # Maximum delay of a first token after the end of its step, as a fraction of the median gap between
 # consecutive tokens of a request.
 _SAME_STEP = 0.4
-# A step is an outlier if its absolute relative error is more than this many times the median
-# absolute relative error.
+# Maximum absolute relative error of a step, as a multiple of the median absolute relative error.
+# Steps with larger errors are outliers.
 _OUTLIER = 5.0
 _ROUNDS = 4
 
@@ -113,7 +113,7 @@ class Calibration:
 def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
     """Return the runs in a benchmark result.
 
-    The runs include ramp requests, because they also used the engine. Raise `BadInput` if the
+    The runs include ramp requests, because the engine also processed them. Raise `BadInput` if the
     benchmark had several targets, because each target has a separate engine.
     """
     if len(result.summary["targets"]) > 1:

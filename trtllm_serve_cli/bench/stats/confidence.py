@@ -1,9 +1,10 @@
 """Compute 95% confidence intervals for statistics and for ratios between statistics.
 
-If there are several runs, the intervals cover the variation between runs. The interval for a ratio
-is then Welch's interval for the difference between the mean logarithms. If there is a single run,
-the intervals cover only the variation between requests. These intervals are computed with the
-percentile bootstrap, which resamples whole requests.
+With several runs, the intervals cover the variation between runs. The interval for a ratio is
+Welch's interval for the difference between the mean logarithms.
+
+With a single run, the intervals cover only the variation between requests. They are computed with
+the percentile bootstrap, which resamples whole requests.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | No
 
 
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Return the interval for the geometric mean of `after` divided by that of `before`.
+    """Return the interval for the ratio `after` / `before` of the geometric means.
 
     `before` and `after` contain one value for each run. Return `None` if either contains fewer than
     two values, or if a value is zero or negative.
@@ -146,10 +147,11 @@ def resample(
 def resample_singles(
     ranked: NDArray[np.float64], percents: Sequence[float]
 ) -> list[NDArray[np.float64] | None]:
-    """Return the equivalent of `resample` for sorted, independent values, without drawing samples.
+    """Resample sorted, independent values by drawing only the percentiles.
 
-    The k-th smallest of n resampled values has rank ceil(n · u) in the original sample. Here, u is
-    the k-th smallest of n uniform random numbers and follows Beta(k, n - k + 1).
+    The percentiles have the same distribution as the percentiles from `resample`. The k-th smallest
+    of n resampled values has rank ceil(n · u) in the original sample. Here, u is the k-th smallest
+    of n uniform random numbers and follows Beta(k, n - k + 1).
     """
     n = ranked.size
     drawn: list[NDArray[np.float64] | None] = []

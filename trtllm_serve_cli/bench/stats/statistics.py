@@ -107,12 +107,13 @@ class Outcome:
 class Summary:
     """The metrics of one run or of several repeated runs.
 
-    A metric that was not measured is `None`. `rates` and `times` map the `key` of each metric in
-    `RATES` and `TIMES` to its value. They cover completed requests only, except for the schedule
-    lag. Latencies and TTFTs are measured from the due time, or from the send time if the key ends
-    with `_from_sent`. The offered and achieved rates cover all requests. They are `None` unless the
-    load has a rate or recorded times. Ramp requests are excluded from all metrics except
-    `num_ramp`.
+    A metric that was not measured is `None`. All metrics except `num_ramp` exclude ramp requests.
+
+    - `rates` and `times` map the `key` of each metric in `RATES` and `TIMES` to its value. All
+      values except the schedule lag cover only completed requests. Latencies and TTFTs are measured
+      from the due time, or from the send time if the key ends with `_from_sent`.
+    - `offered_requests_per_s` and `achieved_requests_per_s` cover all requests. They are `None`
+      unless the load has a rate or recorded times.
     """
 
     num_requests: int

@@ -47,10 +47,12 @@ class RequestOptions:
 class Response:
     """One decoded response.
 
-    `num_tokens` is 0 in an empty final response. If the request has a single prompt, `ids` contains
-    the generated token ids as INT32 bytes. `text` is set if the model returns text. `is_counted` is
-    false if the server did not report the number of tokens in the text. `total_tokens` is the
-    number of tokens in all responses to the request so far, if the server reports that number.
+    - `num_tokens` is 0 in an empty final response.
+    - `ids` contains the generated token ids as INT32 bytes if the request has a single prompt.
+    - `text` is set if the model returns text.
+    - `is_counted` is false if the server did not report the number of tokens in the text.
+    - `total_tokens` is the number of tokens in all responses to the request so far, or `None` if
+      the server did not report it.
     """
 
     num_tokens: int
@@ -234,7 +236,7 @@ def _plan_vllm_tensors(
 
 
 def count_prompt_tokens(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> int:
-    """Return the number of prompt tokens that the response repeats at its start.
+    """Return the number of prompt tokens at the start of the response.
 
     The result is 0 if the response contains only generated tokens, or if the prompt is text.
     """
@@ -250,7 +252,7 @@ def _pack_text(text: str) -> bytes:
 def _read_reply(reply: Any, *, is_final: bool) -> Response:
     """Decode one response.
 
-    `output_ids` has the shape [rows, beams, n], and `sequence_length` has the shape [rows, beams].
+    `output_ids` has shape [rows, beams, n], and `sequence_length` has shape [rows, beams].
     If a sequence length is below n, the remaining ids are padding. If it is above n, it includes
     the tokens in earlier responses.
     """

@@ -30,7 +30,7 @@ class Connection(Protocol):
     def encode(self, spec: RequestSpec, request_id: str) -> bytes: ...
 
     def count_prompt_tokens(self, spec: RequestSpec) -> int:
-        """Return the number of prompt tokens that the response repeats at its start."""
+        """Return the number of prompt tokens at the start of the response."""
 
     def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         """Send a request and yield its encoded responses as they arrive.

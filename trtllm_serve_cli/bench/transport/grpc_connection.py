@@ -75,7 +75,7 @@ class GrpcConnection:
         )
 
     def count_prompt_tokens(self, spec: RequestSpec) -> int:
-        """Return the number of prompt tokens that the response repeats at its start."""
+        """Return the number of prompt tokens at the start of the response."""
         return codec.count_prompt_tokens(spec, self._model, self._options)
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
@@ -142,7 +142,7 @@ def _tls_arguments(tls: Tls | None, host: str) -> dict[str, Any]:
     if tls is None:
         return {}
     context = ssl.create_default_context(cafile=tls.root_certificates)
-    # Like gRPC, accept a server's own certificate as a trusted root.
+    # Like gRPC, accept the server certificate itself as a trusted root.
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["h2"])
     if tls.certificate_chain is not None:
@@ -168,7 +168,8 @@ def find_failure(call: Call) -> RequestError | None:
     with suppress(ValueError, KeyError):
         code = _STATUSES[int(status)]
     message = unquote(call.headers.get("grpc-message", ""))
-    return to_request_error(code, message or f"HTTP {call.headers.get(':status')} without a status")
+    missing = f"HTTP {call.headers.get(':status')} without a gRPC status"
+    return to_request_error(code, message or missing)
 
 
 def to_request_error(code: grpc.StatusCode, details: str) -> RequestError:

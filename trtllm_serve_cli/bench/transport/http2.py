@@ -59,9 +59,9 @@ def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
 class Call:
     """One request and the messages in its response.
 
-    `messages` contains the received messages that have not been read yet. Each message has its
-    arrival time, which is a value of `time.perf_counter()`. `window` is the number of bytes that
-    the server's flow control allows the client to send.
+    `messages` contains the arrival time and the content of each message that has not been read yet.
+    Arrival times are values of `time.perf_counter()`. `window` is the number of bytes that the
+    server's flow control allows the client to send.
     """
 
     def __init__(self, stream: int, window: int) -> None:

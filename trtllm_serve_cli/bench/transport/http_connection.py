@@ -29,7 +29,7 @@ class HttpConnection(HttpPool):
         self.decode = codec.decode_event
 
     def count_prompt_tokens(self, spec: RequestSpec) -> int:
-        """Return the number of prompt tokens that the response repeats at its start."""
+        """Return the number of prompt tokens at the start of the response."""
         return codec.count_prompt_tokens(spec, self._model, self._options)
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:

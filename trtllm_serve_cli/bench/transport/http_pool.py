@@ -208,7 +208,7 @@ class ResponseParser:
 
     @property
     def error(self) -> RequestError | None:
-        """The error in the response, or `None` if its status is 200."""
+        """The error in the response, or `None` if the status is 200."""
         if self.status == 200:
             return None
         message = _read_message(self._body)

@@ -67,7 +67,7 @@ def probe_model(
 def _find_rejected(body: dict[str, object], failure: ApiFailure) -> frozenset[str]:
     """Return the fields to remove from the request.
 
-    If the server names an optional field that it rejected, return this field. Otherwise, return all
+    If the server names an optional field that it rejected, return that field. Otherwise, return all
     extensions in the request if the status is 400 or 422, or an empty set for any other status.
     """
     named = find_rejected(body, failure, OPTIONAL)

@@ -126,8 +126,8 @@ def read_entries(source: str) -> list[Entry]:
     """Read the entries of a file, or of a Hugging Face data set (`hf:NAME[:SPLIT]`).
 
     Raise `BadInput` if the entries cannot be read, if an entry is invalid, or if there are no
-    entries. Raise `MissingPart` if `source` is on the hub and the `datasets` package is not
-    installed.
+    entries. Raise `MissingPart` if `source` is a Hugging Face data set and the `datasets` package
+    is not installed.
     """
     lines = _read_hub(source) if source.startswith(HUB) else read_objects(Path(source))
     if not lines:

@@ -9,7 +9,7 @@ import numpy as np
 
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-# The upper bound for token ids in tensorrtllm_backend@v0.5.0's `tools/gpt/identity_test.py`.
+# The upper bound for token ids in `tools/gpt/identity_test.py` of tensorrtllm_backend@v0.5.0.
 _UPSTREAM_VOCAB_SIZE = 50255
 
 

@@ -16,7 +16,7 @@ from trtllm_serve_cli.errors import BadInput
 class Line:
     """One JSON object and its position, for error messages.
 
-    `where` has the form `file:line` or, for a data set on the hub, `source[index]`.
+    `where` has the form `file:line` or, for a Hugging Face data set, `source[index]`.
     """
 
     where: str
@@ -117,7 +117,7 @@ def _parse_lines(file: Path, text: str) -> Iterator[Line]:
 
 
 def _parse_array(file: Path, text: str) -> Iterator[Line]:
-    """Parse the elements one by one, because `json` does not report their positions."""
+    """Parse the elements one by one, because `json.loads` does not report positions."""
     position, number, counted_to = text.index("[") + 1, 1, 0
     while True:
         position = _skip(text, position, " \t\r\n,")

@@ -16,7 +16,7 @@ _NO_IDS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """A later request in a conversation, due `think_s` after the end of the previous response.
+    """A later request in a conversation, due `think_s` seconds after the previous response ends.
 
     `input_ids` contains only the tokens that the user adds to the history.
     """
@@ -30,7 +30,7 @@ class Turn:
 class RequestSpec:
     """The specification of one request.
 
-    `input_ids` has the shape [n], or [rows, n] if the request is a batch. A model with text input
+    `input_ids` has shape [n], or [rows, n] if the request is a batch. A model with text input
     receives `text` instead. The output has exactly `num_output_tokens` tokens if `end_id` is `None`
     (for token ids) or if `ignores_eos` is true (for text). Otherwise, the end token may end the
     output earlier. `turns` contains the later requests in the conversation.
@@ -50,7 +50,7 @@ class RequestSpec:
 
 
 def digest_of(contents: Iterable[object]) -> str:
-    """Return a hash of `contents`, which distinguishes workloads with the same name in results."""
+    """Return a hash of `contents` that distinguishes workloads with the same name in results."""
     digest = hashlib.sha256()
     for each in contents:
         digest.update(repr(each).encode())

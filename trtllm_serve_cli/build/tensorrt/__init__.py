@@ -1,4 +1,4 @@
-"""Plan TensorRT engines for each version of TensorRT-LLM.
+"""Plan TensorRT engine builds for different TensorRT-LLM versions.
 
 `plan_tensorrt` takes a model's shape, the checkpoint's path, `EngineOptions` and a `Toolkit`, which
 contains the TensorRT-LLM version. It returns a step that converts or quantizes the checkpoint, and

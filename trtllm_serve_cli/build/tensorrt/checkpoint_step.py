@@ -140,7 +140,7 @@ def find_programs(options: EngineOptions, family: Family) -> tuple[str, ...]:
 
 
 def find_planned_program(options: EngineOptions, family: Family, version: Version) -> str:
-    """Return the program name that converts the checkpoint with these options.
+    """Return the name of the program that converts the checkpoint with these options.
 
     Raise `BadInput` if no program supports the weight and KV-cache formats.
     """

@@ -79,9 +79,13 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
     formats. If fp8_rowwise is requested, `version` must support this format on the GPU.
     """
     if gpu.capability < (7, 5) and version >= _WITHOUT_VOLTA:
-        raise _unsupported_gpu(gpu, version, "0.16 removed support for V100", "0.15 or earlier")
+        raise _unsupported_gpu(
+            gpu, version, "version 0.16 removed support for the V100", "0.15 or earlier"
+        )
     if gpu.capability >= (10, 0) and version < _WITH_BLACKWELL:
-        raise _unsupported_gpu(gpu, version, "0.17 added support for Blackwell", "0.17 or later")
+        raise _unsupported_gpu(
+            gpu, version, "version 0.17 added support for Blackwell GPUs", "0.17 or later"
+        )
     weights, cache = options.quantization or "none", options.kv_cache_dtype or "auto"
     if dtype == "bfloat16":
         check_runs("bfloat16", WEIGHT_FORMATS["bfloat16"], gpu, "pass --dtype float16")
@@ -264,15 +268,20 @@ def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
 
 def _check_drafts(options: EngineOptions, mode: str) -> None:
     if options.speculative_model:
+        is_external = mode == "draft_tokens_external"
         raise _contradiction(
             f"speculative_decoding_mode {mode} does not support speculative_model",
-            "a draft model is a separate engine, and lookahead decoding does not use a draft model",
-            "omit speculative_model, and import the draft model under another name",
+            "the draft model requires a separate engine"
+            if is_external
+            else "this mode does not use a draft model",
+            "omit speculative_model, and import the draft model under another name"
+            if is_external
+            else "omit speculative_model",
         )
     if not options.max_draft_len:
         raise _contradiction(
             f"speculative_decoding_mode {mode} requires max_draft_len",
-            "the engine is built for a fixed number of draft tokens",
+            "the engine is built for a maximum number of draft tokens per step",
             "add, for example, --build-option max_draft_len=10",
         )
 
@@ -291,7 +300,7 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
         off = "paged_kv_cache" if options.paged_kv_cache is False else "context_fmha"
         raise _contradiction(
             f"use_paged_context_fmha requires {off}",
-            f"chunked context and KV cache reuse require {off}",
+            f"the option enables chunked context and KV cache reuse, which require {off}",
             next_step,
         )
     if options.kv_cache_dtype == "int8":

@@ -1,4 +1,4 @@
-"""Render the arguments for a TensorRT-LLM program, and check that the program supports them."""
+"""Render the arguments for a TensorRT-LLM program and check that the program supports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the flags that users set directly, and pass them to the programs that support them."""
+"""Check the flags that users set directly and pass them to the programs that support them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def add_flags(
 ) -> list[RequestedFlag]:
     """Return the requested flags, and the flags in `flags` that the program supports.
 
-    A flag that the user sets replaces a value that tllm selected for the same flag. Raise
-    `BadInput` if a tllm option also sets the flag, or if a value in `flags` is not valid.
+    For the same flag, the user's value overrides a value that tllm selected. Raise `BadInput` if a
+    tllm option also sets the flag, or if a value in `flags` is not valid.
     """
     extra = {
         flag.name: _parse_value(name, value, flag, program, version)
@@ -134,7 +134,7 @@ def _missing_flag(
     if not having:
         return BadInput(
             f"TensorRT-LLM {version} does not have the {name} flag.",
-            why="no program that builds engines for this model has the flag in any version",
+            why="no TensorRT-LLM version supports this flag for this model",
             next_step="check the spelling, or omit the flag",
         )
     span = str(having[0]) if len(having) == 1 else f"{having[0]} to {having[-1]}"

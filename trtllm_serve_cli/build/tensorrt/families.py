@@ -141,7 +141,7 @@ def check_planned(architecture: str) -> None:
 
 
 def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
-    """Return the folder for `version`, or `None` if `version` is older than all `folders`.
+    """Return the folder for `version`, or `None` if `version` is older than all releases.
 
     `folders` maps releases, in ascending order, to the folder used from that release until the next
     release.

@@ -57,7 +57,7 @@ def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
 def find_flag(name: str, program: str, version: Version) -> Flag | None:
     """Return the program's flag with this name, or `None` if `version` does not have the flag.
 
-    Hyphens and underscores in the name are treated as equal.
+    Hyphens and underscores in the name are equivalent.
     """
     flags = flags_of(program, version).values()
     return next((flag for flag in flags if _plain(flag.name) == _plain(name)), None)
@@ -71,7 +71,7 @@ def is_flag(name: str) -> bool:
 
 
 def is_owned(name: str) -> bool:
-    """Return whether tllm sets the flag itself. Users cannot set these flags directly."""
+    """Return whether the flag is reserved for tllm. Users cannot set reserved flags directly."""
     return _plain(name) in _owners()
 
 
@@ -84,7 +84,7 @@ def find_owner(name: str) -> str | None:
 
 
 def check_arguments(program: str, version: Version, arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse `arguments` as the program does, and return the values by argparse destination.
+    """Parse `arguments` as the program does, and return the values, keyed by argparse destination.
 
     Raise `BadInput` if the program rejects the arguments.
     """
@@ -181,7 +181,7 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 def _intersect(one: Flag, other: Flag) -> Flag | None:
     """Return a flag that accepts only values accepted by both flags.
 
-    Return `None` if their types or their numbers of values differ.
+    Return `None` if the flags differ in type or in number of values.
     """
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None

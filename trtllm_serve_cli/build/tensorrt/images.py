@@ -1,4 +1,4 @@
-"""Choose the container image for a build, and find TensorRT-LLM's example scripts in the image.
+"""Choose the container image for a build and find TensorRT-LLM's example scripts in the image.
 
 Sources: Triton's images are built from dockerfile/Dockerfile.triton.trt_llm_backend in
 triton-inference-server/tensorrtllm_backend, which has copied the examples to /app/examples since

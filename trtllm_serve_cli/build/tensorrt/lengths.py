@@ -17,8 +17,8 @@ def split_length(
 ) -> Iterator[RequestedFlag]:
     """Yield the flags that set the length limits, for a program that supports `flags`.
 
-    Versions before 0.11 limit input and output separately. For these versions, raise `BadInput` if
-    `max_seq_len` leaves no room for output tokens.
+    Versions before 0.11 limit the input and output lengths separately. For these versions, raise
+    `BadInput` if `max_seq_len` leaves no room for output tokens.
     """
     yield from request_value("--max_input_len", options.max_input_len, "max_input_len")
     if options.max_seq_len is None:

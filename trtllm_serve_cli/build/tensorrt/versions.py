@@ -78,7 +78,7 @@ def find_trtllm_version(
 
 
 def check_builds_engines(version: Version) -> None:
-    """Raise `BadInput` if the version does not build TensorRT engines. Versions 0.5 to 1.2 do."""
+    """Raise `BadInput` unless the version builds TensorRT engines (0.5 to 1.2)."""
     if version < FIRST_WITH_ENGINES:
         raise BadInput(
             f"TensorRT-LLM {version} is too old to build engines with tllm.",

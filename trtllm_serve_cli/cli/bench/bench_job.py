@@ -127,7 +127,7 @@ def open_points(
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
     """Check that text models respond identically to the same prompt, and print the result.
 
-    Do nothing if the job's `checks_answers` is not set, or if the job is a simulation.
+    Do nothing if `job.checks_answers` is not set or if the job is a simulation.
     OpenAI-compatible servers are skipped, because they do not serve a model as several text models.
     Raise `CheckFailed` if the responses differ, or `NoServer` or `RequestFailed` if a request
     fails.
@@ -263,9 +263,9 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
 
 
 def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
-    """Return the targets' metrics addresses without duplicates.
+    """Return the distinct metrics addresses, keyed by target index.
 
-    The key of each address is the index of the first target that uses it.
+    If several targets have the same metrics address, the key is the index of the first target.
     """
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):

@@ -75,10 +75,10 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Time during which requests are sent, in seconds. Cannot be used with "
-                "--num-requests. Default: no time limit. In a search without --num-requests, each "
-                "measurement takes 30 seconds, or less if --simulate is set and the rate is above "
-                "1000 requests per second."
+                "How long to send requests, in seconds. Cannot be used with --num-requests. "
+                "Default: no time limit. A search without --num-requests measures each rate for 30 "
+                "seconds, or for less if --simulate is set and the rate is above 1000 requests per "
+                "second."
             ),
             metavar="SECONDS",
             panel=_AMOUNT,
@@ -308,7 +308,7 @@ class CommonOptions(SharedOptions):
     op_stats_csv: Annotated[
         Path | None,
         Option(
-            "CSV file to which a row of results is appended. Default: no file.",
+            "Append a row of results to this CSV file. Default: no file.",
             flags=("--op-stats-csv",),
             metavar="FILE",
             panel=_RESULT,
@@ -367,9 +367,9 @@ class SweepOptions(SharedOptions):
     concurrencies: Annotated[
         str | None,
         Option(
-            "Comma-separated list of numbers of requests to keep in flight (closed loop). Each "
-            "number is one point of the sweep. With --request-rate or a trace, the numbers are "
-            "upper limits, and each rate is measured with each limit.",
+            "Comma-separated list of concurrency levels: numbers of requests to keep in flight "
+            "(closed loop). Each level is one point of the sweep. With --request-rate or a trace, "
+            "the levels are upper limits, and each rate is measured with each limit.",
             flags=("--concurrency",),
             metavar="C,C,…",
             panel=_LOAD,

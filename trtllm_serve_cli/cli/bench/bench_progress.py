@@ -23,11 +23,11 @@ _LINE_PERIOD_S = 10.0
 def show_progress(
     settings: BenchmarkSettings, addresses: Sequence[str]
 ) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that takes a `Progress` and shows it."""
+    """Yield a callback that shows the `Progress` that it receives."""
     from trtllm_serve_cli.bench.report.tables import describe_amount, describe_load
 
-    # Print the addresses on a separate line, because they do not fit on the same line as the bar in
-    # 80 columns.
+    # Print the addresses on a separate line, because the addresses and the bar together exceed 80
+    # columns.
     where = ", ".join(addresses)
     output.notify(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
     formatter = ProgressFormatter(settings.duration_s)

@@ -44,18 +44,18 @@ def calibrate(
             "--model",
             metavar="NAME",
             help=(
-                "Measured model. The simulation uses the model's scheduler limits. Default: "
-                "limits of 256 sequences, 8192 tokens per step, and 1 million tokens in the KV "
-                "cache."
+                "Model that was measured. Its scheduler limits are used for the simulation. "
+                "Without this option, the limits are 256 sequences, 8192 tokens per step, and 1 "
+                "million tokens in the KV cache."
             ),
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a simulated engine's timing to measured runs, and print the deviations.
+    """Fit a simulated engine's timing to measured runs and print the deviations.
 
-    The runs must cover different prompt lengths and different numbers of requests in flight. Use
-    two runs with different loads, or one run with --request-rate.
+    The runs must cover different prompt lengths and different concurrency levels. Use two runs with
+    different loads, or one run with --request-rate.
 
     Example:  tllm bench calibrate alone/ many/ -o timing.json
     """

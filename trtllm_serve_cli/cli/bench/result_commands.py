@@ -115,7 +115,7 @@ def compare(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two results, and report which differences exceed the noise.
+    """Compare two results and report which differences exceed the noise.
 
     Noise between runs can be estimated only if each result contains several runs (--repeat). Sweeps
     give the best estimate, because a sweep alternates between the loads. If a result contains a

@@ -26,8 +26,8 @@ def run_job(
 ) -> None:
     """Run a benchmark, sweep or search, depending on the type of the job's options.
 
-    Print the result, and write the result to the output folder if the options set one. If the job
-    fails, raise an exception that sets the exit code.
+    Print the result. If the options set an output folder, write the result files to the folder. If
+    the job fails, raise an exception that sets the exit code.
     """
     match job.common:
         case SweepOptions() as options:

@@ -43,10 +43,13 @@ def run_search_job(
 ) -> None:
     """Find the highest rate that meets the objectives, then print and write the result.
 
-    Raise `BadParameter` if --slo is missing, if --max-rate is below --min-rate, or if options
-    cannot be combined. Raise `BadInput` if the output folder is not empty, `CheckFailed` if the
-    lowest rate already misses an objective or if the responses of text models differ, `TllmError`
-    if a file could not be written, or the exceptions of `raise_failure` if the search ended early.
+    Raise:
+    - `BadParameter` if --slo is missing, if --max-rate is below --min-rate, or if options cannot be
+      combined.
+    - `BadInput` if the output folder is not empty.
+    - `CheckFailed` if the lowest rate misses an objective, or if the text models' responses differ.
+    - `TllmError` if a file cannot be written.
+    - The exceptions of `raise_failure` if the search ends early.
     """
     if not options.slo:
         raise typer.BadParameter(

@@ -1,4 +1,4 @@
-"""Print the result of a benchmark, and raise an exception if the benchmark failed."""
+"""Print the result of a benchmark and raise an exception if the benchmark failed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def show_result(result: BenchmarkResult, *, as_json: bool) -> None:
 
 @contextmanager
 def writing_files() -> Iterator[None]:
-    """Raise `TllmError` if result files cannot be written in the block.
+    """Raise `TllmError` if the `with` block cannot write the result files.
 
     Callers print the result before the block, so that a full disk does not discard a long
     measurement.
@@ -70,7 +70,7 @@ def notify_remarks(result: BenchmarkResult, where: str = "") -> None:
     if summary.num_failed:
         screen.print(
             f"{where}{summary.num_failed} of {summary.num_requests} requests failed. The times and "
-            "rates exclude them.",
+            "rates exclude failed requests.",
             style="bold red",
         )
     for message, count in result.error_messages[:5]:
@@ -98,7 +98,8 @@ def _show_tables(result: BenchmarkResult) -> None:
 def raise_failure(results: Sequence[BenchmarkResult]) -> None:
     """Raise an exception if a result is partial, or if all requests in a result failed.
 
-    The exception describes the first such result. Partial results take precedence.
+    The exception describes the first partial result. If no result is partial, the exception
+    describes the first failed result.
     """
     cut_off = [each for each in results if each.is_partial]
     failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
-# Options that require a server, with their flags. They cannot be used with `--simulate`.
+# Maps options that require a server to their flags. `--simulate` rejects these options.
 _SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",
@@ -37,10 +37,11 @@ def open_simulation(
 ) -> Benchmark:
     """Return a benchmark that simulates an imported model, or the engine in a timing file.
 
-    Raise `UnknownModel` if neither the model nor the file exists, `BadParameter` if `options`
-    contains server options, or `BadInput` if the timing is unknown or invalid or if the workload
-    cannot be simulated. Raise another `TllmError` if the engine or the repository of the model is
-    invalid.
+    Raise:
+    - `UnknownModel` if neither the model nor the file exists.
+    - `BadParameter` if `options` sets server options.
+    - `BadInput` if the timing is unknown or invalid, or if the workload cannot be simulated.
+    - Another `TllmError` if the model's engine or repository is invalid.
     """
     from trtllm_serve_cli.bench.simulate.simulate import open_simulated
 
@@ -64,8 +65,8 @@ def find_simulation(name_or_file: str) -> Simulation:
     """Return the timing and limits of the simulated engine from a model or a timing file.
 
     Raise `UnknownModel` if `name_or_file` is neither an imported model nor a file, or `BadInput` if
-    the timing is unknown or invalid. Raise another `TllmError` if the engine or the repository of
-    the model is invalid.
+    the timing is unknown or invalid. Raise another `TllmError` if the model's engine or repository
+    is invalid.
     """
     from trtllm_serve_cli.bench.simulate.imported_simulation import read_imported_simulation
     from trtllm_serve_cli.engine_kinds.sim.build_plan import read_simulation

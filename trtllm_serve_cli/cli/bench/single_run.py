@@ -1,4 +1,4 @@
-"""Run one benchmark, show its result, and compare the result with a reference."""
+"""Run a single benchmark and compare its result with reference results."""
 
 from __future__ import annotations
 

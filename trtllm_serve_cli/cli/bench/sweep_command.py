@@ -83,7 +83,7 @@ def show_run_progress(benchmark: Benchmark) -> Iterator[Watch]:
 def _write_points(results: dict[str, BenchmarkResult], folder: Path | None) -> None:
     """Write each result to a subfolder of `folder`, and a report on all results to `folder`.
 
-    Do nothing if `folder` is None or if there are no results.
+    Do nothing if `folder` is None or `results` is empty.
     """
     if folder is None or not results:
         return
@@ -98,7 +98,7 @@ def _write_points(results: dict[str, BenchmarkResult], folder: Path | None) -> N
 def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
     """Return a point for each combination of model and load.
 
-    Raise `BadParameter` if there is only one point, or if a list of loads is invalid.
+    Raise `BadParameter` if the sweep would have only one point, or if a list of loads is invalid.
     """
     rates = _parse_list(options.request_rates, "--request-rate", float)
     caps = _parse_list(options.concurrencies, "--concurrency", int)
@@ -133,7 +133,7 @@ def _plan_point(
 
 
 def _parse_list(text: str | None, option: str, kind: type[float] | type[int]) -> list[Any]:
-    """Parse a comma-separated list of numbers above 0, and remove duplicates.
+    """Parse a comma-separated list of positive numbers and remove duplicates.
 
     Raise `BadParameter` if the list is invalid.
     """

@@ -35,9 +35,9 @@ TokensPerWord = Annotated[
         "--op-tokens-per-word",
         min=0.01,
         help=(
-            "Number of tokens per word, to estimate the requested response length from the "
-            "expected output in the data set. Default: 1.3 for `tllm bench end-to-end`. By "
-            "default, `tllm bench dataset` counts the tokens with the tokenizer."
+            "Number of tokens per word for estimating the response length from the expected "
+            "output in the data set. Default: 1.3 for `tllm bench end-to-end`. By default, "
+            "`tllm bench dataset` counts the tokens with the tokenizer."
         ),
     ),
 ]

@@ -238,7 +238,7 @@ def trace(
 ) -> None:
     """Replay a recorded trace with its arrival times, lengths and shared prefixes.
 
-    With --request-rate, requests are sent at this rate instead of at the recorded times.
+    --request-rate overrides the recorded arrival times.
 
     Example:  tllm bench trace conversation_trace.jsonl --speed 0.5 --duration 60 --stream
     """

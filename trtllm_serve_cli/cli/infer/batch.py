@@ -1,4 +1,4 @@
-"""Send the prompts in a file, and print the responses as JSONL."""
+"""Send the prompts in a file and print the responses as JSONL."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_usage(options: InferOptions) -> None:
 def infer_batch(
     target: Target, file: Path, defaults: GenerateRequest, to_prompt: Callable[[str], str]
 ) -> None:
-    """Send one request for each prompt in `file`, and print a line for each response."""
+    """Send one request for each prompt in `file` and print a line for each response."""
     from trtllm_serve_cli.client.ask import generate
     from trtllm_serve_cli.client.batch import parse_batch, run_batch
     from trtllm_serve_cli.client.transport.cancellation import Cancellation
@@ -95,7 +95,7 @@ def _assign_ids(
 def infer_rows(
     target: Target, file: Path, defaults: GenerateRequest, to_prompt: Callable[[str], str]
 ) -> None:
-    """Send all prompts in `file` in one request, and print a line for each prompt.
+    """Send all prompts in `file` in one request and print a line for each prompt.
 
     Raise `BadInput` if a line is invalid, if the lines have different options, or if the model does
     not accept this number of prompts.

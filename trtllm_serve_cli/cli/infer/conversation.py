@@ -30,9 +30,9 @@ Ctrl-C cancels a response. To start a message with /, put a space before it."""
 def converse(
     target: Target, info: ModelInfo, request: GenerateRequest, system: str | None, *, is_live: bool
 ) -> None:
-    """Send each line that the user enters, until the user exits.
+    """Send each line of user input as a message, until the user exits.
 
-    The options in `request` apply to every line.
+    The options in `request` apply to every message.
     """
     from trtllm_serve_cli.client.conversation import Conversation
 
@@ -65,7 +65,7 @@ def _prepare_editing() -> None:
 
 
 def _run_command(line: str, conversation: Conversation) -> bool:
-    """Run a command such as /reset, and return whether the conversation should continue."""
+    """Run a command such as /reset and return whether the conversation should continue."""
     command, _, argument = line.partition(" ")
     match command:
         case "/quit" | "/exit" | "/bye":

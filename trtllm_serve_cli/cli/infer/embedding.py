@@ -26,7 +26,7 @@ def infer_embedding(
     *,
     as_json: bool,
 ) -> None:
-    """Print the number of values and the first values, or all values with `as_json`."""
+    """Print the dimension and the first values of the embedding, or all values as JSON."""
     from trtllm_serve_cli.client.ask import embed
     from trtllm_serve_cli.client.endpoint import Endpoint
 
@@ -56,8 +56,7 @@ def check_usage(prompt: str | None, options: InferOptions, request: OptionValues
     """Raise `BadParameter` if the prompt is missing or an option applies only to generated text."""
     if prompt is None:
         raise typer.BadParameter(
-            "A prompt is required, because embedding models do not support conversations or "
-            "--batch. Pass PROMPT.",
+            "Embedding models do not support conversations or --batch. Pass PROMPT.",
             param_hint="PROMPT",
         )
     defaults = InferOptions()

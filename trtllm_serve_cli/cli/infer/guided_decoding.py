@@ -14,9 +14,9 @@ from trtllm_serve_cli.errors import BadInput
 
 
 class Guide(NamedTuple):
-    """The input tensors that constrain the format of the response.
+    """The input tensors that constrain the response format.
 
-    The names of the tensors are `guided_decoding_guide_type` and `guided_decoding_guide`.
+    `kind` is sent as `guided_decoding_guide_type`, and `text` as `guided_decoding_guide`.
     """
 
     kind: str | None = None
@@ -26,8 +26,8 @@ class Guide(NamedTuple):
 def plan_guide(options: InferOptions) -> Guide:
     """Return the guide that the options specify.
 
-    The options for JSON schemas, grammars and structural tags accept either text or the path of a
-    file that contains the text.
+    The options for JSON schemas, grammars and structural tags accept either the text itself or a
+    file path.
     """
     guides = {
         f"--{name.replace('_', '-')}": getattr(options, name)

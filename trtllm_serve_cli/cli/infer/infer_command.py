@@ -80,7 +80,7 @@ def send_prompt(
     *,
     as_json: bool = False,
 ) -> None:
-    """Send the request that the options of `tllm infer` describe, and print the response."""
+    """Send a request with the options of `tllm infer` and print the response."""
     with contextlib.ExitStack() as resources:
         _send(prompt, model, options, request, resources, as_json=as_json)
 
@@ -119,7 +119,7 @@ def _send(
     if options.show_tokens:
         target = token_ids.use_pipeline(target)
     # Even with --no-stream, stream the response in these cases:
-    # - The request sets `stop_after_ms`, so the client prints the parts that it received in time.
+    # - The request sets `stop_after_ms`, because the client prints the parts received in time.
     # - The request is part of a batch, because each line of a batch can set `stop_after_ms`.
     # - The interface is HTTP, because the server detects a disconnected client only when it sends
     #   a part of the response.
@@ -169,10 +169,10 @@ def _open_target(
     request: OptionValues,
     resources: contextlib.ExitStack,
 ) -> Target:
-    """Return the model on a server or, with `--no-server`, the model's engine.
+    """Return the target of the request: a model on a server, or a local engine.
 
-    `resources` closes the engine. If the engine runs in Triton's C++ backend, pass the prompt to
-    TensorRT-LLM's run.py script instead, and exit.
+    With `--no-server`, start the model's engine, which stops when `resources` is closed. If the
+    engine runs in Triton's C++ backend, run TensorRT-LLM's run.py script instead and exit.
     """
     if options.no_server:
         from trtllm_serve_cli.cli.infer import no_server
@@ -199,7 +199,7 @@ def _open_target(
     if target.interface != options.interface and (flags := _list_grpc_only(options)):
         raise BadInput(
             f"{flags[0]} requires gRPC.",
-            why=f"{options.url} is the address of an HTTP port",
+            why=f"{options.url} serves HTTP, not gRPC",
             next_step=f"pass the server's gRPC port with -u, or omit {flags[0]}",
         )
     assert isinstance(target.endpoint, Endpoint) and target.interface != "openai"
@@ -243,8 +243,9 @@ def _check_usage(prompt: str | None, options: InferOptions, request: OptionValue
 def _check_conversation(*, is_possible: bool) -> None:
     if not is_possible or not _is_terminal(sys.stdout):
         raise typer.BadParameter(
-            "A prompt is required, because conversations require a terminal and do not support "
-            "--raw, --json, --beam-width or --num-return-sequences. Pass PROMPT or --batch FILE.",
+            "Without a prompt, `tllm infer` starts a conversation, which requires a terminal and "
+            "does not support --raw, --json, --beam-width or --num-return-sequences. Pass PROMPT "
+            "or --batch FILE.",
             param_hint="PROMPT",
         )
 

@@ -1,4 +1,4 @@
-"""Declare the options of `tllm infer` that are not fields of the request."""
+"""Declare the options of `tllm infer` that are not request fields."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def open_engine(options: InferOptions, repository: OpenRepository, resources: ExitStack) -> Target:
-    """Start the engine of an imported model, and return it as the target for requests.
+    """Start the engine of an imported model and return the engine as the target for requests.
 
     The engine stops when `resources` is closed.
     """
@@ -57,7 +57,7 @@ def run_script(
     options: InferOptions,
     request: Mapping[str, Any],
 ) -> None:
-    """Run TensorRT-LLM's run.py script on a TensorRT engine, and exit with the script's exit code.
+    """Run TensorRT-LLM's run.py script on a TensorRT engine and exit with the script's exit code.
 
     Raise `BadInput` if the script does not support the request, or `MissingPart` if the script or
     MPI is not installed.

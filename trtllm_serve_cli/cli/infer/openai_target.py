@@ -37,9 +37,11 @@ def check_usage(options: InferOptions) -> None:
 def open_target(options: InferOptions, model: str | None) -> Target:
     """Return the model on the OpenAI-compatible server, as the target for requests.
 
-    Raise `NoServer` if the server cannot be reached, `RequestFailed` if a request fails, or
-    `BadInput` if the URL or the key is missing or invalid, or if `model` is None and the server
-    does not list exactly one model.
+    Raise:
+    - `NoServer` if the server cannot be reached.
+    - `RequestFailed` if a request fails.
+    - `BadInput` if the URL is missing or invalid, or if the key is invalid.
+    - `BadInput` if `model` is None and the server does not list exactly one model.
     """
     from trtllm_serve_cli.client.model_info import ModelInfo
     from trtllm_serve_cli.client.transport.openai.exchange import OpenAIModel

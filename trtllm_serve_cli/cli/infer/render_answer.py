@@ -20,11 +20,11 @@ from trtllm_serve_cli.errors import TllmError
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 
-# Placeholder for a non-breaking space. NUL cannot occur in the text of a piece, because `repr`
+# Placeholder for a non-breaking space. NUL cannot occur in a piece's text, because `repr`
 # escapes it.
 _NO_BREAK = "\0"
 # Time to wait for a response before printing how to cancel the request. By default, requests have
-# no time limit, so a user may wait for a server that hangs.
+# no time limit, so the user may be waiting for a server that hangs.
 NOTICE_S = 10.0
 
 
@@ -38,7 +38,7 @@ class CollectedStream:
 
 
 def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -> CollectedStream:
-    """Send the request, and collect the response.
+    """Send the request and collect the response.
 
     If `is_live` is set, print the response as it arrives. If the user presses Ctrl-C, cancel the
     request and return the part received so far.
@@ -76,7 +76,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
 
 @contextmanager
 def _notify_if_slow(after_s: float) -> Iterator[threading.Timer]:
-    """Yield a timer that prints after `after_s` seconds how to cancel the request.
+    """Yield a timer that, after `after_s` seconds, prints how to cancel the request.
 
     The timer is started only if stderr is a terminal.
     """
@@ -92,7 +92,7 @@ def _notify_if_slow(after_s: float) -> Iterator[threading.Timer]:
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """Return a sentence that explains the effect of Ctrl-C on a request over this interface.
+    """Return a sentence that describes the effect of Ctrl-C on the request.
 
     `what` describes when the user pressed Ctrl-C, such as "after 3 pieces of the response".
     """

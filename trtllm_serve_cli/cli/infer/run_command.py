@@ -1,4 +1,4 @@
-"""`tllm run`: import and start a model if necessary, and send a prompt."""
+"""`tllm run`: import and start a model if necessary, then send a prompt."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _find_missing_steps(home: Home, name: str, model: OptionValues) -> tuple[boo
 def _wait_for_other_commands(home: Home, name: str) -> Iterator[None]:
     """Wait until no other command is importing or starting the model.
 
-    Another `tllm run` of the model waits until the block ends.
+    Other `tllm run` commands for the model wait until the `with` block ends.
     """
     from trtllm_serve_cli.importing.importer import hold_import_lock
     from trtllm_serve_cli.launch.servers.starting import wait_for_starts
@@ -140,7 +140,7 @@ def _wait_for_other_commands(home: Home, name: str) -> Iterator[None]:
     def notify() -> None:
         output.notify(f"Waiting for another tllm process that is starting {name} …")
 
-    # Keep a second `tllm run` from starting the server between this command's import and start.
+    # Prevent another `tllm run` from starting the server between this command's import and start.
     lock = home.locks / f"{check_model_name(name)}.run.lock"
     with hold_lock(lock, notify):
         with hold_import_lock(home, name, output.notify):

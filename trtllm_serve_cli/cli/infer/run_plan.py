@@ -14,7 +14,7 @@ from trtllm_serve_cli.option_fields import OptionField
 class RunPlan:
     """The steps of `tllm run` for the model `name`.
 
-    The options of each step are command-line arguments of the equivalent command.
+    Each step's options are the arguments of the equivalent command.
     """
 
     name: str

@@ -35,7 +35,7 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
         raise typer.BadParameter(
             (
                 "--show-tokens cannot be used with --context-logits or --generation-logits. Omit "
-                "--show-tokens, or omit the options for logits."
+                "--show-tokens, or omit the logits options."
             ),
             param_hint=_FLAG,
         )

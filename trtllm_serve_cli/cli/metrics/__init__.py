@@ -1,1 +1,1 @@
-"""`tllm metrics`: show a server's metrics once, show them live, or export a configuration."""
+"""`tllm metrics`: show a server's metrics once or live, or export a monitoring configuration."""

@@ -98,7 +98,7 @@ class Feed:
 
 
 def run_dashboard(sources: dict[str, Watch], interval_s: float) -> None:
-    """Scrape each server in `sources` in its own thread, and draw the metrics until the user quits.
+    """Scrape each server in `sources` in its own thread and draw the metrics until the user quits.
 
     The keys of `sources` are the servers' addresses.
     """
@@ -184,9 +184,9 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
 
 
 def _client_models(summary: Summary) -> list[ModelRow]:
-    """Return the models that receive requests from clients, which are the models that count tokens.
+    """Return the models that receive client requests.
 
-    If no model counts tokens, return all models.
+    Only these models count tokens. If no model counts tokens, return all models.
     """
     ours = [row for row in summary.models if row.num_generated_tokens is not None]
     return ours or list(summary.models)

@@ -99,7 +99,7 @@ def metrics(
     if raw and (as_json or watch or since or len(url or ()) > 1):
         raise typer.BadParameter(
             (
-                "--raw requires a single server, and cannot be used with --json, --watch or "
+                "--raw requires a single server and cannot be used with --json, --watch or "
                 "--since. Pass at most one -u, and omit the other options."
             ),
             param_hint="--raw",
@@ -107,7 +107,7 @@ def metrics(
     if since is not None and (watch or len(url or ()) > 1):
         raise typer.BadParameter(
             (
-                "--since requires a single server, and cannot be used with --watch. Pass at most "
+                "--since requires a single server and cannot be used with --watch. Pass at most "
                 "one -u, and omit --watch."
             ),
             param_hint="--since",
@@ -189,9 +189,9 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the servers that respond, and report an error for each server that does not respond.
+    """Show the metrics of each server that responds, and print the errors of all other servers.
 
-    Raise the first error after printing the other errors.
+    The first error is raised instead of printed.
     """
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics

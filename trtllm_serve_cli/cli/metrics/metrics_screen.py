@@ -82,8 +82,8 @@ def show_latency(latency: Latency | None) -> tuple[str, str]:
 def show_ms(value: float) -> str:
     """Return a number of milliseconds as text.
 
-    Values of 10 or more are shown without decimals, because percentiles from histograms do not have
-    that precision.
+    Values of 10 or more have no decimals, because percentiles computed from histograms are not
+    that precise.
     """
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 

@@ -214,7 +214,7 @@ def declare(
 
     `build_options` are the values of --build-option, and `sections` are the other options. If
     `file` is None, return a declaration with only the options. Raise `BadParameter` if `file` is
-    None and the options do not contain the model's name, or `BadInput` if the file or an option is
+    None and the options do not contain the model name, or `BadInput` if the file or an option is
     not valid.
     """
     from trtllm_serve_cli.importing.declaration import (

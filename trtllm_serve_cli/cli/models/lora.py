@@ -73,7 +73,7 @@ def convert(
     modules = ", ".join(f"{name} in {layers} layers" for name, layers in files.modules.items())
     sizes = ", ".join(map(str, files.ranks))
     output.notify(
-        f"{'Would write' if dry_run else 'Wrote'} {destination}: {modules}; adapter size {sizes}; "
+        f"{'Would write' if dry_run else 'Wrote'} {destination}: {modules}; rank {sizes}; "
         f"{files.weights.nbytes / 1e6:.1f} MB of {dtype.value} weights."
     )
 

@@ -50,7 +50,7 @@ def show(
 ) -> None:
     """Show and explain a model's parameters.
 
-    Print each parameter's value, the origin of the value, and an explanation.
+    Print the value, origin and explanation of each parameter.
 
     Example:  tllm show demo
     """

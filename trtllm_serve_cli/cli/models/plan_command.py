@@ -181,7 +181,7 @@ def _row(plan: ParallelPlan) -> tuple[str, ...]:
 
 def _describe_smallest(plan: SizePlan) -> str:
     if plan.smallest is None:
-        return "The model does not fit on these GPUs, even with 128 of them."
+        return "The model does not fit, even on 128 GPUs of this type."
     at = plan.smallest.parallelism
     experts = f" --moe-tp {at.moe_tp} --moe-ep {at.moe_ep}" if plan.facts.shape.experts else ""
     where = f"--tp {at.tp} --pp {at.pp}{experts}"

@@ -1,4 +1,4 @@
-"""Plan a model for this machine's CPU, and print the plan."""
+"""Plan a model for this machine's CPU and print the plan."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def preview_cpu_engine(source: Source, home: Home, quantization: str | None) -> 
 
 
 def show_cpu_plan(engine: Engine, size: SizeOptions, *, as_json: bool) -> None:
-    """Choose the engine limits for this machine, and print them."""
+    """Choose and print the engine limits for this machine."""
     from trtllm_serve_cli.engine_kinds.cpu_memory import find_host
     from trtllm_serve_cli.engine_kinds.cpu_plan import plan_on_cpu
     from trtllm_serve_cli.engine_kinds.serving import ServingOptions

@@ -1,4 +1,4 @@
-"""Declare the options that the `tllm deploy` commands share, and write manifests and scripts."""
+"""Declare the shared options of the `tllm deploy` commands, and write manifests and scripts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NodesOption = Annotated[
     int,
     typer.Option("--nodes", min=1, help="Number of nodes to distribute the engine's ranks across."),
 ]
-# Unlike in `tllm start`, the default cannot depend on the number of cores, because the cores of the
-# target machines are unknown.
+# Unlike in `tllm start`, the default cannot depend on the number of cores, because the target
+# machines are unknown.
 OpenAiProcessesOption = Annotated[
     int,
     typer.Option(

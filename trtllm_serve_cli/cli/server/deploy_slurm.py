@@ -98,7 +98,7 @@ def slurm(
         str | None,
         typer.Option(
             help="MPI type for srun's --mpi option. Default: pmix if the engine has several "
-            "ranks. For a single rank, srun is called without --mpi."
+            "ranks, otherwise srun is called without --mpi."
         ),
     ] = None,
     container_image: Annotated[
@@ -114,7 +114,7 @@ def slurm(
         list[str] | None,
         typer.Option(
             metavar="SRC:DST[:FLAGS]",
-            help="Additional container mount, as for the pyxis --container-mounts option. "
+            help="Additional container mount to add to the --container-mounts option of pyxis. "
             "Repeatable.",
         ),
     ] = None,

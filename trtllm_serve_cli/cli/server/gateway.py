@@ -170,8 +170,8 @@ def plan_endpoints(urls: Sequence[str], tls_ca: Path | None) -> list[Endpoint]:
     """Return an endpoint for each gRPC address in `urls`.
 
     The HTTP address of an endpoint is "" if `urls` contains fewer HTTP than gRPC addresses.
-    `tls_ca` is the CA of the servers with TLS. Raise `BadInput` if an address is invalid, if
-    `urls` contains more HTTP than gRPC addresses, or if `tls_ca` cannot be used.
+    `tls_ca` is the CA certificate for servers with TLS. Raise `BadInput` if an address is invalid,
+    if `urls` contains more HTTP than gRPC addresses, or if `tls_ca` cannot be used.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
@@ -199,10 +199,9 @@ def plan_endpoints(urls: Sequence[str], tls_ca: Path | None) -> list[Endpoint]:
 
 
 def check_interfaces(endpoints: Sequence[Endpoint]) -> None:
-    """Raise `BadInput` if a port that responds does not serve the expected interface.
+    """Raise `BadInput` if a port serves the wrong interface or requires TLS.
 
-    Also raise `BadInput` if a port requires TLS. The gRPC ports of endpoints with TLS are not
-    checked.
+    Skip ports that do not respond, and the gRPC ports of endpoints with TLS.
     """
     from concurrent.futures import ThreadPoolExecutor
 

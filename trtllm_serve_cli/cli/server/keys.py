@@ -130,7 +130,7 @@ def revoke(
         str, typer.Argument(metavar="NAME", help="Key name, as shown by `tllm keys list`.")
     ],
 ) -> None:
-    """Revoke an API key. Running servers reject it within a second.
+    """Revoke an API key. Running servers reject the key within a second.
 
     Requests in flight are completed. If no key remains, servers that require a key reject all
     requests.

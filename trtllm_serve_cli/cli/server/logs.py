@@ -99,8 +99,8 @@ def logs(
     log = server.plan.gateway_log if gateway else server.plan.log
     reader = LogReader(server.plan.every_model)
     output.notify(f"{log}:")
-    # With --follow, stop after the last complete line, where `follow_lines` continues, so that each
-    # line is printed exactly once.
+    # With --follow, read up to the last complete line. `follow_lines` continues at the next line,
+    # so that each line is printed exactly once.
     end = processes.end_of_lines(log) if follow else None
     read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
     chosen = list(_choose(reader, read, level, source))

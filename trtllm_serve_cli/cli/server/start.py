@@ -134,7 +134,7 @@ def prepare_and_notify(plan: LaunchPlan) -> None:
 def launch_and_notify(
     plan: LaunchPlan, *, as_json: bool = False, suggests_prompt: bool = True
 ) -> None:
-    """Launch the server that `plan` describes, and print its progress and addresses.
+    """Launch the server in `plan` and print its progress and addresses.
 
     If `suggests_prompt` is set, also print the command that sends a prompt.
     """
@@ -240,11 +240,13 @@ def notify_next_prompt(server: RunningServer) -> None:
 
 
 def suggest_prompts(server: RunningServer, running: Sequence[RunningServer]) -> list[str]:
-    """Return the commands that send a prompt: over gRPC, and to the OpenAI-compatible API.
+    """Return the commands that send a prompt over gRPC and to the OpenAI-compatible API.
 
-    `running` are all running servers. The command for the OpenAI-compatible API is omitted if the
-    server does not have this API, if the API uses TLS, or if the model computes embeddings. With
-    TLS, the command would fail if the certificate is not valid for the local address.
+    `running` contains all running servers. The command for the OpenAI-compatible API is omitted in
+    these cases:
+    - The server does not have an OpenAI-compatible API.
+    - The API uses TLS, because the certificate may not be valid for the local address.
+    - The model computes embeddings.
     """
     name = server.models[0]
     chosen = f" -m {name}" if len(server.models) > 1 else _select(server, running)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def describe_starts(server: RunningServer) -> dict[str, Any]:
-    """Return the imports of a server's models and the server's last starts, newest first.
+    """Return a server's model imports and last starts as a JSON-compatible dict.
 
-    The result is a JSON-compatible dict.
+    The starts are sorted from newest to oldest.
     """
     import dataclasses
 

@@ -34,8 +34,8 @@ def status(
         bool,
         typer.Option(
             "--startup",
-            help="Show how long each stage of the model imports and of the last two server starts "
-            "took, and the reason for each restart.",
+            help="Show the stage durations of the model imports and of the last two server starts, "
+            "and the reason for each restart.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -142,7 +142,7 @@ def _describe_restarts(count: int) -> str:
 
 
 def _show_parts(server: dict[str, Any]) -> None:
-    """Print a row for each Triton model and for each other process, with its memory usage."""
+    """Print a table of the Triton models and other processes, with their memory usage."""
     from trtllm_serve_cli.sources.disk_space import show_size
 
     memory = dict(server["memory_bytes"])
@@ -165,8 +165,8 @@ def _show_parts(server: dict[str, Any]) -> None:
 def _describe_state(model: dict[str, Any]) -> str:
     """Return the state of a Triton model as text.
 
-    Return "unloaded" for a model that was unloaded on request, which Triton reports as
-    "unavailable" with the reason "unloaded".
+    Triton reports a model that was unloaded on request as "unavailable" with the reason "unloaded".
+    In this case, return "unloaded".
     """
     if model["reason"] == "unloaded":
         return "unloaded"

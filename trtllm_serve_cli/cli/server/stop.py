@@ -119,7 +119,7 @@ def stop_and_notify(
         messages = stop_server(server, timeout_s, on_progress=_progress(), is_restart=is_restart)
     except KeyboardInterrupt:
         output.notify(
-            f"Interrupted. {server.location} rejects new requests, and stops as soon as its "
+            f"Interrupted. {server.location} rejects new requests and stops as soon as its "
             f"requests in flight have finished.\nNext: run `tllm stop -u {server.location}` to "
             "wait, or add --timeout 0 to cancel the requests"
         )

@@ -1,7 +1,7 @@
 """Complete model names, parameter names, server addresses and GPUs in the shell.
 
-Completions run while the user types. They must therefore be fast and print nothing, and they return
-no suggestions if an error occurs. Except for `gpu_indices`, which runs nvidia-smi, the functions
+Completions run while the user types, so they must be fast and must not print anything. If an error
+occurs, they return no suggestions. Except for `gpu_indices`, which runs nvidia-smi, the functions
 read only small files.
 """
 
@@ -115,7 +115,7 @@ def settings() -> list[str]:
 def completes(
     **completions: Completion,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add shell completion to a command. `completions` maps parameter names to completions."""
+    """Add shell completion to a command. `completions` is keyed by parameter name."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(function, eval_str=True).parameters

@@ -1,4 +1,4 @@
-"""Declare the options for OpenAI-compatible servers, and find the selected server."""
+"""Declare the options for OpenAI-compatible servers and find the selected server."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
 
     In order of precedence, the server's URL is `url`, the OPENAI_BASE_URL environment variable, or
     the URL of the only running gateway. The key is `api_key` or the OPENAI_API_KEY environment
-    variable. Raise `BadInput` if no URL is set and no gateway or several gateways are running, or
-    if the URL or the key is invalid.
+    variable. Raise `BadInput` if the URL or the key is invalid. If no URL is set, also raise
+    `BadInput` unless exactly one gateway is running.
     """
     from trtllm_serve_cli.client.transport.openai.endpoint import (
         OpenAIEndpoint,

@@ -26,7 +26,7 @@ def takes_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add option groups to a command, one per keyword argument.
 
-    For each argument, the command must have a parameter with the same name, which receives a
+    The command must have a parameter with the same name as each argument. The parameter receives a
     dictionary of the options that the user set. All paths in the dictionary are absolute. `--help`
     lists the options of the group at the parameter's position.
     """
@@ -164,7 +164,7 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 def _help(field: OptionField, *, has_default: bool) -> str:
     """Return the option's help text with the default.
 
-    Omit the default for flags, and if Typer or the help text already shows the default.
+    Omit the default for flags, or if Typer or the help text already shows the default.
     """
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)

@@ -42,7 +42,7 @@ def show_json(value: Any) -> None:
 
 
 def show_json_line(value: Any) -> None:
-    """Print `value` as one line of JSON to stdout, and flush stdout."""
+    """Print `value` as one line of JSON to stdout and flush stdout."""
     print(_to_json(value), flush=True)
 
 

@@ -1,7 +1,7 @@
 """Complete the sampling parameters of a request to Triton.
 
-Triton's TensorRT-LLM models use greedy decoding by default: without `top_k`, TensorRT-LLM selects
-the most likely token, and without a seed, it generates the same text each time. The
+Triton's TensorRT-LLM models use greedy decoding by default. Without `top_k`, TensorRT-LLM selects
+the most likely token. Without a seed, TensorRT-LLM generates the same text each time. The
 OpenAI-compatible API has different defaults. `tllm infer` sends explicit values, so that setting a
 single option is enough to enable sampling.
 """
@@ -23,7 +23,7 @@ _SEED_INPUTS = frozenset({"seed", "random_seed", "sampling_param_seed", "samplin
 
 
 def draw_seed() -> int:
-    """Return a random seed that fits every engine: a non-negative INT64."""
+    """Return a random seed that every engine accepts: a non-negative INT64."""
     return random.getrandbits(63)
 
 

@@ -20,7 +20,7 @@ _WHOLE_WIDTH = 20
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """A table that Rich renders as a grid, or as blocks on a terminal that is too narrow.
+    """A table that Rich renders as a grid, or as blocks if the terminal is too narrow.
 
     `is_numeric` aligns all columns except the first to the right. `is_first_column_whole` prevents
     the cells of the first column from being wrapped.

@@ -103,16 +103,17 @@ def find_target(
     timeout_s: float | None,
     tls_ca: Path | None = None,
 ) -> Target:
-    """Find the server for a command's requests, and return its text model.
+    """Find the server for a command's requests and return its text model.
 
     If `url` is set, `model` is the name of a Triton model on that server. If `model` is None, use
     `tensorrt_llm_bls`. The interface is detected from the port's response. `interface` applies only
     if the port does not respond. Addresses with TLS always use gRPC.
 
     If `url` is None, `model` is the name of an imported model, or of a Triton model on a running
-    server. `tls_ca` is the CA of a server with TLS. Raise `NoServer` if no server or several
-    servers match, or `BadInput` if `url` or `tls_ca` cannot be used, or if the server has several
-    models and `model` is None.
+    server. `tls_ca` is the CA certificate for a server with TLS.
+
+    Raise `NoServer` if no server or several servers match. Raise `BadInput` if `url` or `tls_ca`
+    cannot be used, or if the server has several models and `model` is None.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
@@ -165,7 +166,7 @@ def find_bench_target(
     text_model: str | None = None,
     tls_ca: Path | None = None,
 ) -> BenchTarget:
-    """Return the Triton model to benchmark, and the server that it runs on.
+    """Return the Triton model to benchmark and its server.
 
     `model` is the name of a Triton model or of an imported model. For an imported model,
     `text_model` selects the Triton model: the name of a model in NVIDIA's templates, `own` for the
@@ -173,10 +174,12 @@ def find_bench_target(
     did not start the server, `text_model` applies only if `model` is None, and `own` selects
     `tensorrt_llm_bls`.
 
-    `tls_ca` is the CA of a server with TLS. Raise `NoServer` if no server or several servers match.
-    Raise `BadInput` if `url` or `tls_ca` cannot be used, if the port serves the other interface or
-    `url` requires TLS over HTTP, if the model computes embeddings, or if the server has several
-    models and `model` is None.
+    `tls_ca` is the CA certificate for a server with TLS. Raise `NoServer` if no server or several
+    servers match. Raise `BadInput` in these cases:
+    - `url` or `tls_ca` cannot be used.
+    - The port does not serve `interface`, or `interface` is HTTP and `url` requires TLS.
+    - The model computes embeddings.
+    - The server has several models, and `model` is None.
     """
     from trtllm_serve_cli.launch.servers.running import (
         find_by_triton_model,
@@ -233,7 +236,7 @@ def _no_https(address: str) -> BadInput:
 
 
 def _check_interface(address: str, interface: TritonInterface) -> None:
-    """Raise `BadInput` if the port at `address` serves the other interface."""
+    """Raise `BadInput` if the port at `address` responds but does not serve `interface`."""
     from trtllm_serve_cli.client.transport.port_probe import probe_interface
 
     served = probe_interface(address)

@@ -1,4 +1,4 @@
-"""Read single keys from the terminal, and detect when the terminal is resized."""
+"""Read single keys from the terminal and detect when the terminal is resized."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Keyboard:
         self._resize_read_end = resize_read_end
 
     def wait(self, timeout_s: float) -> str:
-        """Wait for a key press or a resize, and return the keys pressed since the last call.
+        """Wait for a key press or a resize and return the keys pressed since the last call.
 
         Return an empty string after a timeout or a resize.
         """

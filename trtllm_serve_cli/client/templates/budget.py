@@ -77,9 +77,9 @@ def measure(
 ) -> int:
     """Return the size of `value`, including all values that it contains.
 
-    A value counts each time it occurs, because the container's text repeats it. The number of
-    occurrences can be exponential, so stop counting above `limit`. Call `check_time` once for every
-    1,024 values.
+    A value that occurs several times is counted each time, because the rendered text repeats it.
+    The number of occurrences can grow exponentially, so counting stops above `limit`. `check_time`
+    is called once for every 1,024 values.
     """
     total = num_values = 0
     stack = [value]

@@ -248,7 +248,7 @@ class _InsertChecks(NodeTransformer):
         return node
 
     def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
-        """Insert checks into the keys of dictionaries, because keys are hashed."""
+        """Insert checks into dictionary keys, because keys are hashed."""
         self.generic_visit(node)
         if not isinstance(node.key, nodes.Const):
             node.key = _filter(node.key, _SPEND_VALUE)

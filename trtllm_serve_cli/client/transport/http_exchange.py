@@ -19,7 +19,7 @@ def read_events(
 ) -> Iterator[tuple[float, str]]:
     """Yield the arrival time and the data of each event in a response.
 
-    The arrival time of an event is the time at which its last bytes arrived. `sock` is the
+    The arrival time of an event is the time when its last bytes were read. `sock` is the
     response's socket. Raise `TimeoutError` at the deadline.
     """
     parser = EventParser()

@@ -264,9 +264,9 @@ def _plan_message(info: ModelInfo, request: GenerateRequest, prompts: Sequence[s
 
 
 def _read_outputs(address: str, response: Any, request: GenerateRequest) -> dict[str, list[Any]]:
-    """Return the values of each output, keyed by name.
+    """Return the values of each output as a flat list, keyed by output name.
 
-    The values are a flat list. For requested logits, the list contains a single array.
+    For requested logits, the list contains a single array.
     """
     arrays = {name for name in LOGITS if getattr(request, f"return_{name}")}
     try:

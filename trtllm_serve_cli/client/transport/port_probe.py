@@ -10,7 +10,7 @@ from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.errors import BadInput
 
 _TIMEOUT_S = 2.0
-# A request to which every HTTP/1 server responds, at least with an error.
+# Every HTTP/1 server responds to this request, at least with an error.
 _REQUEST = b"GET /v2/health/live HTTP/1.0\r\n\r\n"
 _TLS_ALERT = b"\x15"
 

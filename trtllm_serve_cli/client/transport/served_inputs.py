@@ -1,4 +1,4 @@
-"""Choose the names and data types of a request's tensors from the model's configuration."""
+"""Determine the names and data types of request tensors from the model's configuration."""
 
 from __future__ import annotations
 

@@ -113,9 +113,9 @@ def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
     match datatype:
         case "BYTES" if name in WORD_LISTS:
             ok = isinstance(value, tuple) and all(_is_text(word) for word in value)
-            return None if ok else "a list of strings in valid UTF-8"
+            return None if ok else "a list of valid UTF-8 strings"
         case "BYTES":
-            return None if _is_text(value) else "text in valid UTF-8"
+            return None if _is_text(value) else "a valid UTF-8 string"
         case "BOOL":
             return None if isinstance(value, bool) else "true or false"
         case "FP32":
@@ -193,7 +193,7 @@ def decode_raw(datatype: str, content: bytes) -> list[Any]:
 
 
 def decode_array(datatype: str, shape: Sequence[int], content: bytes) -> Any:
-    """Return a floating-point output as a float32 or float16 array with the shape `shape`.
+    """Return a floating-point output as a float32 or float16 array of the given shape.
 
     BF16 is converted to float32, because NumPy does not support BF16. Raise `ValueError` if
     `datatype` is not FP16, FP32 or BF16, or if the size of the content does not match the shape.

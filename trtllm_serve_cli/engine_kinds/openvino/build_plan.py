@@ -133,7 +133,7 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> BuildStep:
         tools.python, "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step",
         str(checkpoint.path), WORK,
     )  # fmt: skip
-    title = "Convert the GGUF file to OpenVINO's format"
+    title = "Convert the GGUF file to OpenVINO IR"
     return BuildStep(title, command, outputs=_OPENVINO_FILES)
 
 
@@ -151,5 +151,5 @@ def _plan_export(request: BuildRequest, tools: Toolchain, weights: str) -> Build
     )  # fmt: skip
     if request.trust_remote_code:
         command += ("--trust-remote-code",)
-    title = f"Export the checkpoint to OpenVINO's format with {weights} weights"
+    title = f"Export the checkpoint to OpenVINO IR with {weights} weights"
     return BuildStep(title.replace("none", "16-bit"), (*command, WORK), outputs=_OPENVINO_FILES)

@@ -18,7 +18,7 @@ _DECOMPRESSION = ("Convert", "Multiply", "Reshape", "Subtract", "Transpose")
 
 
 def find_modules(model: Any) -> dict[str, Any]:
-    """Return each module's MatMul node, by the module's name in Hugging Face's Llama model.
+    """Return each module's MatMul node, keyed by the module name in Hugging Face's Llama.
 
     Raise `LookupError` if the structure of `model` differs from Llama's.
     """
@@ -35,7 +35,7 @@ def find_modules(model: Any) -> dict[str, Any]:
 
 
 def name_modules(model: Any) -> None:
-    """Rename the nodes from `find_modules` as if the model had been exported from PyTorch."""
+    """Rename the nodes from `find_modules` to the names that a PyTorch export would use."""
     for name, node in find_modules(model).items():
         node.set_friendly_name(f"__module.{name}/ov_ext::linear/MatMul")
 
@@ -76,7 +76,7 @@ def _nearest(
             if matches(node):
                 return node
             pending += step(node)
-    raise LookupError("a layer's nodes differ from a Llama model's nodes")
+    raise LookupError("the structure of a layer differs from Llama's")
 
 
 def _is_linear(node: Any) -> bool:

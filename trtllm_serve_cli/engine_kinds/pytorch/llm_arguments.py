@@ -2,7 +2,7 @@
 
 `LLM` rejects unknown arguments, so the result depends on the TensorRT-LLM version. When a model is
 loaded, `runtime/engines/pytorch/installed.py` adapts the arguments to the installed classes,
-because release candidates of one version differ. Source of the names and versions:
+because release candidates of the same version differ. Source of the names and versions:
 tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM 1.0 to 1.3, and the documentation of these
 versions on sampling, speculative decoding and quantization.
 """
@@ -198,8 +198,8 @@ def _sampler(version: Version) -> Arguments:
 def _speculation(options: EngineOptions, version: Version) -> Arguments:
     mode, length = options.speculative_decoding_mode, options.max_draft_len
     is_renamed = version >= _SPECULATION_RENAMED
-    # In the modes ngram and draft_tokens_external, draft tokens are generated between steps, so a
-    # step must finish before the next step starts.
+    # In ngram and draft_tokens_external mode, draft tokens are generated between steps, so a step
+    # must finish before the next step starts.
     no_overlap = {"disable_overlap_scheduler": True}
     if mode == "mtp":
         _refuse_speculative_model(options)

@@ -63,7 +63,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     describe = plan_describe_step(
         request,
         tools,
-        title="Write the timing and the tokenizer",
+        title="Write the timing data and the tokenizer",
         weights="no",
         fingerprint=fingerprint,
         details=simulation.to_json(),
@@ -179,7 +179,7 @@ def _count_kv_tokens(sized: SizePlan) -> int:
     """Return the KV cache capacity in tokens, for sequences of the planned length.
 
     The capacity depends on the length, because longer sequences need fewer bytes per token in
-    models with sliding windows.
+    models with sliding window attention.
     """
     plan, demand = sized.plans[0], sized.demand
     length = demand.input_len + demand.output_len

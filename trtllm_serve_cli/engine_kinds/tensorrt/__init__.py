@@ -1,1 +1,1 @@
-"""Build TensorRT engines, and serve them with Triton's C++ backend."""
+"""Build TensorRT engines and serve them with Triton's C++ backend."""

@@ -50,7 +50,7 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if the machine cannot run the engine.
 
-    Without this check, Triton would load the model for several minutes before it fails. A check is
+    Without this check, Triton would load the model for several minutes before failing. A check is
     skipped if it depends on an unknown fact. For example, if the server runs on another machine,
     this machine may have neither GPUs nor TensorRT-LLM. If `is_one_machine` is false, the engine
     can also use GPUs on other machines. `import_again` is the command that imports the model again.

@@ -93,7 +93,7 @@ def _compare_tokenizers(
         return (
             None
             if own == theirs
-            else ("the tokenizers of the two models have different tokens", next_step)
+            else ("the tokenizers of the two models have different vocabularies", next_step)
         )
     if draft.vocab_size != target.vocab_size:
         sizes = (

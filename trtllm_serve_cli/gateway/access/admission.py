@@ -1,7 +1,7 @@
 """Admit, queue or reject requests that use a model.
 
-A request is admitted before its prompt is rendered and encoded, because this work can take seconds.
-The prompt tokens are charged to the API key afterwards.
+Rendering and encoding a prompt can take seconds, so the request is admitted first. The prompt
+tokens are charged to the API key after the prompt has been encoded.
 
 Long requests are processed in threads, so that they do not delay the tokens of other requests.
 Rendering and encoding 1 MB takes about 0.5 s, and up to 2 s for unusual text. Tokenizers release
@@ -38,9 +38,13 @@ async def admit(request: Request, model: str, num_sequences: int = 1) -> None:
     """Wait until a request that generates `num_sequences` sequences may run.
 
     The request body must already have been read. The ticket is stored in the request's `Call`, and
-    `Guard` releases it after the response. Raise `ApiError` with status 404 if the key may not use
-    the model, 429 if the request exceeds a limit of the key or the queue is full, or 499 if the
-    client disconnects while the request waits.
+    `Guard` releases it after the response.
+
+    Raise `ApiError` with one of these statuses:
+
+    - 404: the key may not use the model.
+    - 429: the request exceeds a limit of the key, or the queue is full.
+    - 499: the client disconnected while the request was queued.
     """
     check_model(request, model)
     call = find_call(request.scope)
@@ -72,7 +76,7 @@ async def process(request: Request, work: Callable[[], Result]) -> Result:
 def charge_prompt(request: Request, num_tokens: int) -> None:
     """Record the number of prompt tokens and charge them to the key's tokens-per-minute limit.
 
-    Raise `ApiError` (429) if the prompt exceeds this limit.
+    Raise `ApiError` (429) if the limit does not currently allow a prompt of this length.
     """
     call = find_call(request.scope)
     assert call.ticket is not None

@@ -1,4 +1,4 @@
-"""Describe one HTTP request to the gateway, for limits, metrics, traces and the access log."""
+"""Track the state of an HTTP request for limits, metrics, traces and the access log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Call:
     model: str = ""
     # HTTP status, or 0 if the response has not started yet.
     status: int = 0
-    # The limit that rejected the request, "key" for a missing or invalid API key, or "".
+    # The limit that the request exceeded, "key" for a missing or invalid API key, or "".
     rejected_by: str = ""
     num_input_tokens: int = 0
     num_output_tokens: int = 0
@@ -59,7 +59,7 @@ class Call:
     first_token_s: float | None = None
     last_token_s: float | None = None
     ended_s: float | None = None
-    # True if the whole response was sent. False after the call has ended means that the client
+    # True if the whole response was sent. If it is still false after the call has ended, the client
     # disconnected or the gateway failed.
     is_complete: bool = False
     # Status of an error that occurred after status 200 had been sent, or 0.
@@ -84,7 +84,10 @@ class Call:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the arrival of the headers to the end of the response, or until now."""
+        """The time in seconds from the arrival of the headers to the end of the response.
+
+        If the response has not ended yet, the time is measured until now.
+        """
         return (self.ended_s or time.perf_counter()) - self.started_s
 
     @property
@@ -93,7 +96,7 @@ class Call:
 
     @property
     def trace_parent(self) -> str:
-        """The `traceparent` for child spans of the gateway's span, or "" if there is no span."""
+        """The `traceparent` header for child spans, or "" if the request is not traced."""
         return f"00-{self.trace_id}-{self.span_id}-01" if self.span_id else ""
 
     def add_tokens(self, count: int) -> None:

@@ -16,8 +16,7 @@ from trtllm_serve_cli.gateway.access.keys import KeyRing
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 
-# Paths that do not require an API key, for load balancers' health checks and for browsers that open
-# the chat page.
+# Paths that do not require an API key: the chat page, and the health checks of load balancers.
 PUBLIC_PATHS = frozenset({"/", "/health", "/ping"})
 
 

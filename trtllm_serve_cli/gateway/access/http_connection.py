@@ -52,7 +52,7 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_timer()
         self._num_bytes = 0
         super().on_headers_complete()
-        # The request's task has not started yet, so it will find the entry in its scope.
+        # The request's task starts later, so it finds the `ResponseBody` in its scope.
         if self.cycle is not None:
             self.cycle.scope[SCOPE_KEY] = ResponseBody(self.cycle)  # type: ignore[literal-required]
 

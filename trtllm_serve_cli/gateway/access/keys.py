@@ -49,7 +49,7 @@ class ApiKey:
     tokens_per_minute: int | None = None
     # Maximum number of concurrent sequences.
     concurrency: int | None = None
-    # Models that the key may use. If it is empty, the key may use all models.
+    # Models that the key may use, or () if it may use all models.
     models: tuple[str, ...] = ()
 
     def is_expired(self, now_s: float) -> bool:
@@ -119,14 +119,14 @@ def format_keys(keys: Sequence[ApiKey]) -> str:
 def add_key(file: Path, name: str, *, now_s: float, **limits: Any) -> str:
     """Create a key, add its hash to `file`, and return the key.
 
-    The key is not stored, so it cannot be shown again. `limits` are further fields of `ApiKey`.
+    The key is not stored, so it cannot be shown again. `limits` sets optional fields of `ApiKey`.
     Raise `BadInput` if the name is invalid or in use, or if the keys in `file` cannot be read.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(
             f"{name!r} is not a valid API key name.",
-            why="a key name has at most 64 letters, digits, '.', '_', '@' and '-', and starts with "
-            "a letter or digit",
+            why="a key name must start with a letter or digit, and can contain at most 64 letters, "
+            "digits, '.', '_', '@' and '-'",
             next_step="choose a valid name, for example the user's name",
         )
     key = make_key()
@@ -176,8 +176,8 @@ class KeyRing:
 
     - "on": always.
     - "off": never. The file is not read.
-    - "auto": as soon as the file exists, and from then on until the process ends, even if the file
-      is deleted.
+    - "auto": once the file exists. Deleting the file does not remove the requirement while the
+      process runs.
 
     `supervisor_token` is the key that the server's supervisor uses for warm-up requests, or "".
     `clock` returns the time in seconds since the epoch.
@@ -209,7 +209,7 @@ class KeyRing:
         return self._is_required
 
     def find(self, token: str) -> ApiKey | None:
-        """Return the key for `token`, or None if it is unknown or has expired.
+        """Return the stored key for `token`, or None if no key matches or the key has expired.
 
         The lookup is safe against timing attacks: keys are looked up by hash, and the final
         comparison is constant-time.
@@ -222,7 +222,7 @@ class KeyRing:
         return None if key.is_expired(self._clock()) else key
 
     def _reload(self) -> None:
-        """Read the file if it has changed, but check it at most once per `_RELOAD_PERIOD_S`."""
+        """Reload the file if it has changed. Check at most once per `_RELOAD_PERIOD_S`."""
         now_s = self._clock()
         # Check the file again if the wall clock was set back.
         is_recent = self._next_check_s - _RELOAD_PERIOD_S <= now_s < self._next_check_s
@@ -235,8 +235,8 @@ class KeyRing:
             if stamp != self._stamp:
                 self._is_required = True
                 self._keys = {key.hash: key for key in read_keys(self._file)}
-                # Set the stamp only after a successful read. After an error, which may be
-                # transient, read the file again.
+                # Set the stamp only after a successful read, so that the file is read again after
+                # a transient error.
                 self._stamp, self._problem = stamp, ""
         except FileNotFoundError:
             self._keys, self._stamp = {}, None

@@ -25,9 +25,10 @@ class TokenBucket:
     """A per-minute limit, implemented as a token bucket that refills continuously.
 
     The bucket holds at most one minute's allowance. The number of generated tokens is not known in
-    advance, so a request may use more than the bucket holds, which makes the level negative.
-    `state` has two elements: the amount used and not yet refilled at the last use, and the time of
-    the last use in seconds. `clock` returns the time in seconds.
+    advance, so a request may use more than the bucket holds. The level can therefore be negative.
+
+    `state` has two elements: the amount that was missing from the full bucket after the last use,
+    and the time of the last use in seconds. `clock` returns the time in seconds.
     """
 
     def __init__(self, per_minute: int, clock: Clock, state: Any = None) -> None:
@@ -43,7 +44,7 @@ class TokenBucket:
         return float(self.per_minute - max(0.0, used - refill))
 
     def use(self, amount: float) -> None:
-        """Use `amount`, even if it exceeds the level. A negative amount adds to the level."""
+        """Take `amount`, even if it exceeds the level. A negative amount refills the bucket."""
         self._state[:] = self.per_minute - self.level + amount, self._clock()
 
     def wait_s(self, amount: float) -> float:
@@ -59,8 +60,8 @@ class TokenBucket:
 class KeyUsage:
     """The current usage of one API key.
 
-    `requests` and `tokens` are the token buckets of the per-minute limits, or None if the key does
-    not have the limit.
+    `requests` and `tokens` are the token buckets for the key's per-minute limits, or None if the
+    limit is not set.
     """
 
     # Number of sequences of admitted requests, by gateway process.
@@ -104,9 +105,9 @@ class Ticket:
     def charge_prompt(self, num_tokens: int) -> None:
         """Charge the prompt tokens to the key's tokens-per-minute limit, if the key has one.
 
-        Raise `ApiError` (429) if the prompt has more tokens than the limit or than are currently
-        available. A rejected request does not count towards the key's requests per minute, but
-        counts towards the other limits until `release` is called.
+        Raise `ApiError` (429) if the prompt has more tokens than the limit, or more than are
+        currently available. A rejected request does not count towards the key's requests per
+        minute. It counts towards the other limits until `release` is called.
         """
         key, usage = self.key, self.usage
         if key is None or usage is None or usage.tokens is None:
@@ -212,7 +213,7 @@ class Limits:
             self.num_in_flight += 1
 
     def _find_usage(self, key: ApiKey) -> KeyUsage:
-        """Return a key's usage in all gateway processes, with the key's current limits."""
+        """Return a key's usage across all gateway processes, with the key's current limits."""
         row = self.table.find(key.hash)
         requests, tokens = (
             None if per_minute is None else TokenBucket(per_minute, self._clock, row[name])
@@ -228,13 +229,13 @@ def _check_concurrency(key: ApiKey, usage: KeyUsage, num_sequences: int) -> None
     limit = key.concurrency
     if limit is None or usage.num_running + num_sequences <= limit:
         return
+    sequences = "1 concurrent sequence" if limit == 1 else f"{limit} concurrent sequences"
     if num_sequences > limit:
         raise _never_allowed(
             "concurrency",
             f"The request generates {num_sequences} sequences, but the API key '{key.name}' is "
-            f"limited to {limit} concurrent sequences. Send fewer prompts, or reduce `n`.",
+            f"limited to {sequences}. Send fewer prompts, or reduce `n`.",
         )
-    sequences = "1 concurrent sequence" if limit == 1 else f"{limit} concurrent sequences"
     raise _limited(key, "concurrency", sequences, _BUSY_RETRY_S, usage)
 
 
@@ -270,7 +271,7 @@ def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsag
 
 
 def _never_allowed(reason: str, message: str) -> ApiError:
-    """Return the error for a request that exceeds a limit of its key on every attempt.
+    """Return the error for a request that is too large for a limit of its key.
 
     Retrying cannot succeed, so the `x-should-retry: false` header keeps OpenAI's clients from
     retrying.

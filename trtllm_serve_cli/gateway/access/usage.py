@@ -19,10 +19,10 @@ _MAX_SHARED_KEYS = 16384
 class UsageTable:
     """A table of per-key usage: requests, tokens and running sequences.
 
-    In each row, `requests` and `tokens` are `TokenBucket` states. `running` is the number of
-    sequences of admitted requests, by process: each process passes its own `process_index` and
-    updates only its own element. If `file` is set, all gateway processes share the table through
-    this file. Otherwise, the table is private to this process.
+    In each row, `requests` and `tokens` are `TokenBucket` states. `running` is an array with the
+    number of sequences of admitted requests per process. Each process updates only the element at
+    its `process_index`. If `file` is set, all gateway processes share the table through this file.
+    Otherwise, the table is private to this process.
     """
 
     def __init__(

@@ -88,8 +88,8 @@ async def _pass(request: Request) -> Response:
         await admit(request, name)
         await process(request, partial(check_body, body, request.headers.get(_BINARY_HEADER)))
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
-    # Override aiohttp's default, which requests a compressed response: the gateway does not forward
-    # the content-encoding header, so the client could not decode the body.
+    # Override aiohttp's default, which requests a compressed response. Clients could not decode the
+    # body, because the gateway does not forward the content-encoding header.
     headers["accept-encoding"] = "identity"
     triton = await _open_client(request.app.state)
     response = await run_while_connected(
@@ -143,7 +143,7 @@ def _check_countable(request: Request) -> None:
 def find_servers(
     method: str, path: str, models: tuple[ServedModel, ...]
 ) -> tuple[ServedModel, ...]:
-    """Return the served models, at least one, whose servers can receive the request.
+    """Return the served models whose servers can receive the request.
 
     Raise `ApiError` with status 404 if the path is not allowed or its model is not served, or 405
     if the path does not allow the method.
@@ -175,15 +175,16 @@ def find_servers(
 def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
     """Return the HTTP addresses of the servers.
 
-    Raise `ApiError` (404) if the gateway does not know any HTTP address.
+    Raise `ApiError` (404) if no server has an HTTP address.
     """
     addresses = tuple(dict.fromkeys(each.endpoint.http for each in servers if each.endpoint.http))
     if not addresses:
         raise ApiError(
             404,
-            "Triton's API (/v2) is not available, because the gateway knows only the server's gRPC "
-            "address. Ask the operator to pass the server's HTTP address to `tllm gateway`, "
-            f"for example `-u http://{servers[0].endpoint.grpc.rpartition(':')[0]}:8000`.",
+            "Triton's API (/v2) is not available, because the gateway is configured only with the "
+            "server's gRPC address. Ask the operator to pass the server's HTTP address to "
+            "`tllm gateway`, for example "
+            f"`-u http://{servers[0].endpoint.grpc.rpartition(':')[0]}:8000`.",
         )
     return addresses
 
@@ -191,7 +192,7 @@ def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
 def list_triton_models(text_model: str) -> set[str]:
     """Return the Triton models that clients of `text_model` may use.
 
-    These are `text_model` itself, the core model that it calls, and NVIDIA's text models.
+    The set contains `text_model`, the core model that it calls, and NVIDIA's text models.
     """
     info = ModelInfo(text_model)
     return {text_model, *map(info.name_of, (CORE_MODEL, *UPSTREAM_TEXT_MODELS))}
@@ -223,7 +224,7 @@ def check_body(body: bytes, binary_header: str | None) -> None:
 
 
 def _check_value(value: Any) -> None:
-    """Raise `ApiError` (400) if a decoded body is nested too deeply or contains a long string.
+    """Raise `ApiError` (400) if the body is nested too deeply or a string is too long.
 
     The check is iterative, because a recursive check takes several times as long.
     """

@@ -11,13 +11,13 @@ import aiohttp
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 
 _CONNECT_TIMEOUT_S = 5.0
-# Seconds during which a server is tried last after it did not accept a connection.
+# After a failed connection attempt, a server is tried last for this many seconds.
 _AVOID_S = 5.0
 _NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 class TritonHttp:
-    """An HTTP client that distributes requests over several servers in round-robin order.
+    """An HTTP client that distributes requests across servers in round-robin order.
 
     `clock` returns the time in seconds.
     """
@@ -97,7 +97,7 @@ class TritonHttp:
             raise _no_response(failure) from failure
 
     def order(self, addresses: Sequence[str]) -> list[str]:
-        """Return the addresses in the order in which the next request tries them."""
+        """Return the addresses in the order in which the next request must try them."""
         turn = next(self._turns) % len(addresses)
         now_s = self._clock()
         return sorted(

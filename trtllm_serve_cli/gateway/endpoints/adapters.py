@@ -102,7 +102,7 @@ def find_adapter_folder(root: Path, path: str) -> Path:
 
     A relative `path` is relative to `root`. Raise `ApiError` (400) if the folder does not exist, is
     `root` itself, or is outside `root`. The message is the same in all cases, so that clients
-    cannot probe which files exist.
+    cannot probe for existing files.
     """
     folder = None
     # `resolve` raises ValueError for null characters, and RuntimeError for symlink loops.
@@ -159,8 +159,8 @@ def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
         names = registry.base_names
         if len(names) > 1:
             raise invalid(
-                f"`model` is required, because the server has several models: {', '.join(names)}. "
-                "Set `model` to the adapter's base model.",
+                "`model` is required, because the gateway serves several models: "
+                f"{', '.join(names)}. Set `model` to the adapter's base model.",
                 "model",
             )
         name = names[0]

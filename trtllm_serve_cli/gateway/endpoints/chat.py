@@ -202,7 +202,7 @@ class ChatWriter(Writer):
         return output
 
     def first_events(self) -> bytes:
-        """Return the first chunk of each choice, which contains the role of the message."""
+        """Return the first chunk of each choice, which contains the message role."""
         delta = {"role": "assistant", "content": ""}
         head = self._head
         if self._plan.returns_token_ids:
@@ -233,7 +233,7 @@ class ChatWriter(Writer):
             ends = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
             parts.append({"delta": {}, **ends})
         if ids:
-            # Send a chunk even if the new tokens have not added text yet.
+            # Send a chunk even if the new tokens have not produced text yet.
             parts = parts or [{"delta": {}}]
             parts[0]["token_ids"] = ids
         return b"".join(self._chunk(index, **part) for part in parts)

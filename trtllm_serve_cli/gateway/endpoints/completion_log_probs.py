@@ -44,15 +44,15 @@ def describe_prompt(
     """
     alternatives = ((), *facts.top_log_probs) if facts.top_log_probs else ()
     described = describe_log_probs(tokenizer, token_ids, [None, *facts.log_probs], alternatives, 0)
-    # The first token may be a special token that does not appear in `text`. The tokens then have
-    # more characters than `text`, so subtract the difference from the offsets.
+    # If the first token is a special token that does not appear in `text`, the tokens have more
+    # characters than `text`. Subtract the difference from the offsets.
     excess = sum(map(len, described["tokens"])) - len(text)
     described["text_offset"] = [max(0, each - excess) for each in described["text_offset"]]
     return described
 
 
 def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the log probabilities in `first`, followed by those in `second`, if it is not None."""
+    """Concatenate the log probabilities of two parts. If `second` is None, return `first`."""
     if second is None:
         return first
     return {

@@ -113,11 +113,12 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
             "`echo` to true.",
             "max_tokens",
         )
-    # The model's defaults do not change prompt log probabilities. Requests that score prompts do
-    # not use the defaults at all, even if they also generate text. If `max_tokens` is 0, the engine
-    # still generates one token, which is discarded.
+    # Prompt log probabilities do not depend on sampling parameters. Therefore, requests that score
+    # prompts do not use the model's defaults, even if they also generate text.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
+        # The engine still generates one token. Omit the sampling parameters, because the token is
+        # discarded.
         sampled = _without_sampling(body)
     prompts = body.prompts
     if not prompts:
@@ -219,7 +220,7 @@ class _Choice:
 
     @property
     def score(self) -> float:
-        """The mean log probability of the tokens, by which `best_of` ranks sequences."""
+        """The mean log probability of the tokens. `best_of` ranks sequences by this score."""
         return sum(self.log_probs) / max(len(self.log_probs), 1)
 
 
@@ -262,7 +263,7 @@ class CompletionWriter(Writer):
         )
 
     def events(self, delta: TextDelta) -> bytes:
-        """Return the chunks for new text, preceded by the prompt if `delta` scores it."""
+        """Return the chunks for new text. If `delta` scores the prompt, return the prompt first."""
         prompt = self._prompt_event(delta)
         kept = self._keep(delta)
         self._num_tokens[delta.index] += len(kept.token_ids)
@@ -316,7 +317,7 @@ class CompletionWriter(Writer):
         return _encode(self._head | {"choices": self._describe_choices(), "usage": usage})
 
     def _keep(self, delta: TextDelta) -> TextDelta:
-        """Return `delta`, without generated text if the response contains only the prompts."""
+        """Return `delta`. If the response contains only the prompts, remove the generated text."""
         if not self._plan.discards_output:
             return delta
         reason: FinishReason | None = None if delta.finish_reason is None else "length"

@@ -56,7 +56,10 @@ def plan_embeddings(
 
 
 def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings:
-    """Return the model's embedding settings. Raise `ApiError` (400) for an invalid request."""
+    """Validate a request and return the model's embedding settings.
+
+    Raise `ApiError` (400) if the request is not valid.
+    """
     settings = model.info.embedding
     if settings is None:
         raise invalid(
@@ -169,7 +172,7 @@ def cut_tokens(ids: list[int], plain: list[int], limit: int) -> list[int]:
 
 
 def _convert(text: str, settings: EmbeddingSettings, body: EmbeddingsBody) -> Any:
-    """Return an embedding in the format and with the dimensions that the client requested."""
+    """Return an embedding in the requested format, shortened to the requested dimensions."""
     if body.encoding_format == "base64" and body.dimensions is None:
         return text
     vector = shorten(decode_vector(text), body.dimensions, settings)

@@ -86,8 +86,8 @@ def count_input_tokens(model: LoadedModel, body: CountTokensBody) -> int:
 def plan_message(model: LoadedModel, body: MessagesBody) -> MessagePlan:
     """Plan a message. Raise `ApiError` (400) if the request is not valid.
 
-    As in Anthropic's API, `max_tokens` may exceed the remaining context; the response is then
-    limited by the context.
+    If `max_tokens` exceeds the remaining context, the context limits the response, as in
+    Anthropic's API.
     """
     try:
         chat = plan_chat(model, convert_body(body))

@@ -77,7 +77,7 @@ class ResponseWriter(Writer):
         return b"".join(map(self._write, self._reader.push(delta)))
 
     def last_events(self, generation: Generation) -> bytes:
-        """Return the event with the whole response."""
+        """Return the final event, which contains the whole response."""
         status = self._status()
         return self._event(f"response.{status}", response=self._describe(status, generation))
 
@@ -263,5 +263,5 @@ def _describe_part(block: Block, text: str) -> dict[str, Any]:
 
 
 def _text_fields(block: Block) -> dict[str, Any]:
-    """Return the fields that text events have, but reasoning events do not."""
+    """Return the additional fields of a text event, or {} for a reasoning event."""
     return {} if block.kind == "reasoning" else {"logprobs": []}

@@ -42,8 +42,8 @@ class AdapterTask:
     """The state of a LoRA adapter on one server.
 
     `folder` contains the adapter's files on the gateway's machine. `datatype` is the data type of
-    the weights that the server accepts. The files are read each time the weights are sent, so the
-    weights do not occupy memory.
+    the weights that the server accepts. The files are read each time the weights are sent, because
+    the gateway does not keep the weights in memory.
 
     If `task_id` is set, the server loaded the adapter under this id at startup. Otherwise, the task
     id is a hash of the weights, so gateways that serve the same adapter share one cache entry on
@@ -85,7 +85,7 @@ class AdapterTask:
         return await self._run_with_weights(infer)
 
     async def _run_with_weights(self, infer: Infer) -> str | None:
-        """Send a request with the weights and release the lock at the first response or the end.
+        """Send a request with the weights. Release the lock after the first response or a failure.
 
         The server ignores the weights if it knows the task id, so it is safe to send them twice.
         """

@@ -40,4 +40,4 @@ class Backend(Protocol):
         """Return a decoder for the tokens of one sequence."""
 
     async def close(self) -> None:
-        """Close the connection. Requests in flight receive no more updates."""
+        """Close the connection. Requests in flight do not receive further updates."""

@@ -1,4 +1,4 @@
-"""Distribute requests over several servers that serve the same model."""
+"""Distribute requests across several servers that serve the same model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BalancedBackend:
         self._requests: dict[int, tuple[int, int]] = {}
 
     def add(self, backend: Backend) -> None:
-        """Add a backend to which requests are distributed."""
+        """Add a backend that can receive new requests."""
         self._backends.append(backend)
         self._num_in_flight.append(0)
 

@@ -1,4 +1,4 @@
-"""Compute the embeddings of an API call on a backend."""
+"""Compute the embeddings for an API call on a backend."""
 
 from __future__ import annotations
 

@@ -39,10 +39,9 @@ class Generation:
     """The running requests of an API call.
 
     All plans have the same number of sequences. Sequences are numbered consecutively across all
-    requests. `on_tokens` is called with the number of tokens in each batch of text, or in each text
-    that is written directly. `trace_parent` is the W3C `traceparent` of the call's span, or "" if
-    the call is not traced. The constructor submits the requests and raises the errors of
-    `Backend.submit`.
+    requests. `on_tokens` is called with the number of new tokens for each batch and for each direct
+    write. `trace_parent` is the W3C `traceparent` of the call's span, or "" if the call is not
+    traced. The constructor submits the requests and raises the errors of `Backend.submit`.
 
     Tokens are decoded when they arrive, even if the client is slow: the backend decodes the new
     tokens of all requests together and keeps the result only until the next step.
@@ -163,7 +162,7 @@ class Generation:
         return self._write(delta)
 
     async def _wait(self) -> list[TextDelta]:
-        """Wait for text or for a failed request, then return the text."""
+        """Wait until text arrives or a request fails, and return the new text."""
         if not self._arrived and self._error is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -23,9 +23,9 @@ class TextDelta:
     log_probs: tuple[float, ...] = ()
     # Set in the last delta.
     finish_reason: FinishReason | None = None
-    # The stop string or the id of the stop token that ended the sequence.
+    # The stop string or the stop token id that ended the sequence.
     stop_reason: str | int | None = None
-    # The most likely tokens at the position of each token, or empty.
+    # The most likely tokens at each position, or empty.
     top_log_probs: tuple[tuple[TokenLogProb, ...], ...] = ()
     # The engine's information about the prompt. Set in at most one delta of a request.
     prompt: PromptFacts | None = None
@@ -57,8 +57,9 @@ def _merge_pair(earlier: TextDelta, later: TextDelta) -> TextDelta:
 class TextSequence:
     """The text of one sequence.
 
-    Text that may be the start of a stop string is held back until later text shows whether it is
-    one. The text ends before the stop string or the stop token, unless `includes_stop` is set.
+    Text that may be the start of a stop string is held back until later text completes or rules out
+    the stop string. The text ends before the stop string or the stop token, unless `includes_stop`
+    is set.
     """
 
     index: int
@@ -108,7 +109,7 @@ class TextSequence:
         return ids[:-1] if is_stopped and not self.includes_stop else ids
 
     def _cut(self, new: str, *, is_last: bool) -> tuple[str, str | None]:
-        """Return the text that is not held back and the stop string that ended it, or None."""
+        """Return the text to emit and the stop string that ended the text, or None."""
         text = self._held + new
         if (found := find_stop(text, self.stops)) is not None:
             start, stop = found
@@ -128,7 +129,7 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 def len_of_partial_stop(text: str, stops: Sequence[str]) -> int:
     """Return the length of the longest suffix of `text` that is the start of a stop string.
 
-    Return 0 if there is no such suffix. `stops` must not be empty.
+    Return 0 if no suffix matches. `stops` must not be empty.
     """
     longest = max(map(len, stops)) - 1
     for length in range(min(longest, len(text)), 0, -1):

@@ -1,8 +1,9 @@
 """Send token ids to the `tensorrt_llm` model or the embedding model of a Triton server over gRPC.
 
-The gateway uses this backend if it cannot connect to an engine worker: either the engine runs in
-Triton's C++ backend and has no worker, or the gateway was not started by `tllm start` and cannot
-find the worker's socket.
+The gateway uses this backend if it cannot connect to an engine worker. This happens in two cases:
+
+- The engine runs in Triton's C++ backend, which does not use a worker.
+- The gateway was not started by `tllm start`, so it cannot find the worker's socket.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
 
 _READY_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 5.0
-# Maximum reconnect backoff. With gRPC's default of two minutes, a restarted server could receive no
-# requests for that time.
+# Maximum reconnect backoff. With gRPC's default, a restarted server might not receive requests for
+# up to two minutes.
 _MAX_RECONNECT_PAUSE_MS = 1000
-# Maximum time in seconds from a stop request to the end of the request that it stops.
+# Seconds to wait for a stopped request to end before its gRPC call is cancelled.
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -60,8 +61,8 @@ _STOP_TIMEOUT_S = 30.0
 class _Call:
     """A request in flight.
 
-    `is_sent` is false until the request is sent to Triton. `is_cancelled` is true if the client
-    needs no more updates.
+    `is_sent` is false until the request is sent to Triton. If `is_cancelled` is true, updates are
+    discarded.
     """
 
     on_update: OnUpdate
@@ -76,8 +77,8 @@ class _Call:
 class TritonBackend:
     """A connection to the model `core` of a Triton server.
 
-    The backend checks every `ready_period_s` seconds whether the model is ready. It waits
-    `stop_timeout_s` seconds for the end of a request that it has stopped.
+    The backend checks every `ready_period_s` seconds whether the model is ready. It waits up to
+    `stop_timeout_s` seconds for a stopped request to end.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class TritonBackend:
         self._channel = _open_channel(endpoint)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._ids = itertools.count(1)
-        # Requests of other gateways to the same model have other ids.
+        # The random prefix makes request ids unique across all gateways that use the model.
         self._id_prefix = f"gateway-{uuid.uuid4().hex}-"
         self._calls: dict[int, _Call] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -167,13 +168,13 @@ class TritonBackend:
         stop.add_done_callback(self._stops.discard)
 
     async def _stop(self, request_id: int, task: asyncio.Task[None]) -> None:
-        """Send a stop request, and wait until the request has ended.
+        """Send a stop request and wait until the stopped request has ended.
 
         A cancelled gRPC call can crash Triton while the model still sends responses. See
         docs/decisions/triton-2.51.md.
         """
         message = plan_stop(self._core, f"{self._id_prefix}{request_id}")
-        # The stop request fails if the request has just ended.
+        # The stop request fails if the request to stop has already ended.
         with contextlib.suppress(grpc.RpcError):
             async for _ in self._stub.ModelStreamInfer(iter([message])):
                 pass
@@ -282,7 +283,7 @@ class TritonBackend:
         return error
 
     def _explain(self, error: Any) -> str:
-        """Return why a call failed, without the server's address, which clients must not see.
+        """Return why a call failed. Omit the server's address, which clients must not see.
 
         If the connection was lost, reject new requests until the server responds again.
         """

@@ -98,7 +98,7 @@ def plan_message(
 
 def plan_stop(core: ModelInfo, request_id: str) -> Any:
     """Return the `ModelInferRequest` that stops the request with this id."""
-    # Up to version 0.14, TensorRT-LLM requires more inputs than `stop`, even in a stop request.
+    # TensorRT-LLM 0.14 and earlier require these inputs even in a stop request.
     names = ("input_ids", "input_lengths", "request_output_len")
     values = {each: _scalar("INT32", 0) for each in names}
     values["stop"] = _scalar("BOOL", True)
@@ -108,7 +108,10 @@ def plan_stop(core: ModelInfo, request_id: str) -> Any:
 
 
 def extend_message(message: Any, inputs: Inputs) -> Any:
-    """Return the `ModelInferRequest` in `message`, extended with `inputs`."""
+    """Return a copy of a `ModelInferRequest` with additional `inputs`.
+
+    If `inputs` is empty, return `message` itself.
+    """
     if not inputs:
         return message
     extended = service_pb2.ModelInferRequest()

@@ -61,7 +61,7 @@ class WorkerBackend:
             for skips in (True, False)
         }
         self._handlers: dict[int, OnUpdate] = {}
-        # Maps request ids to numbers of unfinished sequences.
+        # Maps each request id to the number of unfinished sequences.
         self._open_sequences: dict[int, int] = {}
         self._ids = itertools.count(1)
         self._connection: _WorkerConnection | None = None
@@ -184,7 +184,11 @@ def _encode_frame(message: dict[str, Any]) -> bytes:
     """
     payload = msgspec.json.encode(message)
     if len(payload) > MAX_FRAME_BYTES:
-        raise ApiError(413, f"The request exceeds {MAX_FRAME_BYTES} bytes. Shorten the prompt.")
+        raise ApiError(
+            413,
+            f"The request has {len(payload)} bytes, but the maximum is {MAX_FRAME_BYTES} bytes. "
+            "Shorten the prompt.",
+        )
     return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
 
 
@@ -224,7 +228,9 @@ class _WorkerConnection(asyncio.Protocol):
         while size - start >= _LENGTH_BYTES:
             length = int.from_bytes(self._buffer[start : start + _LENGTH_BYTES], "big")
             if length > MAX_FRAME_BYTES:
-                raise ProtocolError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES} bytes")
+                raise ProtocolError(
+                    f"the frame has {length} bytes, but the maximum is {MAX_FRAME_BYTES} bytes"
+                )
             end = start + _LENGTH_BYTES + length
             if end > size:
                 break

@@ -58,13 +58,13 @@ class ChatTemplate:
     def supports_tools(self) -> bool:
         """True if the template refers to `tools`.
 
-        If not, `render` describes the tools in the messages.
+        If it is false, `render` describes the tools in the messages.
         """
         return re.search(r"\btools\b", self.source) is not None
 
     @cached_property
     def reasoning(self) -> ReasoningTags | None:
-        """The tags around the model's reasoning, or None if the template contains no such tags."""
+        """The tags around the model's reasoning, or None if the template does not contain any."""
         return find_reasoning(self.source)
 
     def render(

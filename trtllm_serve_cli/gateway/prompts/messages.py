@@ -26,7 +26,7 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
 
 
 def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
-    """Return an invalid field of the message and an error text, or None if all are valid."""
+    """Return an invalid field and its error message, or None if all fields are valid."""
     if message.content == []:
         return "content", "is empty. Send text or at least one content part."
     if message.role == "tool" and not message.tool_call_id:

@@ -36,8 +36,8 @@ class OutputParser(Protocol):
     def push(self, text: str, *, is_last: bool) -> OutputDelta:
         """Parse `text` and return the new output.
 
-        Text that may be the start of a tag is held back until later text shows whether it is one.
-        If `is_last` is set, no text is held back.
+        Text that may be the start of a tag is held back until later text completes or rules out the
+        tag. If `is_last` is set, no text is held back.
         """
 
 

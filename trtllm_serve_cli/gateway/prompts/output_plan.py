@@ -83,7 +83,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
 def plan_parser(
     template: ChatTemplate, tools: ToolPlan, prompt: str, *, is_guided: bool
 ) -> tuple[Callable[[], OutputParser], bool]:
-    """Return a function that creates the parser and whether the parser needs special tokens.
+    """Return a parser factory, and whether the text must include special tokens.
 
     A guide constrains the whole response, so guided responses do not contain reasoning, and they
     contain tool calls only if the guide forces them.

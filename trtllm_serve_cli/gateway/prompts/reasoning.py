@@ -32,8 +32,8 @@ def find_reasoning(template: str) -> ReasoningTags | None:
 class ReasoningParser:
     """A parser for reasoning at the start of a response.
 
-    `after` parses the text that follows the reasoning. `is_open` is true if the prompt ends with
-    the start tag, so that the response starts inside the reasoning. Whitespace around the tags is
+    `after` parses the text that follows the reasoning. If `is_open` is true, the prompt ends with
+    the start tag and the response starts inside the reasoning. Whitespace around the tags is
     discarded.
     """
 

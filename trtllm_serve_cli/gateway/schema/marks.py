@@ -56,7 +56,7 @@ def rejected(why: str, next_step: str = "Omit it.") -> msgspec.Meta:
 
 @cache
 def find_marks(kind: type[msgspec.Struct]) -> Marks:
-    """Return the marked fields of a body."""
+    """Return the marked fields of a request body type."""
     hints = get_type_hints(kind, include_extras=True)
     ignored = set()
     rejections = {}
@@ -77,9 +77,9 @@ def find_marks(kind: type[msgspec.Struct]) -> Marks:
 
 
 def find_nested_marks(kind: type[msgspec.Struct]) -> dict[str, Mark]:
-    """Return the mark of each nested field of a body, by path.
+    """Return the mark of each nested field of a request body type, keyed by path.
 
-    A path is, for example, `tools[].function.name`. Fields that contain other fields or have only
+    An example of a path is `tools[].function.name`. Fields that contain other fields or have only
     one valid value are omitted.
     """
     marks: dict[str, Mark] = {}

@@ -72,8 +72,8 @@ class ToolChoice(msgspec.Struct, kw_only=True):
     """The function that the model must call, or the tools that it may call.
 
     With the type `function`, the model must call the function `name`. With the type
-    `allowed_tools`, the model may call only `tools`. If `mode` is `required`, it must call one of
-    them.
+    `allowed_tools`, the model may call only `tools`. If `mode` is `required`, the model must call
+    one of these tools.
     """
 
     type: str
@@ -93,7 +93,7 @@ class TextFormat(msgspec.Struct, kw_only=True):
 
 
 class TextConfig(msgspec.Struct, kw_only=True):
-    """Settings for the text of the response. `verbosity` has no effect."""
+    """Settings for the response text. `verbosity` has no effect."""
 
     format: TextFormat | None = None
     verbosity: Annotated[Literal["low", "medium", "high"] | None, IGNORED] = None

@@ -45,7 +45,7 @@ class AccessLog:
         self._write((format_json(fields) if self._is_json else format_text(fields)) + "\n")
 
     def record_start(self, model: str, stages_s: Mapping[str, float]) -> None:
-        """Log that this process can serve `model`, and how long its startup stages took."""
+        """Log that this process can serve `model`, with the duration of each startup stage."""
         started_at = psutil.Process().create_time()
         start_program_s = time.time() - started_at - sum(stages_s.values())
         stages = stage_fields(started_at, {"start_program": start_program_s, **stages_s})

@@ -1,6 +1,6 @@
 """Collect Prometheus metrics about the gateway's requests.
 
-The `gen_ai_server_…` families take their names, attributes and buckets from OpenTelemetry's
+The names, attributes and buckets of the `gen_ai_server_…` families are from OpenTelemetry's
 semantic conventions for generative AI model servers. Source:
 https://github.com/open-telemetry/semantic-conventions, docs/gen-ai/gen-ai-metrics.md at 01d94504.
 The gateway adds the label `key`, which contains the API key name. Following Prometheus conventions,
@@ -8,7 +8,7 @@ the metric names use underscores instead of dots and end with the unit. OpenTele
 counts only for clients, so the gateway uses its own family, `tllm_gateway_tokens`.
 
 With several gateway processes, prometheus_client stores each process's values in the folder that
-PROMETHEUS_MULTIPROC_DIR specifies. Each process can then report the sums over all processes.
+PROMETHEUS_MULTIPROC_DIR specifies, so each process can report the sums over all processes.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class Metrics:
     async def share_gauges(self) -> None:
         """Update the gauges for running and waiting requests once per second.
 
-        The other gateway processes read the stored values when they report metrics. If there is
-        only one process, return immediately.
+        The other gateway processes read the stored values when they report metrics. With a single
+        process, return immediately.
         """
         while MULTIPROCESS_FOLDER in os.environ:
             self._update_gauges()

@@ -78,7 +78,7 @@ def make_span(call: Call) -> Span:
     return Span(
         f"00-{call.trace_id}-{call.parent_span_id}-01",
         f"{operation} {call.model}".rstrip(),
-        # Spans use the monotonic clock, which `time.perf_counter` returns on Linux.
+        # Spans use the monotonic clock, which `time.perf_counter` reads on Linux.
         _nanoseconds(call.started_s),
         _nanoseconds(end_s),
         _describe(call, operation),

@@ -110,7 +110,7 @@ def _convert_assistant(blocks: Sequence[anthropic.ContentBlock]) -> ChatMessage:
 
 
 def _convert_user(role: Any, blocks: Sequence[anthropic.ContentBlock]) -> list[ChatMessage]:
-    """Return a message for each tool result and for each run of text blocks.
+    """Return a message for each tool result and for each sequence of text blocks.
 
     If `blocks` is empty, return one empty message.
     """
@@ -152,7 +152,7 @@ def _convert_texts(blocks: Sequence[anthropic.ResultPart]) -> list[ContentPart]:
 def _convert_tool(tool: anthropic.Tool) -> Tool:
     if tool.type not in (None, "custom"):
         raise invalid(
-            f"The tool '{tool.name}' has the type '{tool.type}', which is not supported. Use tools "
+            f"The tool '{tool.name}' has type '{tool.type}', which is not supported. Use tools "
             "of type 'custom'.",
             "tools",
             "unsupported_parameter",

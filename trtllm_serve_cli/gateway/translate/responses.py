@@ -116,17 +116,17 @@ def _add_item(messages: list[ChatMessage], item: InputItem, path: str) -> None:
         case _:
             raise _unsupported(
                 "input",
-                f"`{path}` has the type '{item.type}', which is not supported. Use 'message', "
+                f"`{path}` has type '{item.type}', which is not supported. Use 'message', "
                 "'function_call', 'function_call_output' or 'reasoning'.",
             )
 
 
 def _open_assistant(messages: list[ChatMessage], *, has_content: bool = False) -> ChatMessage:
-    """Return the assistant message to which to add the next item.
+    """Return the assistant message that receives the next item.
 
-    Return the last message if it is from the assistant. Otherwise, add a new message. In a message,
-    content follows reasoning and precedes tool calls. Therefore, also add a new message if the item
-    has content and the last message already has content or tool calls.
+    Return the last message if it is from the assistant. Otherwise, append a new message. Within a
+    message, content follows reasoning and precedes tool calls. Therefore, also append a new message
+    if the item has content and the last message already has content or tool calls.
     """
     last = messages[-1] if messages else None
     if (

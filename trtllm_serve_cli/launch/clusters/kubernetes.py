@@ -99,8 +99,8 @@ def plan_kubernetes(
             f"{model.name} needs a custom image to run on {options.nodes} nodes.",
             why="the leader pod starts ranks in the other pods with kubectl, which NVIDIA's images "
             "do not contain",
-            next_step="find the NVIDIA image with `tllm deploy k8s` without --nodes, build an "
-            "image that adds kubectl to the NVIDIA image, and pass the new image with --image",
+            next_step="run `tllm deploy k8s` without --nodes to find the NVIDIA image, build an "
+            "image that adds kubectl to it, and pass the new image with --image",
         )
     if gateway is not None:
         check_gateway(gateway)
@@ -317,8 +317,8 @@ def _model_volumes(
 ) -> tuple[list[Manifest], list[Manifest]]:
     """Return the volumes and volume mounts for the model's folders.
 
-    The mount paths in the pods are the paths of the folders on this machine. Raise `BadInput` if a
-    folder is outside the claim.
+    The mount paths in the pods are the same as the folder paths on this machine. Raise `BadInput`
+    if a folder is outside the claim.
     """
     if options.claim is None:
         names = [f"model-{number}" for number in range(len(model.folders))]

@@ -70,7 +70,7 @@ def gateway_config_map(name: str) -> str:
 
 
 def gateway_data(gateway: PodGateway) -> dict[str, str]:
-    """Return the data of the ConfigMap: the gateway's configuration file."""
+    """Return the ConfigMap data, which contains the gateway's configuration file."""
     return {_CONFIG_FILE: gateway.config.to_json() + "\n"}
 
 

@@ -1,4 +1,4 @@
-"""Build the commands of the programs that monitor servers in pods and Slurm jobs.
+"""Build the commands for the programs that monitor servers in pods and Slurm jobs.
 
 Servers in pods and Slurm jobs have no supervisor. Triton's images do not contain tllm, so the
 image's Python runs the programs from the copy of the runtime package in the model repository.

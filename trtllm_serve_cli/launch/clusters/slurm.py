@@ -257,7 +257,7 @@ def _check_not_spawning(model: Deployable) -> None:
 
 
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
-    """Return the path prefixes of the job's files for `sbatch` options and for the shell.
+    """Return the path prefix of the job's files in two forms: for `sbatch` options and the shell.
 
     The prefix for the shell contains $SLURM_JOB_ID, because only Slurm expands %j.
     """

@@ -1,6 +1,6 @@
 """Plan the OpenAI-compatible gateway for a Slurm job.
 
-The batch script runs the gateway on the node of the first rank. The job chooses its ports when it
+The batch script runs the gateway on the first rank's node. The job chooses its ports when it
 starts, so the script writes the gateway configuration from a here-document with shell variables.
 """
 
@@ -59,7 +59,7 @@ def plan_job_gateway(
 
 
 def render_config(config: GatewayConfig, folder: Path | str) -> str:
-    """Return the configuration as here-document text with shell variables for the ports."""
+    """Return the configuration as here-document text, with shell variables for the ports."""
     facts = dataclasses.asdict(config)
     models = ", ".join(map(_render_model, facts.pop("models")))
     del facts["port"], facts["server_directory"]

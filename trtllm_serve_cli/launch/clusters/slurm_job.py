@@ -53,7 +53,7 @@ _ENDED = (
 _UNKNOWN = "UNKNOWN"
 _QUERY_TIMEOUT_S = 20.0
 # This timeout is long, because a busy controller may accept a job even after sbatch was
-# interrupted. tllm cannot track this job, because sbatch has not printed the job ID.
+# interrupted. tllm cannot track the job in this case, because it did not receive the job ID.
 _SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
@@ -125,7 +125,7 @@ def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Command
 
 
 def make_job_folder(servers: Path, name: str) -> Path:
-    """Create a private folder for a new job that serves the model `name`, and return its path."""
+    """Create a private folder for a new job that serves the model `name`. Return the path."""
     make_folder(servers)
     number = 1
     while True:
@@ -397,7 +397,7 @@ def _locate(
 
 
 def _update_job_file(directory: Path, **facts: Any) -> None:
-    """Add `facts` to the job file while holding a lock against concurrent updates."""
+    """Add `facts` to the job file while holding a lock that prevents concurrent updates."""
     with hold_lock(directory / "job.lock", on_wait=lambda: None):
         known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
         _write(directory, {**known, **facts})

@@ -1,4 +1,4 @@
-"""Plan the program that monitors Triton in a Slurm job, and read the state that it records."""
+"""Plan the program that monitors Triton in a Slurm job, and read the recorded state."""
 
 from __future__ import annotations
 

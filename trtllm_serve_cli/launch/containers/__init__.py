@@ -1,1 +1,1 @@
-"""Plan servers in containers, and describe the requirements of models on other machines."""
+"""Plan servers in containers and describe the requirements for serving on other machines."""

@@ -49,7 +49,7 @@ class Deployable:
       either engine has several ranks.
     - `reports_waiting`: true if the metrics include the number of requests waiting in the engine.
     - `is_llm_api`: true if `trtllm-llmapi-launch` starts the ranks.
-    - `runtime`: folder with a copy of the runtime package that can watch the server, or None.
+    - `runtime`: folder with a copy of the runtime package that can monitor the server, or None.
     - `needs_tokens`: true if health checks must request a token, because the engine does not write
       heartbeats.
     """
@@ -72,7 +72,7 @@ class Deployable:
 
 
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
-    """Describe the requirements of the imported `model`, based on its current files.
+    """Return the requirements for serving the imported `model`, based on its current files.
 
     Raise `BadInput` if the GPUs assigned to the model's instances are not valid or do not fit the
     engine.
@@ -105,7 +105,7 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if the engine cannot run on the machine.
 
-    The check avoids a failed start, because Triton may spend minutes loading an unsuitable engine.
+    Without this check, Triton may spend minutes loading an unsuitable engine before it fails.
     If `is_one_machine` is false, the engine may also use GPUs on other machines.
     """
     if check_fits := find_kind(model.engine_kind).deployment.check_fits:
@@ -125,7 +125,7 @@ def triton_words(
 
     A repeated flag has one word for each value. `token` is the token for the restricted APIs.
     `token` and the values in `unquoted` are not quoted, so they can contain shell variables. Raise
-    `BadInput` if the URL of the OpenTelemetry collector is not valid.
+    `BadInput` if the OpenTelemetry collector URL is not valid.
     """
     flags = {
         "model-repository": str(model.repository),

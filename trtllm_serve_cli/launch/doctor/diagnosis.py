@@ -1,4 +1,4 @@
-"""Diagnose whether a machine can serve a model, and suggest a fix for each problem."""
+"""Diagnose whether a machine can serve a model and suggest a fix for each problem."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
 
 
 def diagnose(facts: MachineFacts) -> list[Finding]:
-    """Run all checks on `facts`, and return their findings."""
+    """Run all checks on `facts` and return their findings."""
     return [
         _triton(facts),
         _stub(facts),
@@ -133,7 +133,10 @@ def _numpy(facts: MachineFacts) -> Finding:
 
 
 def _engines(machine: Machine) -> list[Finding]:
-    """Report the engine kinds. An engine kind that cannot run is a problem only if none can run."""
+    """Report the engine kinds.
+
+    An engine kind that cannot run is reported as a problem only if no engine kind can run.
+    """
     kinds = sorted(all_kinds(), key=lambda kind: kind.name != EMBEDDED)
     found = [each for kind in kinds if (each := kind.check_machine(machine)) is not None]
     if any(each.verdict == "ok" for each in found):
@@ -189,7 +192,7 @@ def _shared_memory(facts: MachineFacts) -> Finding:
 
 
 def _open_files(limit: int) -> Finding:
-    """Report a low hard limit as a note, because it matters only with thousands of clients."""
+    """Report a low hard limit as a note, because only thousands of clients would exceed it."""
     required = GatewayConfig(()).num_open_files
     if limit == resource.RLIM_INFINITY:
         return Finding("open files", "ok", "no limit")

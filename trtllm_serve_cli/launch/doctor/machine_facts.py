@@ -132,7 +132,7 @@ def collect_facts(
 ) -> MachineFacts:
     """Collect the facts about this machine.
 
-    Collecting the facts usually takes 1 to 2 seconds, because Triton and other programs must run.
+    The function usually takes 1 to 2 seconds, because it runs Triton and other programs.
     """
     try:
         triton = find_triton(environ)

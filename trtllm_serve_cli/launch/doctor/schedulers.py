@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trtllm_serve_cli.processes import CommandResult, run_captured
 
-# Maps each MPI implementation to the pattern of the version that `mpirun --version` prints.
+# Maps each MPI implementation to a pattern for the version in the output of `mpirun --version`.
 _MPI = {
     "Open MPI": re.compile(r"\(Open MPI\) (\S+)"),
     "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)"),
@@ -24,7 +24,7 @@ Runner = Callable[[Sequence[str]], CommandResult | None]
 class Scheduler:
     """An installed scheduler or MPI implementation.
 
-    `trouble` explains why it cannot be used, or is empty if it works.
+    `trouble` explains why the scheduler or MPI cannot be used, or is empty if it works.
     """
 
     version: str

@@ -1,1 +1,1 @@
-"""Classify the lines in a server's log, and find the causes of a failure."""
+"""Classify the lines in a server's log and find the causes of a failure."""

@@ -1,6 +1,6 @@
 """Determine the level and the model of each line in a server's log.
 
-Triton, the processes of its models and the engine workers write to the same log. Lines from Triton,
+Triton, its model processes and the engine workers write to the same log. Lines from Triton,
 TensorRT-LLM and tllm contain a level. For other lines, the level is inferred from keywords or from
 the previous line.
 """

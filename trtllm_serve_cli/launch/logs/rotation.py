@@ -12,11 +12,11 @@ _KEPT_FRACTION = 1 / 16
 
 
 def rotate_log(log: Path, max_bytes: int) -> bool:
-    """Rotate the log if it is larger than `max_bytes`, and return whether it was truncated.
+    """Rotate the log if it is larger than `max_bytes` and return whether it was truncated.
 
-    Copy the log to a file with the suffix `.log.1`, and truncate it. If the copy fails, for example
-    because the disk is full, truncate the log anyway, but keep its last lines and the previous
-    copy.
+    Copy the log to a file with the suffix `.log.1`, then truncate the log. If the copy fails, for
+    example because the disk is full, truncate the log anyway, but keep its last lines and the
+    previous copy.
     """
     rotated = log.with_suffix(".log.1")
     # A missing log or a full disk must not stop the server.

@@ -101,10 +101,10 @@ def choose_num_processes(num_cores: int) -> int:
 
 
 def describe_missing_keys(config: GatewayConfig) -> str:
-    """Return a warning if the gateway rejects all requests, or accepts requests without a key.
+    """Return a warning if the gateway rejects all requests or is open to the network, or "".
 
-    Return "" if an API key is required and at least one key exists. Also return "" if no key is
-    required but the gateway listens only on the loopback address.
+    The gateway rejects all requests if an API key is required but no key exists. The gateway is
+    open to the network if no key is required and it does not listen only on a loopback address.
     """
     file = Path(config.keys_file) if config.keys_file else None
     is_open = config.key_policy == "off" or file is None or not file.exists()

@@ -51,8 +51,8 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
-# Triton's exit timeout is 24 hours, so that it never applies. The supervisor enforces the actual
-# stop timeout, which `tllm stop` can change.
+# Set Triton's exit timeout to 24 hours, so that it never expires. The supervisor enforces the
+# actual stop timeout, which `tllm stop` can change.
 _NO_EXIT_TIMEOUT_S = "86400"
 
 
@@ -307,7 +307,7 @@ def plan_launch(
     - `has_gpu`: true if Triton can use a GPU.
     - `mpi`: machine on which `mpirun` starts Triton.
     - `setup`: container in which Triton runs, or None.
-    - `keys_file`: file with the API keys of the OpenAI-compatible API.
+    - `keys_file`: file with the API keys for the OpenAI-compatible API.
     - `num_cores`: number of CPU cores, which determines the default number of gateway processes.
     - `environ`: environment variables of this process.
 
@@ -340,7 +340,7 @@ def plan_launch(
     flags: Flags = {
         "model-repository": str(repository),
         "model-control-mode": options.model_control_mode,
-        # Load all models in parallel, because loading is limited by disks and process starts.
+        # Load all models in parallel, because disk reads and process starts limit the load time.
         "model-load-thread-count": str(max(len(loading), 4)),
         **triton_flags(triton, options, directory, token, has_gpu),
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
@@ -435,7 +435,7 @@ def _choose_loaded(
 def _list_loaded(
     models: Sequence[ImportedModel], combined: Sequence[PlacedModel]
 ) -> tuple[str, ...]:
-    """Return the names of the Triton models of `models` in the combined repository.
+    """Return the names that the Triton models of `models` have in the combined repository.
 
     Return an empty tuple if the server does not use a combined repository.
     """

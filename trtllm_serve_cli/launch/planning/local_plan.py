@@ -80,7 +80,7 @@ def _plan_auto(
 ) -> LaunchPlan:
     """Plan for the local Triton or, if it cannot serve the models, for a container.
 
-    A plan for a container contains the error of the local plan as `reason`. If both plans fail,
+    A container plan contains the error from the local plan as `reason`. If both plans fail,
     raise `MissingPart` with both errors, or the common error if both are the same. In a dry run,
     return the local plan instead if it failed only because software or a GPU is missing.
     """

@@ -39,5 +39,5 @@ class Requirements:
             return assumed
 
     def describe(self) -> tuple[str, ...]:
-        """Return a message for each error in `missing`, with the next step."""
+        """Return a message with the next step for each error in `missing`."""
         return tuple(f"{each.what} To fix it, {each.next_step}." for each in self.missing)

@@ -32,7 +32,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
 
 
 def load_deployable(home: Home, name: str | None) -> Deployable:
-    """Describe the requirements of the imported model `name`, or of the only imported model.
+    """Return the requirements for serving the imported model `name` or the only imported model.
 
     Raise the errors that `load_model`, `open_repository` and `describe_deployable` raise.
     """
@@ -104,7 +104,7 @@ def plan_kubernetes_here(
 ) -> list[Manifest]:
     """Plan the Kubernetes manifests for serving an imported model.
 
-    `openai_image` is the image of the OpenAI-compatible gateway, or None to run no gateway.
+    `openai_image` is the image for the OpenAI-compatible gateway, or None to run no gateway.
     `keys_secret` is the name of the Secret that contains the gateway's API keys. Raise the errors
     that `load_deployable`, `plan_gateway` and `plan_kubernetes` raise.
     """

@@ -15,8 +15,8 @@ from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
 # Timeout for status queries. It is short, so that a starting or stopping server does not delay the
 # caller.
 _TIMEOUT_S = 2.0
-# Timeout for counting requests in flight. It is longer, because the caller waits for the requests
-# to finish anyway.
+# Timeout for counting requests in flight. It is longer than `_TIMEOUT_S`, because the caller waits
+# for the requests to finish anyway.
 IN_FLIGHT_TIMEOUT_S = 5.0
 
 
@@ -80,7 +80,7 @@ def count_in_flight(
             is_known = is_known and _is_refused(error)
             continue
         for row in rows:
-            # Ignore dead workers, because their metrics are outdated.
+            # Ignore dead workers, because their metrics are stale.
             is_counted = row.is_worker_up is not False and (engines is None or row.model in engines)
             if row.num_active and is_counted:
                 counts[row.model] = counts.get(row.model, 0) + row.num_active

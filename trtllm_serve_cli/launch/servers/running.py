@@ -191,7 +191,7 @@ def _addresses(server: RunningServer) -> tuple[str, ...]:
 
 
 def _describe_servers(servers: Iterable[RunningServer]) -> str:
-    """Return the models and the location of each server as text."""
+    """Return the models and the location of each server as a comma-separated string."""
     return ", ".join(f"{' and '.join(each.models)} on {each.location}" for each in servers)
 
 
@@ -271,7 +271,7 @@ def find_by_triton_model(home: Home, name: str, address: str | None = None) -> R
 
 
 def _how_to_check(server: RunningServer) -> str:
-    """Return the next step for determining the state of a server whose state is unknown."""
+    """Return the next step for determining the unknown state of a server."""
     if server.job is not None:
         return "run `sinfo` to check whether Slurm's controller responds, then run `tllm status`"
     gone = f"rm -r {shlex.quote(str(server.directory))}"

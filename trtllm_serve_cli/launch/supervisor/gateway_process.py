@@ -20,10 +20,10 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 CONFIG_FILE = "gateway.json"
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 30.0
-# Run time, in seconds, after which the death of the gateway resets the back-off.
+# Minimum run time, in seconds, after which the back-off is reset if the gateway dies.
 _HEALTHY_AFTER_S = 60.0
-# Number of health checks per gateway process. With this number, the checks very likely reach every
-# process.
+# Number of health checks per gateway process. The number is high enough for the checks to reach
+# every process with high probability.
 _CHECKS_PER_PROCESS = 4
 # Time limit, in seconds, for the gateway to exit after SIGTERM. The limit is short, because the
 # server has already ended.
@@ -115,7 +115,7 @@ class GatewayProcess:
             self._process.terminate()
 
     def end(self) -> None:
-        """Terminate the process, and kill it if it is still running after 5 seconds."""
+        """Terminate the process. Kill it if it is still running after 5 seconds."""
         if self._process is None:
             return
         self._process.terminate()

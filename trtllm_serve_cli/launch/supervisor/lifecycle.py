@@ -50,7 +50,7 @@ TOKEN_FILE = "restricted-api-token"
 
 
 def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) -> RunningServer:
-    """Start a supervised server, and return it when it is ready.
+    """Start a supervised server and return it when it is ready.
 
     The server keeps running. `on_progress` is called repeatedly with the models that are still
     loading.
@@ -71,7 +71,7 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
 
 
 def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None:
-    """Run the server until it exits, and stop it if this process exits first.
+    """Run the server until it exits. Stop the server if this process exits first.
 
     `on_ready` is called when the server is ready. Raise the same errors as `launch`. Also raise
     `LaunchFailed` if the server fails after it has become ready, or if the supervisor exits
@@ -96,7 +96,7 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
 
 @contextlib.contextmanager
 def _prepared(plan: LaunchPlan) -> Iterator[None]:
-    """Write the server's folder for `plan`, and hold the server's start lock.
+    """Write the server's folder for `plan` and hold the server's start lock.
 
     The lock prevents other processes from starting the same server. Raise `LaunchFailed` if the
     server already exists, is being started, or may be running on another machine. Also raise
@@ -141,7 +141,7 @@ def _check_ports(plan: LaunchPlan, reserved: Mapping[int, str]) -> None:
 def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
     """Map each port of a server that is starting or restarting to a description of the server.
 
-    Skip the server of `plan`, and servers that bind a different address.
+    Skip the server of `plan` and servers that bind a different address.
     """
     reserved: dict[int, str] = {}
     for path in plan.directory.parent.glob(f"*/{PLAN_FILE}"):
@@ -247,7 +247,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
         next_step = known_failure.next_step
     # A server that was ready fails permanently only after several consecutive restarts have failed.
     was_ready = state.ready_at is not None
-    outcome = "failed, and did not become ready again" if was_ready else "did not become ready"
+    outcome = "failed and did not become ready again" if was_ready else "did not become ready"
     return LaunchFailed(
         f"The server for {', '.join(plan.models)} {outcome}.",
         why="\n       ".join(why),

@@ -1,4 +1,4 @@
-"""Check whether ports are free, and find the processes that use them."""
+"""Check whether ports are free and find the processes that use them."""
 
 from __future__ import annotations
 

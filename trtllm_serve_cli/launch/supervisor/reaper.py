@@ -43,7 +43,7 @@ class Reaper:
     def guard(self, sid: int) -> None:
         """Make the reaper kill session `sid` if the supervisor is killed.
 
-        `sid` replaces the session of an earlier call. Start the reaper if it is not running.
+        `sid` replaces the session from an earlier call. Start the reaper if it is not running.
         """
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
@@ -90,7 +90,7 @@ def kill_session(sid: int) -> None:
 def main() -> None:
     """Wait until the supervisor ends, then end the session that was last passed to `guard`.
 
-    Wait up to `_EXIT_TIMEOUT_S` for the processes of the session to exit, and kill the remaining
+    Wait up to `_EXIT_TIMEOUT_S` for the session's processes to exit, and kill the remaining
     processes. Then remove the server's shared memory. Do nothing if `guard` was never called.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

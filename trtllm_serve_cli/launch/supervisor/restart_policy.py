@@ -30,7 +30,11 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class FailureCounts:
-    """The number of failures since the last pause reset, and of consecutive failed starts."""
+    """The failure counts that determine the next restart.
+
+    - `failures`: number of failures since the pause was last reset.
+    - `failed_starts`: number of consecutive failed starts.
+    """
 
     failures: int = 0
     failed_starts: int = 0

@@ -31,7 +31,7 @@ _MPIRUN_EXIT_S = 5.0
 # Time limit, in seconds, for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks
 # one second to exit, and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
-# Time limit, in seconds, for the first process of a container to exit after another process in the
+# Time limit, in seconds, for a container's first process to exit after another process in the
 # container has died. When a container ends, its processes are killed in no particular order.
 _CONTAINER_END_S = 2.0
 # Time limit, in seconds, for the attached docker or podman client to exit after its container has
@@ -42,7 +42,7 @@ _ATTACHED_END_S = 20.0
 class ServerChild:
     """The child process of one run: Triton, `mpirun`, or the docker or podman client.
 
-    `log_start` is the byte offset in the server's log at which the output of the process starts.
+    `log_start` is the byte offset in the server's log at which the process output starts.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
@@ -57,9 +57,10 @@ class ServerChild:
         return self._child.pid
 
     def find_first_pid(self) -> int:
-        """Return the process ID of the container's first process, or else of the child process.
+        """Return the process ID of the container's first process.
 
-        Query the container engine until it reports the container's first process.
+        Return the child process ID if the server does not run in a container, or while the
+        container engine does not report the container's first process.
         """
         if self._first_pid is None and self._plan.container is not None:
             self._first_pid = find_first_process(self._plan.container)
@@ -159,9 +160,9 @@ def remove_container_of(plan: LaunchPlan) -> None:
 
 
 def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
-    """Return whether Triton can be killed after the processes of its models have ended.
+    """Return whether Triton can be killed after its model processes have ended.
 
-    Triton 2.51 would only wait up to two seconds for timers. With tracing, return False, because
-    Triton writes the traces when it exits. Also return False in all modes except local mode.
+    In local mode, Triton 2.51 then only waits up to two seconds for timers. Return False in all
+    other modes. Also return False with tracing, because Triton writes the traces when it exits.
     """
     return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)

@@ -28,8 +28,8 @@ _POLL_S = 0.02
 class Part:
     """A process that the server requires.
 
-    `what` is the message to report if the process dies. `model` is set for the process of a model,
-    because this process exits normally when the model is unloaded.
+    `what` is the message to report if the process dies. `model` is set for a model process,
+    which exits normally when the model is unloaded.
     """
 
     what: str
@@ -73,7 +73,7 @@ def update_parts(before: Parts, now: Parts) -> Parts:
 
     Omit the processes of unloaded models.
     """
-    # The process of a model has died unexpectedly only if it is a zombie. If Triton had unloaded
+    # A model process has died unexpectedly only if it is a zombie. If Triton had unloaded
     # the model, Triton would have reaped the process.
     died = {
         process: part
@@ -112,7 +112,7 @@ def describe_exit(code: int) -> str:
 
 
 def send_signal(process: psutil.Process, number: signal.Signals) -> bool:
-    """Send a signal to the process, and return whether the signal could be sent."""
+    """Send a signal to the process and return whether the signal could be sent."""
     with contextlib.suppress(psutil.Error):
         process.send_signal(number)
         return True
@@ -128,10 +128,10 @@ def list_tree(pid: int) -> list[psutil.Process]:
 
 
 def wait_until_dead(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Wait for the processes to exit, and return the processes that are still running.
+    """Wait for the processes to exit. Return the processes that are still running.
 
     Zombies count as ended. `psutil.wait_procs` would wait until the parent has reaped each zombie.
-    This can take seconds if the parent is the first process of a small container.
+    Reaping can take seconds if the parent is the first process of a small container.
     """
     deadline_s = time.monotonic() + timeout_s
     while alive := [each for each in processes if not _is_dead(each)]:
@@ -161,7 +161,7 @@ def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
 
 
 def measure_memory(server: RunningServer) -> dict[str, int]:
-    """Measure the memory of a running server's parts in bytes, as proportional set size (PSS).
+    """Measure the proportional set size (PSS) of each part of a running server, in bytes.
 
     The parts are "supervisor", "gateway", "tritonserver", "engine worker", and "model NAME" for
     each Python model. If the server serves several imported models, "engine worker of NAME"
@@ -226,7 +226,7 @@ def _model_of(process: psutil.Process) -> str | None:
 
 
 def wait_until_gone(pid: int, timeout_s: float) -> bool:
-    """Wait for the process to exit, and return whether it has ended or is a zombie."""
+    """Wait for the process to exit. Return whether it has ended or is a zombie."""
     try:
         return not wait_until_dead([psutil.Process(pid)], timeout_s)
     except psutil.NoSuchProcess:

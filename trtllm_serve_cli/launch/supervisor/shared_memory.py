@@ -10,7 +10,7 @@ _FOLDER = Path("/dev/shm")
 def remove_regions(prefix: str) -> None:
     """Remove shared memory regions that a killed server has left behind.
 
-    The names of the regions start with `prefix`.
+    The region names start with `prefix`.
     """
     for path in _FOLDER.glob(f"{prefix}*"):
         path.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ _STACK_BYTES = 1 << 30
 
 
 def spawn_server(plan: LaunchPlan) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the plan's command in a new session, and redirect its output to the server's log.
+    """Start the plan's command in a new session and redirect its output to the server's log.
 
     Return the process and the byte offset in the log at which its output starts. Raise `OSError` if
     the log cannot be opened or the program cannot be started.
@@ -51,7 +51,7 @@ def spawn_server(plan: LaunchPlan) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def state_environ(plan: LaunchPlan) -> dict[str, str]:
-    """Return the environment variables that select the model that publishes the server's state.
+    """Return the environment variables that select which model publishes the server's state.
 
     The first text model that is loaded at startup publishes the state. Return an empty dict if no
     text model is loaded at startup.
@@ -72,7 +72,7 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
 
 
 def _prepare_server(parent_death_signal: int) -> None:
-    """Set the parent-death signal and the stack limit of the child process before `exec`.
+    """Set the child process's parent-death signal and stack limit before `exec`.
 
     Keep the stack limit if it is infinite, or if the kernel does not overcommit memory.
     """

@@ -27,7 +27,7 @@ class StopSignal:
         return self._is_set
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait up to `timeout_s` for the event, and return whether the event is set.
+        """Wait up to `timeout_s` for the event and return whether the event is set.
 
         Only one thread may wait.
         """

@@ -81,8 +81,8 @@ def stop_server(
     The server rejects new requests. Return messages about cancelled requests. If the supervisor has
     already ended, only clean up after the server.
 
-    - `timeout_s`: time limit for requests in flight, in seconds. If None, use the timeout of an
-      earlier stop request or, by default, of the plan.
+    - `timeout_s`: time limit for requests in flight, in seconds. If None, use the timeout from an
+      earlier stop request or, by default, from the plan.
     - `on_progress`: called repeatedly with the number of requests in flight for each engine.
     - `ending_s`: time, in seconds, after which the supervisor is killed if it has not exited.
     - `is_restart`: true if the caller will start the server again.
@@ -125,7 +125,7 @@ def stop_server(
 def _stop_supervised(
     server: RunningServer, on_progress: Callable[[Mapping[str, int]], None], ending_s: float
 ) -> tuple[str, ...]:
-    """Stop a server that has a supervisor, and return messages about cancelled requests."""
+    """Stop a server that has a supervisor and return messages about cancelled requests."""
     processes = _list_processes(server)
     with contextlib.suppress(ProcessLookupError):
         os.kill(server.state.supervisor_pid, signal.SIGTERM)
@@ -167,7 +167,7 @@ def _list_processes(server: RunningServer) -> list[psutil.Process]:
 
 
 def _end_processes(processes: Sequence[psutil.Process]) -> None:
-    """Wait for the processes to exit, and kill processes that still run after `_KILL_WAIT_S`."""
+    """Wait for the processes to exit. Kill processes that still run after `_KILL_WAIT_S`."""
     alive = wait_until_dead(processes, _KILL_WAIT_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):

@@ -5,9 +5,9 @@
 While the supervisor runs, it is the only writer of the server's state. If the supervisor exits for
 any reason, the server also exits.
 
-After the server has become ready, the supervisor restarts the server if Triton or the process of a
-model dies or hangs. The supervisor monitors the model processes, because Triton still reports that
-it is ready after a model process has died. A server that never became ready is not restarted.
+After the server has become ready, the supervisor restarts the server if Triton or a model process
+dies or hangs. The supervisor monitors the model processes, because Triton still reports that it is
+ready after a model process has died. A server that never became ready is not restarted.
 
 The supervisor removes the server's container, which it finds by name, before and after each run.
 """
@@ -133,7 +133,7 @@ class Supervisor:
         self._stopping.set()
 
     def run(self) -> bool:
-        """Keep the server running, and return whether it ended because of a stop request."""
+        """Keep the server running and return whether it ended because of a stop request."""
         policy, counts = self._limits.restarts, FailureCounts()
         # Write the state before removing a stale container, because the removal can take a minute.
         # Meanwhile, `tllm status` and `tllm stop` must find the server.
@@ -299,7 +299,7 @@ class Supervisor:
         return ()
 
     def _check_hangs(self, server: ServerChild) -> tuple[str, ...]:
-        """Record the parts of the server that do not respond, and report hung parts.
+        """Record unresponsive parts of the server and report hung parts.
 
         Kill hung engine workers and gateways, which are restarted separately. If another part
         hangs, return the reasons to restart the server, otherwise an empty tuple.
@@ -394,7 +394,7 @@ class Supervisor:
         server.end(self._parts, self._limits.exit_s, is_graceful=may_wait)
 
     def _drain(self, server: ServerChild) -> bool:
-        """Wait for requests in flight, and return whether they finished within the stop timeout.
+        """Wait for requests in flight and return whether they finished within the stop timeout.
 
         Return True if the server exits during the wait.
         """

@@ -10,7 +10,7 @@ from trtllm_serve_cli.runtime.watch.hidden_argument import hide_in_command_lines
 
 
 class TokenHiding:
-    """Hides the token in the command lines of a server, and warns if the token remains visible."""
+    """Hides the token in the command lines of a server and warns if the token remains visible."""
 
     def __init__(self, plan: LaunchPlan, log_start: int, warn: Callable[[str], None]) -> None:
         self._plan = plan

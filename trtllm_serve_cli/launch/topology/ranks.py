@@ -1,7 +1,7 @@
 """Plan the processes that serve a model's engine, and the models and GPUs of each process.
 
-- Leader mode: each rank of the engine has one process. The first process serves requests. The other
-  processes only load the engine and do not open ports.
+- Leader mode: each engine rank runs in a separate process. The first process serves requests. The
+  other processes only load the engine and do not open ports.
 - Orchestrator mode: one process serves several engines, or several instances of one engine. The
   orchestrator spawns the ranks or uses ranks that `mpirun` started.
 - Servers: an engine that runs in Python has no ranks, so each process is a separate server with its

@@ -1,1 +1,1 @@
-"""Find Triton, and plan its command line, environment, TLS settings and draining."""
+"""Find Triton and plan its command line, environment, TLS settings and draining."""

@@ -1,8 +1,8 @@
 """Drain models by rejecting new requests while requests in flight finish.
 
-Triton does not track the unfinished responses of decoupled Python models. It aborts these responses
-when it stops. The supervisor therefore drains a server before it stops Triton. During a drain, the
-models reject new requests, and the engines report the requests in flight
+Triton does not track the unfinished responses of decoupled Python models. When Triton stops, it
+aborts these responses. The supervisor therefore drains a server before it stops Triton. During a
+drain, the models reject new requests, and the engines report the requests in flight
 (`live_status.watch_in_flight`).
 """
 

@@ -18,7 +18,8 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
 
     tllm's clients trust only `certificate`. They use the name in the certificate as the server
     name. If `root` is set, the server requires client certificates, and tllm's clients present the
-    server certificate. Raise `BadInput` if a file is missing, cannot be read or does not match.
+    server certificate. Raise `BadInput` if a file cannot be read, or if the key does not match the
+    certificate.
     """
     if certificate is None or key is None:
         if certificate is key is root:

@@ -20,7 +20,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 # without a value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
-# Number of hexadecimal digits in the names of shared memory regions that identify a server start.
+# Number of hexadecimal digits that identify a server start in the names of shared memory regions.
 _NUM_DIGITS = 8
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
 
@@ -76,7 +76,7 @@ def region_prefix(http_port: int, token: str) -> str:
     """Return the name prefix for the shared memory regions of a server's Python models.
 
     Each start has a different token and therefore a different prefix. The cleanup after an earlier
-    server with the same port therefore does not remove the regions of the new server.
+    server on the same port then does not remove the new server's regions.
     """
     start = hashlib.sha256(token.encode()).hexdigest()[:_NUM_DIGITS]
     return f"tllm-{http_port}-{start}-"
@@ -118,7 +118,7 @@ def chosen_flags(
     """Return Triton's flags for the launch options that the user set.
 
     `loading` contains the models to load at startup in explicit model control mode. Raise
-    `BadInput` if the URL of the OpenTelemetry collector is not valid.
+    `BadInput` if the OpenTelemetry collector URL is not valid.
     """
     flags: Flags = {}
     if options.model_control_mode == "explicit":

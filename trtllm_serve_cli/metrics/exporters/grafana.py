@@ -41,8 +41,8 @@ class Panel:
 
     - `unit`: Grafana's identifier for the unit.
     - `queries`: maps legends to PromQL queries.
-    - `most`: maximum of the y-axis.
-    - `warn_above`: threshold at which to draw a red line, or None.
+    - `most`: y-axis maximum, or None to let Grafana choose it.
+    - `warn_above`: value of the red threshold line, or None for no line.
     """
 
     title: str

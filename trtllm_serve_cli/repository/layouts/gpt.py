@@ -34,7 +34,7 @@ _OMITTED = (
 
 
 def plan_gpt(models: Iterable[ModelConfig], values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    """Convert `models` from the inflight layout to the gpt layout, and return the converted models.
+    """Return `models` converted from the inflight layout to the gpt layout.
 
     Raise `BadInput` if `values` configures more than one engine.
     """

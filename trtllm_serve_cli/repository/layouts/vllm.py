@@ -46,7 +46,7 @@ _OF_MODEL = ("tokenizer_dir", "add_special_tokens", "max_queue_size")
 
 
 def vllm_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return the values of the parameters that the user set, by parameter name."""
+    """Return the values of the parameters that the user set, keyed by parameter name."""
     values = {name: str(value) for name, value in requested_limits(options).items()}
     return values | check_parameters(options.parameters, engine.kind)
 

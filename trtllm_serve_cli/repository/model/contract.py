@@ -20,7 +20,7 @@ class Tensor:
     """An input or output tensor of a model.
 
     `type` is Triton's name for the data type. `dims` and `reshape` exclude the batch dimension. If
-    `ragged` is set, a batch may contain requests with different shapes of this tensor.
+    `ragged` is set, requests in a batch may have different shapes for this tensor.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Contract:
 
 @cache
 def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
-    """Return all tensor definitions, by model name and by "inputs" or "outputs".
+    """Return all tensor definitions, keyed by model name and by "inputs" or "outputs".
 
     Model names in the gpt layout have the prefix `gpt/`.
     """
@@ -79,7 +79,7 @@ def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
 
 @cache
 def load_contracts(version: str = "") -> dict[str, Contract]:
-    """Return each model's tensors in a TensorRT-LLM version, by model name.
+    """Return each model's tensors in a TensorRT-LLM version, keyed by model name.
 
     The patch level of `version` is ignored. If `version` is empty or cannot be parsed, the newest
     version is used.
@@ -133,7 +133,7 @@ def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
 
 
 def minor_version(version: str) -> tuple[int, int]:
-    """Return the major and the minor version number.
+    """Return the major and minor version numbers.
 
     Return `_LAST`, which is higher than all versions, if `version` cannot be parsed.
     """

@@ -14,9 +14,9 @@ from trtllm_serve_cli.repository.pbtxt import PbtxtError, line_of
 class Finding:
     """A problem in a file or folder of a model repository.
 
-    A problem with the severity "error" prevents the server from starting or from responding
-    correctly. `line` is 1-based, or None if the finding does not refer to a line. `what` describes
-    the problem. `next_step` explains how to fix it, or is empty.
+    A problem with severity "error" prevents the server from starting or from responding correctly.
+    `line` is 1-based, or None if the finding does not refer to a line. `what` describes the
+    problem. `next_step` explains how to fix the problem, or is empty.
     """
 
     severity: Literal["error", "warning"]
@@ -56,7 +56,7 @@ class Checked:
 
     @property
     def set_command(self) -> str:
-        """The `tllm set` command for this repository, to which callers append `NAME=VALUE`."""
+        """A `tllm set` command for this repository. Callers append `NAME=VALUE`."""
         return f"tllm set {self.repository.target}"
 
 

@@ -57,8 +57,8 @@ class ModelConfig:
 class RepositoryPlan:
     """The plan for a repository that serves the model named `name`.
 
-    - `parameters`: the parameter values, by name. In the vllm layout with Triton's vLLM backend,
-      only the parameters that the user set.
+    - `parameters`: the parameter values, by name. With Triton's vLLM backend, it contains only the
+      parameters that the user set.
     - `requested`: the names of the parameters that the user set.
     - `preserved`: the values that `tllm set` wrote to the model's previous repository.
     - `declaration`: the `tllm.yaml` sections that describe the import.

@@ -182,7 +182,7 @@ def open_repository(directory: Path) -> OpenRepository:
         raise RepositoryError(
             f"{directory} is not a model repository.",
             why=f"no subfolder contains a {CONFIG} file",
-            next_step="pass the folder that contains the model folders with --repo DIR",
+            next_step="use --repo DIR to pass the folder that contains the model folders",
         )
     return OpenRepository(directory, texts, manifest)
 
@@ -192,7 +192,7 @@ def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> Rep
     path = repository.path / model / CONFIG
     return RepositoryError(
         f"{path}, line {error.line}: {error.what}",
-        why="the file is not in protobuf's text format",
+        why="the file is not valid protobuf text format",
         next_step="correct this line, then run the same command again",
     )
 

@@ -106,7 +106,7 @@ class Parameter:
 
 @cache
 def load_parameters() -> dict[str, Parameter]:
-    """Return the parameters in `parameters.yaml`, by name."""
+    """Return the parameters in `parameters.yaml`, keyed by name."""
     import yaml
 
     table = resources.files("trtllm_serve_cli.repository.model").joinpath("parameters.yaml")
@@ -116,7 +116,7 @@ def load_parameters() -> dict[str, Parameter]:
 
 
 def defaults_for(kind: str) -> dict[str, str]:
-    """Return the default values that an import writes for the engine kind, by parameter name."""
+    """Return the defaults that an import writes for the engine kind, keyed by parameter name."""
     return {
         name: each.default
         for name, each in load_parameters().items()
@@ -171,7 +171,7 @@ def _check_version(parameter: Parameter, kind: str, version: str) -> None:
 
 
 def resolve_paths(values: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return `values` with absolute paths. Relative paths are resolved from `folder`.
+    """Return `values` with absolute paths. Relative paths are resolved against `folder`.
 
     A server requires absolute paths, because it runs in a different working directory. If a
     parameter accepts either a name or a path, its value is resolved only if the path exists or the

@@ -25,7 +25,7 @@ RUNTIME_PACKAGE = "tllm_runtime"
 
 
 def render_files(plan: RepositoryPlan) -> dict[str, str]:
-    """Return the texts of the repository's files except the manifest, by relative path."""
+    """Return the text of each repository file except the manifest, keyed by relative path."""
     runtime = _runtime_sources(plan.engine.kind)
     files: dict[str, str] = {}
     for model in plan.models:
@@ -90,7 +90,7 @@ def _facts_of(engine: Engine) -> dict[str, Any]:
 
 
 def _runtime_sources(kind: str) -> dict[str, str]:
-    """Return the texts of the runtime package's Python files, by relative path.
+    """Return the text of each Python file in the runtime package, keyed by relative path.
 
     If the engine kind has a `runtime_folder`, the folder's files are added under `engines/KIND`.
     """

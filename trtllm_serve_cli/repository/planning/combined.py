@@ -6,7 +6,7 @@ requests. The other models in its repository get the prefix `a_`, for example `a
 the combination is rejected.
 
 Only each model's `config.pbtxt` is rewritten. All other files are symbolic links, because copies of
-version folders could be large and would be outdated after the next import.
+version folders could be large and would be stale after the next import.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlacedModel:
 
 
 def prefixed(owner: str, model: str) -> str:
-    """Return the combined repository's name for `model` from the repository `owner`."""
+    """Return the name that `model` from the repository `owner` has in the combined repository."""
     return model if model == owner else f"{owner}_{model}"
 
 

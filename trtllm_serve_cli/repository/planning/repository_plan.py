@@ -91,7 +91,7 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
 def check_combination(parameters: Mapping[str, str], engine_kind: str) -> None:
     """Raise `BadInput` if a parameter is invalid or contradicts another parameter.
 
-    Unlike `plan_repository`, this check does not require an engine, so it runs before a build.
+    Unlike `plan_repository`, this check does not require an engine, so it can run before the build.
     """
     overrides = with_instance_count(check_parameters(parameters, engine_kind), engine_kind)
     _queue_policy(defaults_for(engine_kind) | overrides)
@@ -232,7 +232,7 @@ def _text_models(name: str) -> Sequence[str]:
 
 
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return the parameter values, by name.
+    """Return the parameter values, keyed by name.
 
     User values override engine values, and engine values override defaults. For the parameters in
     `Serving.merged`, use the engine value, because it already includes the user value.
@@ -403,8 +403,7 @@ def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
     """
     serving = find_kind(engine.kind).serving
     core, version = serving.core, serving.contract_version(engine)
-    # These entries are only for the Python model in the runtime package. C++ backends do not read
-    # these entries.
+    # Only the Python model in the runtime package reads these entries.
     facts = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)}
     entries = (facts if core.backend_parameter is None else {}) | {
         place.removeprefix("parameters."): values.get(each.name, "")
@@ -437,7 +436,7 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _contracts(engine: Engine) -> Mapping[str, Contract]:
-    """Return the tensors of NVIDIA's models in the engine's TensorRT-LLM version."""
+    """Return the inputs and outputs of NVIDIA's models for the engine's TensorRT-LLM version."""
     return load_contracts(find_kind(engine.kind).serving.contract_version(engine))
 
 

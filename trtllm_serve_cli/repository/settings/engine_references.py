@@ -41,7 +41,7 @@ class Removal:
 
 
 def record_references(home: Home, repository: Path) -> None:
-    """Add a link to `repository` to each engine store that contains an engine of the repository."""
+    """Link to `repository` from each engine store that contains one of its engines."""
     mark = hashlib.sha256(str(repository).encode()).hexdigest()[:16]
     for store in {path.parent for path in _paths_in(repository)}:
         if store == home.engines or is_store(store):
@@ -52,7 +52,7 @@ def record_references(home: Home, repository: Path) -> None:
 
 
 def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list[Path]]:
-    """Return the repositories that use each engine, by engine folder.
+    """Return the repositories that use each engine, keyed by engine folder.
 
     The repositories in `without` are ignored.
     """

@@ -156,7 +156,7 @@ def _check_layout(repository: OpenRepository) -> None:
 
 
 def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str, str]:
-    """Return the new text of each `config.pbtxt` that changes, by model.
+    """Return the new text of each `config.pbtxt` that changes, keyed by model.
 
     Raise `RepositoryError` if Triton cannot read a file after the change, and `BadInput` if a new
     value exceeds the engine's limits or contradicts another value.
@@ -183,7 +183,7 @@ def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str
 def write_changes(
     repository: OpenRepository, texts: Mapping[str, str], requested: Mapping[str, str]
 ) -> None:
-    """Write `texts`, and record the requested settings in the manifest.
+    """Write `texts` and record the requested settings in the manifest.
 
     If an error occurs, no file is changed. Raise `RepositoryError` if a file has changed since the
     repository was opened.
@@ -232,7 +232,7 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
         # batcher, which can delay requests.
         missing = [at for at in missing if not at[1].startswith(_BATCHING)]
     changes = [Change(parameter.name, *at, None, value) for at in missing]
-    # Set `allow_timeout_override`, because Triton would otherwise ignore timeouts in requests.
+    # Set `allow_timeout_override`, because Triton would otherwise ignore request timeouts.
     return changes + [
         Change("allow_timeout_override", model, _OVERRIDE, None, "true")
         for model, place in missing

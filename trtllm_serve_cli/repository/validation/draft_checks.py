@@ -53,7 +53,7 @@ def check_draft_model(checked: Checked) -> Iterator[Finding]:
             "warning", DRAFT_MODEL,
             f"the draft engine's vocabulary has {draft.vocab_size} tokens, not "
             f"{target.vocab_size}, so requests with use_draft_logits fail",
-            "omit use_draft_logits in requests", place=_ENGINE,
+            "omit use_draft_logits from requests", place=_ENGINE,
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ class Embedder(Protocol):
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
         """Compute the embeddings of a batch of prompts.
 
-        Return an array with the shape [prompts, dimension].
+        Return an array of shape [prompts, dimension].
         """
 
     def close(self) -> None:

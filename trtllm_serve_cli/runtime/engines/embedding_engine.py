@@ -1,4 +1,4 @@
-"""Implement the embedding engine, which all engine kinds with an embedder share."""
+"""Implement the embedding engine that all engine kinds with an embedder share."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Read = Callable[[str], Any]
 class ArgumentTable:
     """A table that maps `config.pbtxt` parameters to an engine package's arguments.
 
-    `rows` maps each parameter to the name of its argument and the function that parses its text.
+    `rows` maps each parameter to its argument name and the function that parses its value.
     Arguments in a group are named `group.key`. `rest` is the name of the parameter that contains
     all other arguments as a JSON object.
     """

@@ -31,7 +31,7 @@ class RuntimeKind:
     - `load`: creates the engine from the configuration in the worker process. It is None if a
       Triton backend runs the engine.
     - `read_model_yaml`: converts the arguments in `model.yaml` to `config.pbtxt` parameters. It is
-      None unless the engine's package defines the format of `model.yaml`.
+      None unless the engine's package defines the `model.yaml` format.
     - `load_embedder`: creates the embedder from the configuration that `embedding_config`
       (worker_config.py) returns. It is None if the engine kind does not compute embeddings.
     - `import_packages`: imports the engine's packages before `load` is called. It is separate from

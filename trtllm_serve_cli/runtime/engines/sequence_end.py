@@ -13,9 +13,9 @@ def find_end(
 ) -> tuple[int, FinishReason | None]:
     """Return the length and the finish reason of the sequence in `token_ids`.
 
-    The finish reason is None if the sequence has not ended. The search begins at the token with the
-    index `start`, but a stop word may start before this token. The length includes a stop word at
-    the end of the sequence, but not the end token.
+    The finish reason is None if the sequence has not ended. The search begins at index `start`,
+    but a stop word may start before this index. The length includes a stop word at the end of the
+    sequence, but not the end token.
     """
     for position in range(start, len(token_ids)):
         if token_ids[position] == request.end_id:

@@ -19,7 +19,7 @@ import numpy as np
 from .safetensors import narrow_to_bfloat16, widen_bfloat16
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# Maps the name of each module that an adapter can change to (output features, input features).
+# Maps the name of each adaptable module to (output features, input features).
 Sites = Mapping[str, tuple[int, int]]
 
 # Maps each module name in Hugging Face models to TensorRT-LLM's module id. TensorRT-LLM's module
@@ -59,9 +59,9 @@ class BadAdapter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """A change to the weights of one module: the matrix product of `b` and `a`.
+    """A low-rank change to one module's weights: the matrix product of `b` and `a`.
 
-    `a` has the shape [r, in]. `b` has the shape [out, r] and includes the scaling.
+    `a` has shape [r, in]. `b` has shape [out, r] and includes the scaling.
     """
 
     a: Array
@@ -113,7 +113,7 @@ def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, Low
 
 
 def widen_weights(weights: Array) -> Array:
-    """Return `weights` with a type that NumPy can compute with.
+    """Return `weights` in a type that supports NumPy arithmetic.
 
     Convert bfloat16 values, which NumPy reads from a `.npy` file as untyped bytes, to float32.
     """
@@ -142,18 +142,18 @@ def check_shapes(weights: Array, config: Array) -> None:
     """Raise `BadAdapter` if an adapter's tensors have invalid types or shapes."""
     if config.ndim != 2 or config.shape[1] not in _CONFIG_COLUMNS or not len(config):
         raise BadAdapter(
-            f"lora_config has the shape {list(config.shape)}; send [n, 3] with one row (module id, "
-            "layer, adapter size) per adapted module"
+            f"lora_config has shape {list(config.shape)}; send a tensor of shape [n, 3] with one "
+            "row (module id, layer, adapter size) per adapted module"
         )
     if config.dtype.kind not in "iu":
-        raise BadAdapter(f"lora_config has the type {config.dtype}; send INT32")
+        raise BadAdapter(f"lora_config has type {config.dtype}; send INT32 values")
     if weights.ndim != 2 or len(weights) != len(config):
         raise BadAdapter(
-            f"lora_weights has the shape {list(weights.shape)}; send [{len(config)}, longest row] "
-            "with one row per row of lora_config"
+            f"lora_weights has shape {list(weights.shape)}; send a tensor of shape "
+            f"[{len(config)}, longest row] with one row for each row of lora_config"
         )
     if weights.dtype.kind != "f" and weights.dtype != BFLOAT16:
-        raise BadAdapter(f"lora_weights has the type {weights.dtype}; send FP16")
+        raise BadAdapter(f"lora_weights has type {weights.dtype}; send FP16 values")
 
 
 def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
@@ -165,13 +165,13 @@ def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
     for module, change in adapter.items():
         if module not in sites:
             raise BadAdapter(
-                f"the adapter changes {module}, which this model does not have; use an adapter for "
-                f"these modules: {_describe(sites)}"
+                f"the adapter changes {module}, which this model does not have; use an adapter "
+                f"that changes only these modules: {_describe(sites)}"
             )
         rank = len(change.a)
         if not 1 <= rank <= max_rank:
             raise BadAdapter(
-                f"the adapter for {module} has the rank {rank}, but this server accepts only ranks "
+                f"the adapter for {module} has rank {rank}, but this server accepts only ranks "
                 f"from 1 to {max_rank} (lora_cache_max_adapter_size); send an adapter with an "
                 "accepted rank"
             )
@@ -179,8 +179,8 @@ def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
         if features != sites[module]:
             raise BadAdapter(
                 f"the adapter for {module} has {features[1]} input features and {features[0]} "
-                f"output features, but this model has {sites[module][1]} and {sites[module][0]}; "
-                "use an adapter for this model"
+                f"output features, but this model's module has {sites[module][1]} and "
+                f"{sites[module][0]}; use an adapter for this model"
             )
         if not (np.isfinite(change.a).all() and np.isfinite(change.b).all()):
             raise BadAdapter(
@@ -193,7 +193,7 @@ def _layer_and_id(module: str) -> tuple[int, int]:
     if match is None or match[2] not in _MODULE_IDS:
         raise BadAdapter(
             f"the adapter changes {module}, which has no module id in TensorRT-LLM; use an "
-            f"adapter that changes only these modules of layers: {', '.join(_MODULE_IDS)}"
+            f"adapter that changes only these layer modules: {', '.join(_MODULE_IDS)}"
         )
     return int(match[1]), _MODULE_IDS[match[2]]
 
@@ -211,12 +211,12 @@ def _module_of(index: int, entry: list[int], places: Mapping[tuple[int, int], st
         )
     if not 0 <= kind < len(_ID_NAMES):
         raise BadAdapter(
-            f"lora_config row {index} has the module id {kind}; send an id from 0 ({_ID_NAMES[0]}) "
+            f"lora_config row {index} has module id {kind}; send an id from 0 ({_ID_NAMES[0]}) "
             f"to {len(_ID_NAMES) - 1} ({_ID_NAMES[-1]})"
         )
     if rank < 1:
         raise BadAdapter(
-            f"lora_config row {index} has the adapter size {rank}; send a size of at least 1"
+            f"lora_config row {index} has adapter size {rank}; send a size of at least 1"
         )
     module = places.get((layer, kind))
     if module is None:

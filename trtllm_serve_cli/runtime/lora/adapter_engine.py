@@ -180,7 +180,7 @@ class LoraEngine:
         for key in [key for key, future in self._loading.items() if future.done()]:
             try:
                 self._loaded[key] = self._loading.pop(key).result()
-            except Exception as error:  # an engine's packages may raise any type of exception
+            except Exception as error:  # engine packages may raise any type of exception
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be loaded: {error}")
         return updates

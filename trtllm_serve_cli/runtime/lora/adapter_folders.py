@@ -166,7 +166,7 @@ class AdapterFolders:
 
 
 class AdapterReader:
-    """A thread that runs `AdapterFolders`, because file access would delay token generation.
+    """Runs `AdapterFolders` in a thread, because file access would delay token generation.
 
     `config` may contain any field of `LoraOptions`. The constructor raises the same exceptions as
     the constructor of `AdapterFolders`.

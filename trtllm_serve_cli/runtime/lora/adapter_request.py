@@ -22,7 +22,7 @@ from .adapter import Adapter, Array, BadAdapter, Sites, check_shapes, decode_ada
 from .peft import read_adapter
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
-# The request parameter that contains the name of an adapter, as in Triton's vLLM backend.
+# The request parameter that contains the adapter name, as in Triton's vLLM backend.
 NAME_PARAMETER = "lora_name"
 
 
@@ -53,8 +53,8 @@ def check_no_adapter(request: GenerationRequest, needed: str) -> None:
     """
     if key_of(request) is not None:
         raise InvalidRequest(
-            "lora_task_id or lora_name selects an adapter, but this model was imported without "
-            f"adapter support; import the model again with {needed}"
+            "the request selects an adapter (lora_task_id or lora_name), but this model was "
+            f"imported without adapter support; import the model again with {needed}"
         )
 
 
@@ -163,7 +163,7 @@ def parse_lora(
         )
     if task_ids.size != num_rows:
         raise InvalidRequest(
-            f"lora_task_id has the shape {list(task_ids.shape)}, but the request has {num_rows} "
+            f"lora_task_id has shape {list(task_ids.shape)}, but the request has {num_rows} "
             "rows; send one id per row"
         )
     if (weights is None) != (config is None):
@@ -215,7 +215,7 @@ def _write_rows(weights: Array, config: Array, num_rows: int, folder: Path) -> l
     for tensor, each in (("lora_weights", weights), ("lora_config", config)):
         if each.ndim != 3 or len(each) != num_rows:
             raise InvalidRequest(
-                f"{tensor} has the shape {list(each.shape)}; send a tensor of shape "
+                f"{tensor} has shape {list(each.shape)}; send a tensor of shape "
                 f"[{num_rows}, modules, values]"
             )
     files: list[str] = []

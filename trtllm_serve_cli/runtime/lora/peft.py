@@ -119,7 +119,7 @@ def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) 
     rank = len(a)
     if not rank or b.shape[1] != rank:
         raise BadAdapter(
-            f"{module} has lora_A with the shape {list(a.shape)} and lora_B with the shape "
+            f"{module} has lora_A of shape {list(a.shape)} and lora_B of shape "
             f"{list(b.shape)}; the shapes must be [r, in] and [out, r]"
         )
     alpha = _alpha(module, config)

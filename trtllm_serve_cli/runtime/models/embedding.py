@@ -1,4 +1,4 @@
-"""The model of the embedding layout, which returns embeddings of texts or token ids.
+"""The model in the embedding layout, which returns embeddings of texts or token ids.
 
 Each row of a request is sent to the engine worker as a separate request. The worker batches the
 rows of all requests. The response has one row per input.

@@ -205,5 +205,5 @@ def _scalar(get: GetTensor, name: str) -> Any:
     if tensor is None:
         return None
     if np.size(tensor) != 1:
-        raise InvalidRequest(f"{name} has the shape {list(tensor.shape)}; send one value")
+        raise InvalidRequest(f"{name} has shape {list(tensor.shape)}; send one value")
     return tensor.reshape(-1)[0]

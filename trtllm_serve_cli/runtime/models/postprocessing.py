@@ -46,7 +46,7 @@ class TritonPythonModel:
         lengths = inputs.get("SEQUENCE_LENGTH", np.sum(tokens >= 0, axis=-1))
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (
-                f"SEQUENCE_LENGTH (shape {list(lengths.shape)}) does not fit TOKENS_BATCH (shape "
+                f"SEQUENCE_LENGTH (shape {list(lengths.shape)}) does not match TOKENS_BATCH (shape "
                 f"{list(tokens.shape)}); send one length per sequence, and no length greater "
                 "than the last dimension of TOKENS_BATCH"
             )

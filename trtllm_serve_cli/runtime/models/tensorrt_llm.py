@@ -5,11 +5,15 @@ a worker, and the other instances connect to that worker. Several instances are 
 GPU may generate more tokens than one Python stub can send. The stub needs about 0.1 ms of CPU time
 per response.
 
-Each row of a request becomes one generation request for the engine worker. A decoupled model sends
-a response per update if the request sets `streaming`, and otherwise a response per sequence. With
-beam search, a decoupled model sends a response per row. A model that is not decoupled sends one
-response with all rows. The engine frees the slots of all rows if the client cancels the request or
-sends a stop request with the same id.
+Each row of a request becomes one generation request for the engine worker. The number of responses
+depends on the model and the request:
+
+- A decoupled model sends one response per update if the request sets `streaming`, and otherwise
+  one response per sequence. With beam search, it always sends one response per row.
+- A model that is not decoupled sends one response with all rows.
+
+The engine frees the slots of all rows if the client cancels the request or sends a stop request
+with the same id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model of the vllm layout, which generates text for one prompt per request.
+"""The model in the vllm layout, which generates text for one prompt per request.
 
 Triton's vLLM backend serves models of the vllm engine kind. This model serves the other Python
 engine kinds with the same inputs and outputs. The engine's arguments are in `model.json`, next to

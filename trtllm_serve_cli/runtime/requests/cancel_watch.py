@@ -28,7 +28,7 @@ class WatchedRequest:
             return not self._has_ended and bool(self._sender.is_cancelled())
 
     def end(self) -> None:
-        """Stop checking the sender and wait for a check in progress."""
+        """Stop checking the sender and wait for any check in progress to finish."""
         with self._lock:
             self._has_ended = True
 
@@ -71,7 +71,7 @@ class CancelWatch:
         watched.end()
 
     def close(self) -> None:
-        """Stop the thread and wait for a check in progress."""
+        """Stop the thread and wait for any check in progress to finish."""
         with self._lock:
             self._closing.set()
             self._has_work.set()

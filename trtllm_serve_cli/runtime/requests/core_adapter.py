@@ -1,4 +1,4 @@
-"""Adapt text model requests to the TensorRT-LLM version that runs `tensorrt_llm`.
+"""Adapt text model requests to the TensorRT-LLM version that `tensorrt_llm` uses.
 
 In older versions, the C++ backend lacks some of the current inputs and outputs. The text models
 process the missing inputs themselves and add the missing outputs. The rest of the runtime supports
@@ -29,7 +29,7 @@ _FIRST_WITH_MIN_TOKENS = (0, 20)
 
 @dataclass(frozen=True, slots=True)
 class CoreAdapter:
-    """An adapter for the TensorRT-LLM version that runs `tensorrt_llm`.
+    """An adapter for the TensorRT-LLM version that `tensorrt_llm` uses.
 
     `version` is None for tllm's Python model, which has all inputs and outputs. `excludes_input` is
     true if `tensorrt_llm` excludes the prompt from its responses by default.

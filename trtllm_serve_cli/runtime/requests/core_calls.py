@@ -61,7 +61,7 @@ class CoreCaller:
             return
         inputs = [
             pb_utils.Tensor("stop", np.array([[True]])),
-            # Up to version 0.14, TensorRT-LLM requires these inputs even in a stop request.
+            # TensorRT-LLM 0.14 and earlier require these inputs even in a stop request.
             pb_utils.Tensor("input_ids", np.zeros((1, 1), dtype=np.int32)),
             pb_utils.Tensor("input_lengths", np.zeros((1, 1), dtype=np.int32)),
             pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),

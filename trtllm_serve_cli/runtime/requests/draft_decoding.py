@@ -78,8 +78,8 @@ def requests_drafts(get: Callable[[str], Array | None]) -> bool:
 class Drafts:
     """The tokens that the draft model generated in one step.
 
-    If the request uses draft logits, `logits` has the shape [tokens, vocabulary]. Otherwise, it is
-    None.
+    If the request uses draft logits, `logits` has the shape [tokens, vocabulary]. Otherwise,
+    `logits` is None.
     """
 
     token_ids: list[int] = field(default_factory=list)

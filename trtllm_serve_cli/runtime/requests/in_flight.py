@@ -51,9 +51,9 @@ class InFlight:
         """Submit `rows` to the engine worker, with the requested LoRA adapters.
 
         `new_response_builder(row)` returns the builder for a row's responses. The outcome is stored
-        in `record`, which is None for a BLS request from a text model. Raise
-        `InvalidRequest` if a row or its adapter is invalid. If a row cannot be submitted, cancel
-        all rows and raise `WorkerFailed`.
+        in `record`, which is None for a BLS request from a text model. Raise `InvalidRequest` if a
+        row or its adapter is invalid. If a row cannot be submitted, cancel all rows and raise
+        `WorkerFailed`.
         """
         if record is not None:
             record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
@@ -140,7 +140,10 @@ class _Request:
         self._watched: WatchedRequest | None = None
 
     def start(self) -> None:
-        """Submit all rows. If a row cannot be submitted, cancel all and raise `WorkerFailed`."""
+        """Submit all rows.
+
+        If a row cannot be submitted, cancel all rows and raise `WorkerFailed`.
+        """
         worker = self._in_flight.worker
         with self._lock:
             try:

@@ -1,4 +1,4 @@
-"""Build the text responses for the llmapi layout from an engine's updates."""
+"""Build the text responses for the llmapi layout from engine updates."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TextResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all sequences have ended."""
+        """True if all sequences have ended."""
         return None not in self._reasons
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
@@ -75,7 +75,7 @@ class TextResponseBuilder:
         return self._build_whole() if self.is_done else None
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End all sequences and return the response with the most likely one.
+        """End all sequences and return the response with the most likely sequence.
 
         A response to a streaming request contains only the text that was held back. If no text was
         held back, return no response, because all pieces have already been sent.

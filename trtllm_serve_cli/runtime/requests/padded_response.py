@@ -58,7 +58,7 @@ class PaddedResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all sequences have ended."""
+        """True if all sequences have ended."""
         return self._responses.is_done
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:

@@ -42,7 +42,7 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # When the request was submitted to the engine, and when its last tokens arrived.
+        # The times when the request was submitted to the engine and when its last tokens arrived.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0

@@ -1,4 +1,4 @@
-"""Build response tensors from an engine's updates."""
+"""Build response tensors from engine updates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ResponseBuilder(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Return whether the row has ended."""
+        """True if the row has ended."""
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
         """Add an update. Return the response to send now, or None."""
@@ -45,7 +45,7 @@ class RowResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all sequences have ended."""
+        """True if all sequences have ended."""
         return not self.unfinished
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:

@@ -1,4 +1,4 @@
-"""Build the text responses to one row of a request from an engine's updates."""
+"""Build the text responses to one row of a request from engine updates."""
 
 from __future__ import annotations
 

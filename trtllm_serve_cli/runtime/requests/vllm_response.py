@@ -1,4 +1,4 @@
-"""Build the responses for the vllm layout from an engine's updates.
+"""Build the responses for the vllm layout from engine updates.
 
 Without streaming, one response contains all sequences. A streamed response contains the new text,
 token counts and log probabilities of each sequence. Source: `create_response` in
@@ -26,7 +26,7 @@ Decode = Callable[[list[int]], str]
 class Outputs:
     """The optional outputs that the client has requested.
 
-    Each field is true if the request sets the `return_NAME` input, where NAME is the field's name.
+    Each field is true if the request sets the `return_NAME` input, where NAME is the field name.
     """
 
     finish_reason: bool = False
@@ -79,7 +79,7 @@ class TextResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all sequences have ended."""
+        """True if all sequences have ended."""
         return all(each.reason is not None for each in self._sequences)
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:

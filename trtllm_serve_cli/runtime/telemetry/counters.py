@@ -18,8 +18,8 @@ from .families import REQUEST_FAMILIES, Family
 class Series(NamedTuple):
     """A time series on Triton's metrics page.
 
-    `name` is the metric name. `value` is the upper bound (`le`) of a histogram bucket or the value
-    of a counter's own label. For other metrics, `value` is empty.
+    `name` is the metric name. `value` is the upper bound (`le`) of a histogram bucket or the label
+    value of a counter. For other metrics, `value` is empty.
     """
 
     name: str
@@ -80,7 +80,7 @@ class CounterMetrics:
     """The Triton metrics that publish the values of `RequestCounters`.
 
     `pb_utils` is the `triton_python_backend_utils` module. Each metric has `labels` in addition to
-    the label of its family.
+    the family label.
     """
 
     def __init__(self, pb_utils: Any, labels: Mapping[str, str]) -> None:
@@ -97,7 +97,7 @@ class CounterMetrics:
         self._published = dict.fromkeys(self._metrics, 0.0)
 
     def publish(self, counts: Mapping[Series, float]) -> None:
-        """Increment each metric by the increase of its count since the last call.
+        """Increment each metric by the increase in its count since the last call.
 
         Each increment sends a message to the server.
         """

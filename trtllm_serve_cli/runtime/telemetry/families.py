@@ -21,8 +21,8 @@ class Family:
     - `values`: the possible values of `label`. A histogram with a label has exactly one
       value.
     - `unit`: the unit of the metrics, or empty.
-    - `bounds`: the upper bounds of a histogram's buckets in increasing order, without the last
-      bucket, which has no upper bound.
+    - `bounds`: the upper bounds of a histogram's buckets in increasing order. The last bucket has
+      no upper bound and is not included.
     - `origin`: the project that defines the family.
     """
 
@@ -195,7 +195,7 @@ ENGINE_FAMILIES = (
         "Restarts of the engine worker after it died. Should be zero",
     ),
 )
-# Metric families for the supervisor's record of the server.
+# Metric families for the server state that the supervisor records.
 SERVER_FAMILIES = (
     SERVER_READY := Family(
         "tllm_server_ready",

@@ -1,4 +1,4 @@
-"""Publish the supervisor's record of the server on Triton's metrics page.
+"""Publish the server state, as recorded by the supervisor, on Triton's metrics page.
 
 Only the first instance of the model `$TLLM_STATE_PUBLISHER` publishes these metrics, because Triton
 adds up the counters of all processes. The supervisor's record is in the folder
@@ -41,7 +41,7 @@ class ServerMetrics:
         self._directory = directory
 
     def publish(self) -> None:
-        """Read the supervisor's record and publish the values that have changed.
+        """Read the supervisor's record and update the metrics whose values have changed.
 
         Publish nothing if the record is missing or invalid.
         """
@@ -65,7 +65,7 @@ class ServerMetrics:
 def open_server_metrics(
     pb_utils: Any, model: str, instance: int, environ: Mapping[str, str]
 ) -> ServerMetrics | None:
-    """Return the server's metrics, or None if this instance of `model` does not publish them."""
+    """Return the server metrics, or None if this instance of `model` does not publish them."""
     folder = environ.get(STATE_FOLDER)
     if folder is None or instance or environ.get(STATE_PUBLISHER) != model:
         return None

@@ -118,8 +118,8 @@ class StreamDecoder:
 class TextStream:
     """A stream that returns the text of one sequence in pieces.
 
-    If `accumulates` is true, each piece contains the whole text so far. Otherwise, it contains only
-    the new text.
+    If `accumulates` is true, each piece contains the whole text so far. Otherwise, each piece
+    contains only the new text.
     """
 
     def __init__(self, decoder: StreamDecoder, *, accumulates: bool) -> None:

@@ -69,7 +69,7 @@ class _CompiledModel:
 
 
 def find_extension() -> str:
-    """Return the path of OpenVINO's extension library for tokenizers.
+    """Return the path to the extension library of OpenVINO Tokenizers.
 
     Raise `ImportError` if `openvino_tokenizers` is not installed.
     """

@@ -83,7 +83,7 @@ class Preprocessor:
         )
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
-        """Convert the request's inputs to outputs and return the outputs by name.
+        """Convert the request's inputs to outputs, and return the outputs keyed by name.
 
         `get` returns a request input by name. Raise `InvalidRequest` if an input is missing
         or invalid.
@@ -148,7 +148,7 @@ class Preprocessor:
             return encode_words([[]] * num_rows)
         # Start error messages with the text model's input name, for example stop_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
-        # The words of a single prompt may have any shape.
+        # If the request has a single prompt, the tensor may have any shape.
         if num_rows > 1:
             _check_num_rows(name, words, num_rows)
         rows = [

@@ -1,4 +1,4 @@
-"""Cache the text of tokens whose text does not depend on other tokens.
+"""Cache the text of tokens that are decoded independently of other tokens.
 
 In a byte-level vocabulary (GPT-2, Llama 3, Qwen), each token consists of bytes, and the text of a
 sequence consists of the bytes of its tokens. After a complete character, a token therefore always

@@ -107,8 +107,8 @@ class OpenVinoTokenizer:
     def _count_special_tokens(self) -> tuple[int, int]:
         """Return how many special tokens are added before and after each text.
 
-        Raise `ValueError` if OpenVINO GenAI's tokens without special tokens are not part of the
-        tokens from `OpenVinoEncoder`.
+        Raise `ValueError` if the token ids from `OpenVinoEncoder` do not contain the token ids that
+        OpenVINO GenAI returns without special tokens.
         """
         text = "a"
         ids = self._encoder.encode(text)
@@ -120,7 +120,7 @@ class OpenVinoTokenizer:
                 return before, num_special - before
         raise ValueError(
             f"openvino_tokenizer.xml encodes {text!r} as {ids}, but OpenVINO GenAI encodes it as "
-            f"{plain} without special tokens; build the engine again with `tllm import --force`"
+            f"{plain} without special tokens; rebuild the engine with `tllm import --force`"
         )
 
     def _decode_together(self, sequences: Sequence[Sequence[int]]) -> list[str]:
@@ -210,7 +210,7 @@ def _is_unfinished(token: bytes) -> bool:
 
 
 def _find_backend(tokenizer: Any, *method_names: str) -> Any:
-    """Return the tokenizer of the `tokenizers` library that `tokenizer` uses.
+    """Return the backend of `tokenizer` from the `tokenizers` library.
 
     Return None if `tokenizer` does not use this library, or if its class overrides one of the
     Transformers methods `method_names`, because the results could then differ. `decode_batch` is

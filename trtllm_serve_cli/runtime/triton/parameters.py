@@ -45,7 +45,7 @@ class Parameters:
 
     @property
     def shares_engine(self) -> bool:
-        """Return whether all instances of this model use the first instance's engine worker."""
+        """True if all instances of this model use the first instance's engine worker."""
         return self.flag("instances_share_engine", False) and self.num_instances > 1
 
     @property
@@ -55,7 +55,7 @@ class Parameters:
 
     @property
     def has_engine(self) -> bool:
-        """Return whether this instance starts an engine worker."""
+        """True if this instance starts an engine worker."""
         return not self.shares_engine or self.instance == 0
 
     @property
@@ -76,8 +76,8 @@ class Parameters:
     def gpus(self) -> list[str]:
         """The GPUs that `gpu_device_ids` assigns to this instance.
 
-        The list is empty if `gpu_device_ids` is not set. Raise `ValueError` if it lists GPUs for
-        several instances, but not for this one.
+        The list is empty if `gpu_device_ids` is not set. Raise `ValueError` if `gpu_device_ids`
+        lists GPUs for several instances but not for this one.
         """
         groups = self.text("gpu_device_ids", "").split(";")
         index = self.instance if len(groups) > 1 else 0

@@ -27,10 +27,10 @@ KEPT_S = 5.0
 
 
 def read_inputs(request: Any) -> dict[str, Array]:
-    """Return a request's tensors by name.
+    """Return a request's input tensors, keyed by name.
 
     Reading all tensors in one call is faster than calling `get_input_tensor_by_name` for each name,
-    because each of these calls requests all tensors.
+    because each `get_input_tensor_by_name` call requests all tensors.
     """
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 

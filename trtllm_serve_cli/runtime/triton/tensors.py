@@ -122,8 +122,7 @@ def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
         raise InvalidRequest("input_ids is missing; send the prompt's token ids")
     if input_ids.ndim != 2:
         raise InvalidRequest(
-            f"input_ids has the shape {list(input_ids.shape)}; send a tensor of shape "
-            "[rows, tokens]"
+            f"input_ids has shape {list(input_ids.shape)}; send a tensor of shape [rows, tokens]"
         )
     num_rows = len(input_ids)
     if num_rows == 0:
@@ -256,7 +255,7 @@ def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:
         return None
     if tensor.size != num_rows:
         raise InvalidRequest(
-            f"{name} has the shape {list(tensor.shape)}; send one value per row ({num_rows})"
+            f"{name} has shape {list(tensor.shape)}; send one value per row ({num_rows})"
         )
     return tensor.reshape(num_rows)
 
@@ -274,7 +273,7 @@ def _bias_rows(tensor: Array, num_rows: int) -> list[tuple[tuple[int, float], ..
     """Return each row's nonzero biases as pairs of a token id and its bias."""
     if tensor.ndim != 2 or len(tensor) != num_rows:
         raise InvalidRequest(
-            f"{BIAS} has the shape {list(tensor.shape)}; send a tensor of shape [rows, vocabulary]"
+            f"{BIAS} has shape {list(tensor.shape)}; send a tensor of shape [rows, vocabulary]"
         )
     biased = [np.flatnonzero(row) for row in tensor]
     return [
@@ -289,7 +288,7 @@ def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:
         return [()] * num_rows
     if tensor.ndim != 3 or len(tensor) != num_rows:
         raise InvalidRequest(
-            f"{name} has the shape {list(tensor.shape)}; send a tensor of shape [rows, 2, n]"
+            f"{name} has shape {list(tensor.shape)}; send a tensor of shape [rows, 2, n]"
         )
     try:
         return [decode_words(row) for row in tensor]

@@ -39,9 +39,7 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
     Raise `ValueError` if the row is invalid.
     """
     if encoded.ndim != 2 or encoded.shape[0] != 2:
-        raise ValueError(
-            f"a row has the shape {list(encoded.shape)}; send a tensor of shape [2, n]"
-        )
+        raise ValueError(f"a row has shape {list(encoded.shape)}; send a tensor of shape [2, n]")
     words: list[tuple[int, ...]] = []
     start = 0
     for end in encoded[1].tolist():

@@ -1,4 +1,4 @@
-"""Collect the stack traces of hung processes and kill the processes."""
+"""Dump the stack traces of hung processes and kill the processes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Run and monitor Triton as a task of a Slurm job, which has no supervisor.
 
-The task hides the job's token and the models' shared memory from other users of the node. The first
-rank also detects hung processes. The first rank kills a hung engine worker or gateway, and the
-parent process restarts it. If any other process hangs, the first rank kills Triton, and the job
-fails. The first rank writes the server's state to a file, which `tllm status` and the gateway read.
+The task hides the token of Triton's restricted APIs and the models' shared memory from other users
+of the node. On the first rank, the task also detects hung processes. It kills a hung engine worker
+or gateway, and the parent process restarts the killed process. If any other process hangs, the task
+kills Triton, and the job fails. The first rank also writes the server's state to a file for
+`tllm status` and the gateway.
 
-This process starts Triton itself, because a process can usually hide only the arguments of its
+The task starts Triton itself, because a process can usually hide only the arguments of its
 descendants.
 """
 

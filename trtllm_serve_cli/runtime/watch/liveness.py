@@ -45,12 +45,12 @@ class HangLimits:
     - `idle_silence_s`: the server is no longer ready if an idle process is silent for this time, or
       for half the time after which the process counts as hung, whichever is shorter.
     - `min_idle_hang_s`, `idle_hang_s`: an idle process counts as hung if it does not respond within
-      `hang_timeout_s`, limited to this range.
+      `hang_timeout_s`, clamped to this range.
     - `busy_silence_s`: the server is no longer ready if an engine with requests is silent for this
       time, or for half of `hang_timeout_s`, whichever is shorter.
     - `probe_period_s`: the minimum interval between two health requests to Triton.
-    - `token_period_s`: if an engine without heartbeats completes no step for this time, the
-      supervisor or the job's first rank requests a token.
+    - `token_period_s`: if an engine without heartbeats does not complete a step within this time,
+      the supervisor or the job's first rank requests a token.
     """
 
     hang_timeout_s: float = 120.0
@@ -98,7 +98,7 @@ class HangLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """An observation of a server part, which is alive while its mark changes.
+    """An observation of one part of a server. The part is alive while its mark changes.
 
     - `what`: the message for users if the part is silent.
     - `silent_after_s`: the part is silent if its mark does not change for this time.
@@ -139,7 +139,8 @@ def read_pulse_signs(
 ) -> Iterator[Sign]:
     """Yield a `Sign` for each process that writes heartbeats to `folder`.
 
-    `reports_ended` is passed to `read_pulses`.
+    If `reports_ended` is true, also yield a `Sign` for each model process that has exited (see
+    `read_pulses`).
     """
     for pulse in read_pulses(folder, reports_ended=reports_ended):
         sign = sign_of_pulse(pulse, limits, has_stopped=is_stopped(pulse.pid))
@@ -171,12 +172,12 @@ def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, has_stopped: bool = False
             count = max(pulse.num_in_flight, 1)
             requests = f"{count} request{'s' * (count != 1)}"
             what = (
-                f"{process} has completed no step for {limits.busy[0]:g} s, with {requests} in "
+                f"{process} has not completed a step for {limits.busy[0]:g} s, with {requests} in "
                 "flight"
             )
             return Sign(part, mark, what, *limits.busy, pulse.role, pulse.pid)
         case PulseState.FAILED:
-            what = f"{who} died, and the engine has not been loaded again"
+            what = f"{who} died, and the engine has not been reloaded"
             return Sign(f"{part} reload", "failed", what, *limits.reload, "model", pulse.pid)
         case PulseState.ENDED:
             return Sign(f"{part} end", "ended", f"{process} died", *limits.end, "model", pulse.pid)
@@ -190,7 +191,7 @@ def count_processes(silences: Iterable[Silence]) -> int:
 def update_silences(
     before: Mapping[str, Silence], signs: Iterable[Sign], elapsed_s: float
 ) -> dict[str, Silence]:
-    """Return the `Silence` of each part in `signs`, by part name.
+    """Return the `Silence` of each part in `signs`, keyed by part name.
 
     `elapsed_s` is the time since the previous observation. A part's silence starts when the part is
     first observed or its mark changes.

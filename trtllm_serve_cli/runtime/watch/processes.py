@@ -25,7 +25,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def is_zombie(pid: int) -> bool:
-    """Return whether process `pid` has ended, but has not been reaped by its parent."""
+    """Return whether process `pid` has ended but has not been reaped by its parent."""
     return _read_state(pid) == "Z"
 
 

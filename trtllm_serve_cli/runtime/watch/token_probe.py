@@ -83,7 +83,7 @@ class TokenRequest:
     def is_over(self) -> bool:
         """True if the request has ended.
 
-        An error also ends the request, because the engine may reject the prompt.
+        A failed request has also ended, for example if the engine rejected the prompt.
         """
         return not self._thread.is_alive()
 
@@ -105,9 +105,9 @@ class TokenRequest:
 class TokenProbe:
     """Requests tokens from one model.
 
-    If the engine completes no step for `idle_s` seconds, or if the number of steps is unknown, the
-    probe calls `send`, which requests a token. `count` and `clock` have the same meaning as for
-    `TokenRequest`.
+    If the engine does not complete a step within `idle_s` seconds, or if the number of steps is
+    unknown, the probe calls `send`, which requests a token. `count` and `clock` have the same
+    meaning as in `TokenRequest`.
     """
 
     def __init__(

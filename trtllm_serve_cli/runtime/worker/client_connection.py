@@ -7,7 +7,7 @@ from typing import Any
 
 from .protocol import FrameNumbers
 
-# An engine id contains the client's request id in the low 40 bits and the client's number above.
+# An engine id contains the request id in the low 40 bits and the client number in the higher bits.
 CLIENT_SHIFT = 40
 REQUEST_ID_MASK = (1 << CLIENT_SHIFT) - 1
 
@@ -15,8 +15,8 @@ REQUEST_ID_MASK = (1 << CLIENT_SHIFT) - 1
 class ClientConnection:
     """A connected model: the owner, which started the worker, or another model.
 
-    Request ids are unique only within one client, so the engine's id for a request also contains
-    the client's number.
+    Request ids are unique only within one client, so the engine id of a request also contains the
+    client number.
 
     More than `max_unanswered_pings` unanswered pings indicate that the client hangs, or that a
     frame between the client and the worker is incomplete. The worker then cancels the client's
@@ -30,8 +30,8 @@ class ClientConnection:
         self.sock = sock
         # Maps the engine id of each request to the number of its sequences that have not ended.
         self.open: dict[int, int] = {}
-        # False if the owner has stopped reading the worker's messages or answering pings. The
-        # worker disconnects any other client that stops.
+        # False if the owner has stopped reading the worker's messages or answering pings. Any other
+        # client is disconnected in this case.
         self.reads = True
         self.numbers = FrameNumbers()
         # The number of pings since the last pong, or None before the first pong, because clients of

@@ -5,7 +5,7 @@ A frame is a length (four bytes, big-endian), followed by that many bytes of JSO
     {"do": "submit", "request": {...GenerationRequest}}
     {"do": "cancel", "id": 7}
 
-The first message of the worker is `ready` or `failed`. After `ready`, the worker sends a `step`
+The worker's first message is `ready` or `failed`. After `ready`, the worker sends a `step`
 message to each model whose requests have updates from an engine step. The message contains the
 updates of all these requests. At regular intervals, the worker also sends `stats` to the model that
 started it, in a `step` message that may contain no updates. These are the worker's messages:
@@ -55,7 +55,9 @@ def encode_frame(message: dict[str, Any]) -> bytes:
     """
     payload = json.dumps(message, separators=(",", ":")).encode()
     if len(payload) > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {len(payload)} bytes exceeds {MAX_FRAME_BYTES} bytes")
+        raise ProtocolError(
+            f"the frame has {len(payload)} bytes, but the maximum is {MAX_FRAME_BYTES} bytes"
+        )
     return _LENGTH.pack(len(payload)) + payload
 
 
@@ -100,7 +102,9 @@ def read_frame(sock: socket.socket, numbers: FrameNumbers | None = None) -> dict
         return None
     (length,) = _LENGTH.unpack(header)
     if length > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES} bytes")
+        raise ProtocolError(
+            f"the frame has {length} bytes, but the maximum is {MAX_FRAME_BYTES} bytes"
+        )
     payload = _read_exactly(sock, length)
     if payload is None:
         raise ProtocolError("the stream ended inside a frame")

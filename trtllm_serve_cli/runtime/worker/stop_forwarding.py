@@ -1,4 +1,4 @@
-"""Forward stop requests to the model instance that runs the request to stop.
+"""Forward each stop request to the model instance that is running the request.
 
 Each instance of a model is a process, and Triton may send a request to any instance. A stop request
 therefore often reaches the wrong instance or waits in Triton's queue. To receive stop requests

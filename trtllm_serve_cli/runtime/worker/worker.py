@@ -34,7 +34,8 @@ from .abstract_socket import is_same_user
 from .client_connection import CLIENT_SHIFT, REQUEST_ID_MASK, ClientConnection
 from .protocol import ProtocolError, read_frame
 
-# Maximum interval, in seconds, at which an idle worker sends statistics to reset gauges to 0.
+# Maximum interval, in seconds, between two statistics messages from an idle worker. The messages
+# reset gauges to 0.
 _IDLE_STATS_PERIOD_S = 0.5
 # Minimum interval, in seconds, between two pings to a client. The worker sends no pings during an
 # engine step.

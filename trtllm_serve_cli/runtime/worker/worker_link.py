@@ -59,7 +59,8 @@ class WorkerLink:
         self._handlers: dict[int, OnUpdate] = {}
         self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
-        # Numbers the frames on `_sock`. Each new connection sets this attribute before `_sock`.
+        # Numbers the frames on `_sock`. A new connection sets `_numbers` before `_sock`, because
+        # `_send` reads both attributes without `_lock` and must not use the old numbers.
         self._numbers = FrameNumbers()
         self._closing = threading.Event()
 
@@ -69,7 +70,7 @@ class WorkerLink:
         return self._sock is not None
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        """Send a request with these `GenerationRequest` fields and return the request id.
+        """Send a request with the given `GenerationRequest` fields and return the request id.
 
         `on_update` is called for each update, from one thread at a time, until `forget` or `cancel`
         is called. After an update with an error, the worker sends no more updates of the request.
@@ -229,7 +230,7 @@ class SharedWorkerClient(WorkerLink):
         self.was_open = False
         # The socket of a worker that is still loading its engine.
         self._loading: socket.socket | None = None
-        # The reason why the last worker could not load its engine.
+        # Why the last worker could not load its engine, or empty.
         self._why_failed = ""
         self._thread = threading.Thread(target=self._keep_connected, daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Read the header of a GGUF file, and check that the file is complete.
+"""Read a GGUF header and check that the file is complete.
 
 ggml's docs/gguf.md specifies versions 2 and 3 of the format. A file contains the header, the
 metadata, the tensor table and the tensors. Each tensor starts at an aligned offset.
@@ -99,7 +99,7 @@ def read_gguf(path: Path) -> GgufFacts:
         raise SourceError(
             f"{path} is not a complete GGUF file.",
             why=str(error),
-            next_step="download the file again, and compare its size with the published size",
+            next_step="download the file again, then compare its size with the published size",
         ) from error
     except OSError as error:
         raise SourceError(
@@ -114,7 +114,7 @@ class _Invalid(Exception):
 
 
 class _Cursor:
-    """A sequential reader of the file. It raises `_Invalid` if the file ends too early."""
+    """A sequential reader of a GGUF file. It raises `_Invalid` if the file ends too early."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data = data
@@ -182,7 +182,7 @@ def _read_value(cursor: _Cursor, kind: int) -> GgufValue:
         return cursor.string()
     if kind == _ARRAY:
         return _skip_array(cursor)
-    raise _Invalid(f"the header contains a value of the unknown type {kind}")
+    raise _Invalid(f"the header contains a value of unknown type {kind}")
 
 
 def _skip_array(cursor: _Cursor) -> GgufArray:
@@ -195,13 +195,16 @@ def _skip_array(cursor: _Cursor) -> GgufArray:
         for _ in range(length):
             cursor.skip(cursor.number("Q"))
     else:
-        raise _Invalid(f"the header contains an array of the unknown type {kind}")
+        raise _Invalid(f"the header contains an array of unknown type {kind}")
     return GgufArray(length)
 
 
 def _read_num_dimensions(cursor: _Cursor) -> int:
     if (number := cursor.number("I")) > _MAX_DIMENSIONS:
-        raise _Invalid(f"the header describes a tensor with too many dimensions: {number}")
+        raise _Invalid(
+            f"the header describes a tensor with {number} dimensions, but the limit is "
+            f"{_MAX_DIMENSIONS}"
+        )
     return number
 
 

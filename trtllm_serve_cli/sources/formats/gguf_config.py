@@ -1,4 +1,4 @@
-"""Convert a GGUF file's header to the keys of a config.json.
+"""Convert a GGUF header to config.json keys.
 
 ggml's docs/gguf.md specifies the header's keys. Most keys have the form `ARCHITECTURE.key`.
 """

@@ -22,5 +22,5 @@ def check_safetensors(path: Path) -> frozenset[str]:
         raise SourceError(
             f"{path} is not a complete safetensors file.",
             why=flaw or str(error),
-            next_step=f"remove the file with `rm {shlex.quote(str(path))}`, and download it again",
+            next_step=f"remove the file with `rm {shlex.quote(str(path))}`, then download it again",
         ) from error

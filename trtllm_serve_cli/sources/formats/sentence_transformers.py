@@ -1,7 +1,7 @@
 """Read an embedding model's settings from sentence-transformers files.
 
-`modules.json` lists the modules that process a text: the Transformer, the pooling, and often a
-normalization. The file formats are defined in sentence_transformers/SentenceTransformer.py and
+`modules.json` lists the modules that process a text: Transformer, Pooling, and often Normalize. The
+file formats are defined in sentence_transformers/SentenceTransformer.py and
 sentence_transformers/models in UKPLab/sentence-transformers 5. For Matryoshka embeddings, this
 module reads the same `config.json` keys as vLLM (vllm/config/model.py, version 0.26).
 """
@@ -99,7 +99,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _read_modules(folder: Path) -> dict[str, str]:
-    """Return the module folders, by module class name.
+    """Return the module folders, keyed by module class name.
 
     Raise `SourceError` if modules.json is not valid, if a module is not supported, if the Pooling
     module is missing, or if the Transformer sets `do_lower_case`.
@@ -119,7 +119,7 @@ def _read_modules(folder: Path) -> dict[str, str]:
         raise _unsupported(folder, f"{transformer} sets do_lower_case")
     pooling = modules["Pooling"]
     if ".." in pooling or pooling.startswith("/") or "\0" in pooling:
-        raise broken_json(path, "the path of the Pooling module is outside the checkpoint")
+        raise broken_json(path, "the Pooling module path is outside the checkpoint")
     return modules
 
 

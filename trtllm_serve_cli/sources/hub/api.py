@@ -158,8 +158,8 @@ def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Ch
     """Return the checkpoint that `fetch_from_hub` would return, but download only small files.
 
     If the hub cannot be reached, return the checkpoint in the cache, which may lack the weights, or
-    None if the cache lacks config.json. Raise the same errors as `fetch_from_hub` before the first
-    large download, except for the error for a full disk.
+    None if the cache lacks config.json. Raise the errors that `fetch_from_hub` raises before the
+    first large download, except the error for a full disk.
     """
     try:
         listing = _list_repository(source, hub)

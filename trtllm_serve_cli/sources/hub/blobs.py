@@ -70,7 +70,7 @@ class Effects:
 
 
 def fetch_blob(blob: Blob, find: Callable[[], RemoteFile], effects: Effects) -> bool:
-    """Download `blob`, and return whether its SHA-256 was verified during the download.
+    """Download `blob` and return whether its SHA-256 was verified during the download.
 
     Return False if the file already exists. Also return False if the hub's ETag is not the SHA-256,
     because only huggingface_hub can download the file in this case. Raise `SourceError` if the

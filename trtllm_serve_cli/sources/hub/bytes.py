@@ -92,7 +92,7 @@ def find_remote_file(
 
 
 def has_xet_streams() -> bool:
-    """Return whether hf_xet is installed, is not disabled, and can read from an offset."""
+    """Return whether hf_xet is installed and enabled, and can read from an offset."""
     from huggingface_hub.constants import HF_HUB_DISABLE_XET
 
     if HF_HUB_DISABLE_XET:

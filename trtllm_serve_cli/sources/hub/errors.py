@@ -85,7 +85,7 @@ def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
             f"{source.repository} is gated, and you do not have access yet.",
             why=error.response.headers.get("X-Error-Message")
             or "you have not accepted the licence, or the publisher has not approved your request",
-            next_step=f"check your request at {page}, and wait for the publisher's approval",
+            next_step=f"check your request at {page}, then wait for the publisher's approval",
         )
     return GatedModel(
         f"{source.repository} is gated.",
@@ -139,7 +139,7 @@ def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
 def find_wait_s(headers: Mapping[str, str]) -> float | None:
     """Return the retry delay from the Retry-After or RateLimit header, in seconds, or None.
 
-    RFC 9110 defines Retry-After. RateLimit is an IETF draft.
+    RFC 9110 defines Retry-After. An IETF draft defines RateLimit.
     """
     after = headers.get("Retry-After", "")
     if after.isdecimal():
@@ -175,7 +175,7 @@ def _unreachable(url: str, causes: list[BaseException]) -> HubUnreachable:
     """
     text = next((line for each in reversed(causes) if (line := _first_line(str(each)))), "")
     why = text or type(causes[0]).__name__
-    again = "and run the same command again to resume the download"
+    again = "then run the same command again to resume the download"
     if any(isinstance(each, ssl.SSLCertVerificationError) for each in causes):
         return HubUnreachable(
             f"The certificate of {url} is not trusted.",
@@ -218,8 +218,8 @@ def explain_web_page(url: str) -> SourceError:
         f"The response from {url} did not come from the hub.",
         why="the response is neither a file list nor a file; possible causes are a proxy, a "
         "login page or a wrong HF_ENDPOINT",
-        next_step=f"inspect the response with `curl -sI {shlex.quote(url)}`, and check HTTPS_PROXY "
-        "and HF_ENDPOINT",
+        next_step=f"inspect the response with `curl -sI {shlex.quote(url)}`, then check "
+        "HTTPS_PROXY and HF_ENDPOINT",
     )
 
 

@@ -54,7 +54,7 @@ def test_an_empty_list_requires_a_name(server: FakeOpenAI) -> None:
 
 
 def test_a_server_without_a_list_requires_a_name(server: FakeOpenAI) -> None:
-    with pytest.raises(BadInput, match="The model's name is required"):
+    with pytest.raises(BadInput, match="A model name is required"):
         _find(server, path="/nowhere")
 
 

@@ -1,4 +1,4 @@
-"""The guided request that probably slows down the engine most."""
+"""Find the guided request that is most likely slowing down the engine."""
 
 from __future__ import annotations
 

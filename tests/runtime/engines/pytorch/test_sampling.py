@@ -107,8 +107,8 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"beam_width": 2},
             {"max_beam_width": 4},
             ANY,
-            "beam_width is 2, but TensorRT-LLM's PyTorch backend requires the max_beam_width "
-            "of the loaded model. Set beam_width to 4.",
+            "beam_width is 2, but TensorRT-LLM's PyTorch backend requires the model's "
+            "max_beam_width. Set beam_width to 4.",
         ),
         (
             {"beam_width": 2, "stop_words": ((1, 2),)},

@@ -84,7 +84,7 @@ def test_rejects_an_unknown_field_of_the_timing() -> None:
         ),
         (
             {"max_tokens_in_paged_kv_cache": 31},
-            "max_tokens_in_paged_kv_cache must be at least limits.tokens_per_block",
+            "max_tokens_in_paged_kv_cache must be at least limits.tokens_per_block (32), but is 31",
         ),
         (
             {"max_batch": 31},

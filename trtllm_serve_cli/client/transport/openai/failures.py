@@ -1,4 +1,4 @@
-"""Convert the errors of OpenAI-compatible servers.
+"""Convert error responses from OpenAI-compatible servers to `TllmError`.
 
 OpenAI's error body is `{"error": {"message", "type", "param", "code"}}`. Other servers use other
 formats:
@@ -52,7 +52,7 @@ class ApiFailure:
 def parse_failure(
     status: int, reason: str, content: bytes, headers: Mapping[str, str] | None = None
 ) -> ApiFailure:
-    """Parse an error response in any of the formats listed in the module's docstring."""
+    """Parse an error response in any of the formats listed in the module docstring."""
     text = content.decode(errors="replace").strip().removeprefix("data:").strip()
     retry_after = (headers or {}).get("Retry-After") or ""
     if location := (headers or {}).get("Location"):

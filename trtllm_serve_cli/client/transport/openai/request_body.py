@@ -1,8 +1,9 @@
-"""Convert requests to the JSON bodies of chat completions and completions.
+"""Convert requests to the JSON bodies of chat completions and completions requests.
 
-The fields are those of OpenAI's API reference. `top_k`, `min_tokens`, `repetition_penalty` and
-`bad_words` are extensions of vLLM (vllm/entrypoints/openai/protocol.py, commit 0052bed); SGLang and
-trtllm-serve support most of them. A server that does not support a field rejects or ignores it.
+The field names follow OpenAI's API reference. `top_k`, `min_tokens`, `repetition_penalty` and
+`bad_words` are vLLM extensions (vllm/entrypoints/openai/protocol.py, commit 0052bed). SGLang and
+trtllm-serve support most of these extensions. A server that does not support a field rejects or
+ignores it.
 """
 
 from __future__ import annotations

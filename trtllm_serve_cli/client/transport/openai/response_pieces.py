@@ -1,4 +1,4 @@
-"""Convert the responses of chat completions and completions to pieces."""
+"""Convert chat completions and completions responses to pieces."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class PieceParser:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
     def finish(self, at_s: float) -> list[Piece]:
-        """Return a piece with the token counts, or no piece if the server did not report them."""
+        """Return a list with one piece that contains the token counts.
+
+        Return an empty list if the server did not report token counts.
+        """
         num_input, num_output = read_usage(self._usage)
         if num_input is None and num_output is None:
             return []

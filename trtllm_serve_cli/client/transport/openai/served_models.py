@@ -86,10 +86,9 @@ def _read_length(entry: dict[str, Any]) -> int | None:
 
 def _refuse_unlisted(endpoint: OpenAIEndpoint) -> NoReturn:
     raise BadInput(
-        "The model's name is required.",
+        "A model name is required.",
         why=f"{endpoint.url}/models does not list the server's models",
-        next_step="pass the model's name with -m, or check the path in -u, which usually ends with "
-        "/v1",
+        next_step="pass a model name with -m, or check the path in -u, which usually ends with /v1",
     )
 
 
@@ -103,5 +102,5 @@ def _ambiguous(endpoint: OpenAIEndpoint, listed: Sequence[ListedModel]) -> BadIn
         else f"the list at {endpoint.url}/models is empty",
         next_step=f"select a model with -m, for example -m {names[0]}"
         if names
-        else "pass the model's name with -m, or wait until the server has loaded a model",
+        else "pass a model name with -m, or wait until the server has loaded a model",
     )

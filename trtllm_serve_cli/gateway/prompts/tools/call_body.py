@@ -20,7 +20,7 @@ class CallBody(Protocol):
 
     `is_started` becomes true once the text is known to be a call. From then on, `name` is set.
     `has_arguments` becomes true once the arguments are complete. `is_done` becomes true once the
-    whole call is complete, which may be later.
+    whole call, including its closing brace or tag, is complete.
     """
 
     name: str

@@ -34,8 +34,8 @@ class JsonScanner:
     def push(self, char: str) -> str:
         """Check the next character and return the text to append to the valid JSON.
 
-        Models often write line breaks and backslashes in strings without escaping them, so the
-        returned text adds the missing escapes. An escape sequence is returned only when it is
+        Models often write line breaks and backslashes in strings without escaping them. The
+        returned text contains the missing escapes. An escape sequence is returned only when it is
         complete. Raise `InvalidCall` if the value is not valid.
         """
         if self.is_in_string:

@@ -30,8 +30,8 @@ class ToolOptions:
     """The tools of a request.
 
     `schemas` maps the name of each function to the JSON schema of its parameters. Unless
-    `allows_several` is set, only the first call of a response is returned. `new_id` creates the ids
-    of calls to which the model has not assigned an id.
+    `allows_several` is set, only the first call of a response is returned. `new_id` creates ids for
+    calls without an id in the generated text.
     """
 
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class ToolParser:
     returned, the rest is returned unchanged.
     """
 
-    # The string that ends a call with invalid arguments. If it is empty, such a call extends to the
+    # The string that ends a call with invalid arguments. If it is empty, the call extends to the
     # end of the text.
     end_tag = ""
 

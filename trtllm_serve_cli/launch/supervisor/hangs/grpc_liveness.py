@@ -1,8 +1,8 @@
 """Check whether Triton responds on its gRPC port, without a gRPC library.
 
-The supervisor does not import `grpc`, because it uses 20 MB of memory and starts threads that do
-not survive a fork. The `ServerLive` request always has the same bytes, and any response shows that
-Triton is alive. A few HTTP/2 frames are therefore sufficient (RFC 9113 and RFC 7541). Only a
+The supervisor does not import `grpc`, because the library uses 20 MB of memory and starts threads
+that do not survive a fork. The `ServerLive` request has an empty message, and any response shows
+that Triton is alive. A few HTTP/2 frames are therefore sufficient (RFC 9113 and RFC 7541). Only a
 timeout counts as a hang, because a refused or reset connection is also a response.
 """
 
@@ -86,7 +86,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def read_response(connection: socket.socket) -> bool:
-    """Wait for response headers on stream 1, and return True when they arrive.
+    """Wait for response headers on stream 1 and return True when they arrive.
 
     Return False if the server closes the connection first.
     """

@@ -1,4 +1,4 @@
-"""Monitor whether the parts of a running server respond."""
+"""Detect the parts of a running server that do not respond."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pulse_environ(directory: Path) -> dict[str, str]:
 
 
 class HangWatch:
-    """Monitors the processes of a server. `clock` returns the time in seconds."""
+    """Monitors a server's processes. `clock` returns the time in seconds."""
 
     def __init__(
         self, plan: LaunchPlan, limits: HangLimits, clock: Callable[[], float] = time.monotonic
@@ -47,12 +47,13 @@ class HangWatch:
         self._token_probes: list[TokenProbe] = []
 
     def prepare(self) -> None:
-        """Create the folder for heartbeat files, and remove the files of earlier processes.
+        """Create the folder for heartbeat files and remove the files of earlier processes.
 
         Keep the gateway's files, because the gateway keeps running when Triton is restarted.
         """
-        # If the disk is full, continue without heartbeat files. The supervisor then monitors Triton
-        # and permanently loaded models with requests, and does not monitor the gateway.
+        # If the disk is full, continue without heartbeat files. The supervisor then sends probe
+        # requests to Triton and to the models that are always loaded. It does not monitor the
+        # gateway.
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
         for path in self._folder.glob("*"):
@@ -79,7 +80,7 @@ class HangWatch:
         )
 
     def _plan_probe(self, model: str, parts: tuple[str, ...]) -> TokenProbe:
-        # The request timeout must be longer than the hang timeout of the engine.
+        # The request timeout must be longer than the engine's hang timeout.
         timeout_s = 2 * (self._limits.hang_timeout_s or self._limits.load_timeout_s)
         endpoint = self._plan.endpoint
         return TokenProbe(
@@ -91,7 +92,7 @@ class HangWatch:
         )
 
     def _list_models(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return each text model that is always loaded, with the Triton models of its repository.
+        """Return each text model that is always loaded, with the Triton models in its repository.
 
         In explicit model control mode, return no models, because any model can be unloaded.
         """
@@ -122,6 +123,6 @@ class HangWatch:
 
 
 def _request_response(endpoint: Endpoint, model: str, timeout_s: float) -> None:
-    """Request a token or an embedding over HTTP, and ignore errors."""
+    """Request a token or an embedding over HTTP and ignore errors."""
     with contextlib.suppress(TllmError):
         probe_model(endpoint, model, timeout_s, "http")

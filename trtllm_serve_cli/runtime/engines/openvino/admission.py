@@ -1,8 +1,8 @@
 """Limit the number of sequences in OpenVINO GenAI's pipeline.
 
-By default, with `dynamic_split_fuse` enabled, the pipeline's scheduler ignores `max_num_seqs`
-(observed with OpenVINO GenAI 2026.4.1). Without the limit in this module, the scheduler would run
-more sequences than `max_num_seqs` at the same time.
+With `dynamic_split_fuse`, which is enabled by default, the pipeline's scheduler ignores
+`max_num_seqs` (observed with OpenVINO GenAI 2026.4.1). Without the limit in this module, the
+scheduler would run more sequences than `max_num_seqs` at the same time.
 """
 
 from __future__ import annotations

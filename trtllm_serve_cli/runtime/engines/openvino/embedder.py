@@ -39,7 +39,7 @@ class OpenVinoEmbedder:
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
         """Compute the embeddings of a batch of prompts.
 
-        Return an array with the shape [prompts, dimension].
+        Return an array of shape [prompts, dimension].
         """
         ids, mask = pad_right(prompts)
         arrays = {

@@ -241,7 +241,7 @@ class OpenVinoEngine:
         return False
 
     def _end_slowest_guide(self) -> list[SequenceUpdate]:
-        """End the guided request that probably slows down the steps.
+        """End the guided request that is most likely slowing down the steps.
 
         Return its error update, or an empty list if no guided request is running.
         """

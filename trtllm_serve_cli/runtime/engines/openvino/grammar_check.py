@@ -10,9 +10,9 @@ engine, `GrammarCheck` first sends each guide to a process that it can kill. The
 the guide and samples random tokens that the guide allows. It uses a one-layer model and the
 engine's tokenizer.
 
-The process writes the line "ready" (with quotes) after its start. It then reads requests and writes
-responses, both as one JSON object per line. A request is {"type": ..., "guide": ...}. A response
-contains the fields of a `CheckedGuide`.
+The process writes the line "ready" (with quotes) when it has started. It then reads requests and
+writes responses, both as one JSON object per line. A request is {"type": ..., "guide": ...}. A
+response contains the fields of a `CheckedGuide`.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class GrammarCheck:
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
-        # Cache the latest results by guide type and guide to avoid checking repeated guides again.
+        # The latest results by guide type and guide, cached to avoid checking a guide repeatedly.
         self._results: OrderedDict[tuple[str, str], CheckedGuide] = OrderedDict()
 
     def check(self, guide_type: str, guide: str) -> CheckedGuide:
-        """Return the result of checking a guide, which may be cached.
+        """Check a guide, or return the cached result of an earlier check.
 
         The check is limited to `CHECK_LIMIT_S` seconds, plus the time to start the process. Raise
         `OSError` or `RuntimeError` if the process cannot be started.

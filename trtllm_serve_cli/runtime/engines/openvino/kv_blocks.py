@@ -25,8 +25,8 @@ def count_needed_blocks(request: GenerationRequest) -> int:
 def count_blocks(num_input_tokens: int, num_output_tokens: int, num_sequences: int) -> int:
     """Return the number of blocks that a request's tokens occupy.
 
-    `num_output_tokens` is the number of tokens in each sequence. The sequences of a request share
-    the prompt's full blocks.
+    `num_output_tokens` is the number of generated tokens per sequence. The sequences of a request
+    share the prompt's full blocks.
     """
     shared, rest = divmod(num_input_tokens, TOKENS_PER_BLOCK)
     return shared + num_sequences * -(-(rest + num_output_tokens) // TOKENS_PER_BLOCK)

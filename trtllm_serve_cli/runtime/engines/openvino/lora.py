@@ -14,8 +14,8 @@ import openvino_genai
 from ...lora.adapter import Adapter, BadAdapter, Sites
 from ...lora.safetensors import write_safetensors
 
-# In models exported from PyTorch or converted from GGUF, the names of a module's nodes start with
-# this prefix, followed by the module's name.
+# In models exported from PyTorch or converted from GGUF, node names start with this prefix,
+# followed by the module name.
 _PREFIX = "__module."
 
 

@@ -16,7 +16,7 @@ from ..kinds import explain_rejection
 # tokens for an earlier occurrence of the latest tokens. The tokens after the occurrence become
 # draft tokens.
 _NGRAM_SIZE = 3
-# The largest min-p that is passed to OpenVINO GenAI, which rejects a min-p of 1.
+# The maximum min-p that is passed to OpenVINO GenAI, which rejects a min-p of 1.
 _LARGEST_MIN_P = 0.999
 
 
@@ -126,8 +126,8 @@ def _set_sampling(config: Any, request: GenerationRequest) -> None:
     if top_k:
         config.top_k = top_k
     config.top_p = top_p or 1.0
-    # Reduce a min-p of 1, which allows only the most likely token, because OpenVINO GenAI rejects
-    # it.
+    # OpenVINO GenAI rejects a min-p of 1, which allows only the most likely token. Use a
+    # slightly smaller value instead.
     config.min_p = min(request.min_p or 0.0, _LARGEST_MIN_P)
 
 

@@ -29,7 +29,7 @@ class NewTokens:
 class RunningRequest:
     """A request in the pipeline.
 
-    - `handle` is the pipeline handle of the request.
+    - `handle` is the request's pipeline handle.
     - `num_reused_blocks` is the estimated number of KV cache blocks reused from earlier prompts.
     - `guide` is the result of checking the request's guide, or None if the request has neither a
       guide nor bad words.
@@ -95,11 +95,11 @@ def find_guided(requests: Iterable[RunningRequest]) -> list[tuple[RunningRequest
 
 
 def find_slowest_guide(requests: Iterable[RunningRequest]) -> RunningRequest | None:
-    """Return the request whose guide probably slows down the engine most.
+    """Return the request whose guide is most likely slowing down the engine.
 
-    This is the request whose guide has the largest `sampling_s`, rounded to 0.1 s. If several
-    guides have the same value, return the request with the most generated tokens. Return None if no
-    request has a guide.
+    The guide of this request has the largest `sampling_s`, rounded to 0.1 s. If several guides have
+    the same value, return the request with the most generated tokens. Return None if no request has
+    a guide.
     """
     ranks = [
         (round(guide.sampling_s, 1), each.num_tokens, each) for each, guide in find_guided(requests)

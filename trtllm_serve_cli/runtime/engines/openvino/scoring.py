@@ -1,8 +1,8 @@
 """Compute prompt log probabilities with a second copy of the model.
 
-OpenVINO GenAI's `echo` option cannot be used. It omits tokens in reused KV cache blocks and mixes
-up the values of requests that share a step (observed with OpenVINO GenAI 2026.4.1). It also does
-not return alternatives.
+OpenVINO GenAI's `echo` option cannot be used, because it does not return alternatives. It also
+omits tokens in reused KV cache blocks and mixes up the values of requests that share a step
+(observed with OpenVINO GenAI 2026.4.1).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ CHUNK_SIZE = 128
 
 
 class Scorer:
-    """A second copy of the model, which computes prompt log probabilities in a separate thread.
+    """A second copy of the model that computes prompt log probabilities in a separate thread.
 
-    It also selects the response token, because scored requests generate at most one token. The
+    The scorer also selects the response token, because scored requests generate at most one. The
     model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0,
     `thread_properties` chooses the number of threads. If `has_adapter` is true, all requests are
     rejected, because this copy of the model does not apply the adapter. `pending` maps the id of

@@ -1,9 +1,9 @@
 """Detect engine steps that are slow because of guides.
 
 While OpenVINO GenAI (2026.4) samples, it computes the tokens that each guide allows. The step ends
-when all requests have been sampled. A grammar such as `x ::= [a-z]* | x x` can split a text in many
-ways. The cost per token then grows roughly with the cube of the text length. The guide check
-(grammar_check.py) covers only the first 32 tokens.
+when all requests have been sampled. With an ambiguous grammar such as `x ::= [a-z]* | x x`, the
+cost per token grows roughly with the cube of the text length. The guide check (grammar_check.py)
+covers only the first 32 tokens.
 
 The thread that calls the pipeline participates in inference, but not in sampling. Its CPU time
 therefore shows how much inference a step contained. Steps without guides show how long a step with

@@ -33,7 +33,7 @@ def thread_properties(num_threads: int) -> dict[str, Any]:
 
 
 def choose_num_threads(cpu_limit: float | None, num_cores: int) -> int:
-    """Return the number of threads for a CPU time limit, which is given in cores.
+    """Return the number of threads for a CPU time limit in cores.
 
     Round the limit up. If the limit is None or not lower than `num_cores`, return 0, which selects
     OpenVINO's default.

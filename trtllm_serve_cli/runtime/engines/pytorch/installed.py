@@ -88,8 +88,8 @@ class _Report:
 def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> AdaptedArguments:
     """Return the arguments for the installed version.
 
-    `llm_args` is the installed `TorchLlmArgs` class, and `version` is used only in messages. Omit
-    an argument that the installed classes lack in these cases:
+    `llm_args` is the installed `TorchLlmArgs` class, and `version` is used only in messages. An
+    argument that the installed classes lack is omitted in these cases:
 
     - The installed version always uses the requested value.
     - The argument selects a sampler, and the installed version has a single sampler.
@@ -144,8 +144,8 @@ def is_deprecated(field: Any) -> bool:
 def _name_sampler(arguments: Arguments, fields: Mapping[str, Any]) -> Arguments:
     """Return `arguments` with the sampler argument in the form that the installed version accepts.
 
-    Convert the flag of 1.0 to the type of later versions, or the type to the flag. Omit a flag that
-    is false if the installed version expects a type.
+    Convert the flag (version 1.0) to the type (later versions), or vice versa. If the installed
+    version expects a type, omit a flag that is false.
     """
     if _SAMPLER_TYPE in arguments and _SAMPLER_TYPE not in fields and _SAMPLER_FLAG in fields:
         rest = {name: each for name, each in arguments.items() if name != _SAMPLER_TYPE}

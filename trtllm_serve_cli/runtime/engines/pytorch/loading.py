@@ -17,7 +17,7 @@ from .sampler import SamplerLimits, choose_sampler, find_limits
 
 
 def load_llm(arguments: Arguments) -> tuple[Any, SamplerLimits]:
-    """Load an `LLM` and return it with the limits of its sampler.
+    """Load an `LLM` and return it with its sampler limits.
 
     Log the arguments that the installed version ignores. If the installed version rejects
     arguments, raise a `ValueError` that names them.

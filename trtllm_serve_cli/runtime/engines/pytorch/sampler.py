@@ -27,7 +27,7 @@ from .installed import (
 
 _Release = tuple[int, int, int, float]
 # Maps request fields to the first version whose TorchSampler applies them. Earlier versions accept
-# the fields, but ignore them.
+# the fields but ignore them.
 _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
     "logit_bias": (1, 1, 0, 1),
     "num_top_log_probs": (1, 2, 0, 1),
@@ -125,8 +125,8 @@ def _can_sample(cls: type, options: Mapping[str, Any]) -> bool:
 def _release(version: str) -> _Release:
     """Return a version as a comparable tuple: major, minor, patch and release candidate.
 
-    A release follows its release candidates, which follow its other pre-releases. A version in an
-    unknown format counts as newer than all other versions.
+    A release sorts after its release candidates. Release candidates sort after other pre-releases.
+    A version in an unknown format sorts after all other versions.
     """
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(rc|dev|a|b)(\d*))?", version)
     if match is None:

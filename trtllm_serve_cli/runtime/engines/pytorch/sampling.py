@@ -42,7 +42,7 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
 
     Omit unset optional fields, except top_k and top_p (see `random_sampling`). Omit multi-token
     stop words and bad words, because the API accepts them only as text. Omit the logit bias,
-    because the API requires a tensor.
+    because the API expects it as a tensor.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {
@@ -86,8 +86,8 @@ def check_servable(
     max_beam_width = int(arguments.get("max_beam_width") or 1)
     if request.beam_width != max_beam_width:
         raise InvalidRequest(
-            f"beam_width is {request.beam_width}, but TensorRT-LLM's PyTorch backend requires the "
-            f"max_beam_width of the loaded model. Set beam_width to {max_beam_width}."
+            f"beam_width is {request.beam_width}, but TensorRT-LLM's PyTorch backend requires "
+            f"the model's max_beam_width. Set beam_width to {max_beam_width}."
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(

@@ -65,7 +65,7 @@ class IterationStatistics:
     def engine_stats(self, num_requests: int) -> EngineStats:
         """Return the statistics of an engine with `num_requests` requests."""
         cache = self._latest.get("kvCacheStats") or {}
-        # If no request is running, the statistics of the latest iteration are outdated.
+        # If no request is running, the statistics of the latest iteration are stale.
         latest = self._latest if num_requests else {}
         batch = latest.get("inflightBatchingStats") or {}
         return EngineStats(

@@ -283,7 +283,7 @@ def _check_servable(request: GenerationRequest) -> None:
 
 
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
-    """Return the tokens to draw response tokens from.
+    """Return the tokens from which response tokens are drawn.
 
     If any tokens have a bias of 100 or more, return only these tokens. Otherwise, return the
     prompt's tokens, except the end token, single-token bad words, and tokens with a bias of -100 or

@@ -13,14 +13,14 @@ from itertools import pairwise
 
 from ...engine import TokenLogProb
 
-# The number of possible ranks of a token, from 0 (most likely) to 3. After any token, a quarter of
-# the vocabulary has each rank.
+# The number of ranks. Ranks go from 0 (most likely) to 3, and each rank is shared by a quarter of
+# the vocabulary, whatever the preceding token is.
 _NUM_RANKS = 4
 _FACTOR = 31
 
 
 def make_log_prob(previous: int, token: int) -> float:
-    """Return the log probability of `token` after `previous`."""
+    """Return the log probability of `token` if it follows `previous`."""
     return _log_prob_at(_rank(previous, token))
 
 
@@ -41,10 +41,10 @@ def make_alternatives(
 def score_tokens(
     token_ids: Sequence[int], count: int, vocab_size: int
 ) -> tuple[tuple[float, ...], tuple[tuple[TokenLogProb, ...], ...]]:
-    """Return the log probabilities and the most likely tokens for all tokens except the first.
+    """Return the log probabilities of all tokens except the first, and the most likely tokens.
 
-    The second tuple contains the `count` most likely tokens at each position. It is empty if
-    `count` is 0.
+    The second tuple contains the `count` most likely tokens at each of these positions. It is empty
+    if `count` is 0.
     """
     pairs = list(pairwise(token_ids))
     top = [make_alternatives(*pair, count, vocab_size) for pair in pairs] if count else []

@@ -1,4 +1,4 @@
-"""Simulate the scheduler of TensorRT-LLM's in-flight batching.
+"""Simulate TensorRT-LLM's in-flight batching scheduler.
 
 The simulated engine and the virtual clock (bench/simulate) share this scheduler. A step generates
 one token for each sequence whose prompt is in the KV cache. The step uses the rest of its token

@@ -56,7 +56,7 @@ class StepTiming:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The work that a step does. The fields are p, q, n and k in the formula of `StepTiming`."""
+    """The work that a step does. The fields are p, q, n and k in the `StepTiming` formula."""
 
     prompt_tokens: int = 0
     prompt_pairs: int = 0
@@ -144,7 +144,8 @@ def parse_limits(fields: Mapping[str, Any]) -> SchedulerLimits:
         )
     if not limits.num_blocks:
         raise ValueError(
-            "limits.max_tokens_in_paged_kv_cache must be at least limits.tokens_per_block"
+            "limits.max_tokens_in_paged_kv_cache must be at least limits.tokens_per_block "
+            f"({limits.tokens_per_block}), but is {limits.max_tokens_in_paged_kv_cache}"
         )
     return limits
 

@@ -43,7 +43,7 @@ class VllmEmbedder:
     def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
         """Compute the embeddings of a batch of prompts.
 
-        Return an array with the shape [prompts, dimension].
+        Return an array of shape [prompts, dimension].
         """
         inputs = [{"prompt_token_ids": list(each)} for each in prompts]
         outputs = self._llm.embed(inputs, use_tqdm=False)

@@ -80,8 +80,8 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # Maps the id of each request in `_running` that is waiting for an adapter to the adapter's
-        # future.
+        # Maps the id of each request that is waiting for an adapter to the adapter's future. These
+        # requests are also in `_running`.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
@@ -142,7 +142,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         cache = self._config.cache_config
         num_blocks = cache.num_gpu_blocks or 0
-        # If no request is running, ignore the latest statistics, because they are outdated.
+        # If no request is running, ignore the latest statistics, because they are stale.
         latest = self._scheduler if self._running else None
         waiting = latest.num_waiting_reqs + latest.num_skipped_waiting_reqs if latest else 0
         unread = sum(not each.has_begun for each in self._readers.values())
@@ -313,10 +313,10 @@ class VllmEngine:
 
 
 def _configure(arguments: Arguments) -> Any:
-    """Return vLLM's config.
+    """Return the `VllmConfig` for vLLM's engine arguments.
 
-    If vLLM does not support arguments or rejects their values, raise a `ValueError` that names the
-    arguments.
+    If vLLM does not support an argument or rejects its value, raise a `ValueError` that names the
+    argument.
     """
     # Disable usage reports, because vLLM would wait for a connection if the network is unavailable.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

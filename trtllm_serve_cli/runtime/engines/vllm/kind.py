@@ -60,8 +60,8 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
 def set_batch_invariance(environ: MutableMapping[str, str], config: Mapping[str, Any]) -> None:
     """Set VLLM_BATCH_INVARIANT if `config` enables batch invariance.
 
-    With batch invariance, a response does not depend on the other requests in the batch. Otherwise,
-    leave the variable unchanged, because the user may have set it.
+    With batch invariance, a response does not depend on the other requests in the batch. If batch
+    invariance is not enabled, leave the variable unchanged, because the user may have set it.
     """
     if config.get("batch_invariant"):
         environ["VLLM_BATCH_INVARIANT"] = "1"
