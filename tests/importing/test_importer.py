@@ -194,7 +194,8 @@ def test_settings_are_kept_if_the_manifest_cannot_be_read(
     assert (caught.value.what, caught.value.why, caught.value.next_step) == (
         f"{home.models / 'mine'} cannot be read.",
         "Permission denied",
-        f"check the disk, and check the permissions with `ls -l {home.models / 'mine' / MANIFEST}`",
+        "check the disk, then check the permissions with "
+        f"`ls -l {home.models / 'mine' / MANIFEST}`",
     )
     assert changed_settings(home.models / "mine") == {"max_queue_size": ("100", "set")}
 

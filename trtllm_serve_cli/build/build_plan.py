@@ -29,8 +29,8 @@ class Toolchain:
     """The programs that run the build steps, and the target GPU.
 
     - `python`: the interpreter that runs the steps.
-    - `versions`: the versions of the interpreter's packages, by package name.
-    - `trtllm_version`: the version of TensorRT-LLM to build for, or `None` if TensorRT-LLM is not
+    - `versions`: the versions of the interpreter's packages, keyed by package name.
+    - `trtllm_version`: the TensorRT-LLM version to build for, or `None` if TensorRT-LLM is not
       installed.
     - `gpu`: the GPU type, or `None` if the machine has no GPU or the GPU is not in tllm's GPU
       table.
@@ -60,7 +60,7 @@ class BuildRequest:
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
     # Only simulated engines use these fields, and at most one of them may be set. `gpu` is the name
-    # of the GPU to estimate timings for. `timing` is the path of a timing file.
+    # of the GPU to estimate timings for. `timing` is the timing file path.
     gpu: str | None = None
     timing: Path | None = None
 

@@ -1,4 +1,4 @@
-"""Read a checkpoint's context length, weight format, and embedding and tokenizer settings.
+"""Read a checkpoint's context length, weight format, embedding settings and tokenizer settings.
 
 The functions parse the checkpoint files directly and do not require transformers.
 """

@@ -153,7 +153,7 @@ def plan_container(
 def prepare_container(
     container: BuildContainer, notify: Callable[[str], None], on_line: Callable[[str], None]
 ) -> None:
-    """Pull the image if it is not on this machine, and create the Hugging Face cache folder.
+    """Pull the image if it is missing, and create the Hugging Face cache folder.
 
     `notify` receives a message before the pull. `on_line` receives each line of the pull output.
     Raise `MissingPart` if this machine cannot run the container, or if the image cannot be pulled.

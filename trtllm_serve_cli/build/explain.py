@@ -11,7 +11,7 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The cause of a failed build step, and how to fix it.
+    """The cause of a failed build step and its fix.
 
     `name` is the name of the matching failures.yaml entry. `line` is the output line that matched
     the entry, or empty if a signal ended the step.

@@ -29,7 +29,7 @@ LoraDtype = Literal["float16", "bfloat16", "float32"]
 
 @dataclass(frozen=True, slots=True)
 class LoraFiles:
-    """The contents of the two files of a converted adapter.
+    """The contents of a converted adapter's two files.
 
     `source` is the original adapter's folder. `destination` is the folder for the two files.
     `modules` maps each module name to the number of layers with adapter weights for the module.

@@ -99,7 +99,7 @@ def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
 
 
 def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialBuild:
-    """Record on disk that `step` has finished, and return the updated build."""
+    """Record the finished `step` on disk and return the updated build."""
     finished_step = FinishedStep(step.title, step.command, took_s, _list_files(build.work))
     build = dataclasses.replace(build, finished=(*build.finished, finished_step))
     _write(build)

@@ -78,8 +78,8 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
 def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str]:
     """Return the parameters that set each model's instance count.
 
-    The result contains the instance counts of the text models and `tensorrt_llm`, and
-    `instances_share_engine`. `max_num_seqs` is the engine's maximum number of sequences.
+    The result contains `instances_share_engine` and the instance counts of `tensorrt_llm` and the
+    text models. `max_num_seqs` is the engine's maximum number of sequences.
 
     Several instances of `tensorrt_llm` can share a single engine. With several engines, each engine
     has exactly one instance. A queue with priorities or timeouts requires a single instance,

@@ -1,4 +1,4 @@
-"""Plan the memory and the limits of an engine that runs on a CPU."""
+"""Plan the memory and limits of an engine that runs on a CPU."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Machine:
     """A machine's GPUs, memory and installed engine packages.
 
     - `gpus`: the GPU names that the driver reports.
-    - `versions`: the versions of the packages installed for this Python, by package name.
+    - `versions`: the versions of the packages installed for this Python, keyed by package name.
     - `pythons`: the interpreters of packages that may be installed for another Python, keyed by
       package name.
     - `host`: the machine's memory and threads, or None if unknown.
@@ -37,7 +37,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """The chosen engine kind, and a sentence that explains the choice.
+    """The chosen engine kind and a sentence that explains the choice.
 
     `python` is the interpreter that has the kind's package, or empty for Triton's Python. `missing`
     is the error to report if this machine lacks something that the kind needs. `missing` is set

@@ -43,8 +43,8 @@ def detect_machine(
 def _find_python(package: str, named: str, *, is_certain: bool) -> str | None:
     if not named:
         return find_python_with(package)
-    # If the user requested this kind, do not look for the package in the `named` interpreter, which
-    # may exist only on the machine that runs the server.
+    # If the user requested this kind, do not look for the package in the `named` interpreter. The
+    # interpreter may exist only on the server's machine.
     return named if is_certain or python_has(named, package) else None
 
 

@@ -87,7 +87,7 @@ class _Message:
 
 
 def parse_config(text: str) -> Any:
-    """Parse `text` with protobuf, as Triton does, and return the `ModelConfig` message.
+    """Parse `text` with protobuf, as Triton does. Return the `ModelConfig` message.
 
     Raise `PbtxtError` if protobuf rejects the text.
     """

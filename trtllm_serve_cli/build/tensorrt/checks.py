@@ -21,8 +21,8 @@ _COUNTS = (
     "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",
     "max_beam_width", "tokens_per_block", "max_lora_rank", "max_draft_len", "calib_size", "workers",
 )  # fmt: skip
-# TensorRT-LLM's docs/source/release-notes.md lists the removal of Volta GPUs under 0.15, and the
-# removal of the V100, a Volta GPU, under 0.16. tllm accepts the V100 before 0.16. Version 0.17
+# TensorRT-LLM's docs/source/release-notes.md lists the removal of Volta GPUs under 0.15. It lists
+# the removal of the V100, a Volta GPU, under 0.16. tllm accepts the V100 before 0.16. Version 0.17
 # added support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")

@@ -43,7 +43,7 @@ def check_flags(
 def add_flags(
     requested: Iterable[RequestedFlag], flags: Mapping[str, str], program: str, version: Version
 ) -> list[RequestedFlag]:
-    """Return the requested flags, and the flags in `flags` that the program supports.
+    """Return the requested flags and the flags in `flags` that the program supports.
 
     For the same flag, the user's value overrides a value that tllm selected. Raise `BadInput` if a
     tllm option also sets the flag, or if a value in `flags` is not valid.

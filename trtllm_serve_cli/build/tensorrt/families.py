@@ -40,7 +40,7 @@ class Variants:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The converter for an architecture in one version of TensorRT-LLM.
+    """The converter for an architecture in one TensorRT-LLM version.
 
     - `folder`: the script's folder under `examples/`.
     - `quantizations`: the quantizations that the version supports.

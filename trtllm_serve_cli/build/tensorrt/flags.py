@@ -84,7 +84,7 @@ def find_owner(name: str) -> str | None:
 
 
 def check_arguments(program: str, version: Version, arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse `arguments` as the program does, and return the values, keyed by argparse destination.
+    """Parse `arguments` as the program does. Return the values, keyed by argparse destination.
 
     Raise `BadInput` if the program rejects the arguments.
     """

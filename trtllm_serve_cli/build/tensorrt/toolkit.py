@@ -20,7 +20,7 @@ FIRST_IN_IMAGE = Version("0.17.0")
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """The TensorRT-LLM version that builds the engine, with the location of its scripts.
+    """The TensorRT-LLM version that builds the engine, and the location of its scripts.
 
     `examples_dir` is the `examples` folder of TensorRT-LLM's repository. `python` is the
     interpreter that runs the scripts in this folder.

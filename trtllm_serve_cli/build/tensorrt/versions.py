@@ -101,7 +101,7 @@ def find_container(tag: str) -> Container | None:
 
 
 def find_containers(version: Version) -> tuple[Container, ...]:
-    """Return the containers with exactly this version of TensorRT-LLM, oldest first."""
+    """Return the containers with exactly this TensorRT-LLM version, oldest first."""
     return tuple(each for each in load_containers() if each.trtllm == version)
 
 

@@ -55,7 +55,7 @@ _BUILDING = serve_checkpoint(
 
 
 def _describe(request: BuildRequest, tools: Toolchain) -> Engine:
-    """Return the engine, with the TensorRT-LLM version, or None if unknown, as `details`."""
+    """Return the engine. Its `details` are the TensorRT-LLM version, or None if unknown."""
     assert _BUILDING.describe is not None
     return dataclasses.replace(_BUILDING.describe(request, tools), details=tools.trtllm_version)
 

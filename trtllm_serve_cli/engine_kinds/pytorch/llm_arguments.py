@@ -2,9 +2,9 @@
 
 `LLM` rejects unknown arguments, so the result depends on the TensorRT-LLM version. When a model is
 loaded, `runtime/engines/pytorch/installed.py` adapts the arguments to the installed classes,
-because release candidates of the same version differ. Source of the names and versions:
-tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM 1.0 to 1.3, and the documentation of these
-versions on sampling, speculative decoding and quantization.
+because release candidates of the same version differ. Sources of the names and versions:
+tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM 1.0 to 1.3, and the documentation on
+sampling, speculative decoding and quantization.
 """
 
 from __future__ import annotations

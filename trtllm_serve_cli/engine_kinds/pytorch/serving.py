@@ -56,7 +56,7 @@ def _plan_values(
 
 
 def _model_yaml(entries: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arguments for `model.yaml`, and the entries that remain in `config.pbtxt`."""
+    """Return the arguments for `model.yaml` and the entries that remain in `config.pbtxt`."""
     arguments = arguments_of(entries)
     first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
     named = (*LLM_ARGUMENTS.parameters, *_MODEL_ENTRIES)

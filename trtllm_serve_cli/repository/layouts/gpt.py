@@ -1,4 +1,4 @@
-"""Plan the `gpt` layout: the models of the inflight layout, with the tensors of `all_models/gpt`.
+"""Plan the `gpt` layout, which has the inflight models with the tensors from `all_models/gpt`.
 
 A response contains the prompt and the generated text for each row of the request's batch. Responses
 are never streamed. Source: all_models/gpt in triton-inference-server/tensorrtllm_backend, tags

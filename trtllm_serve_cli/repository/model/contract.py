@@ -99,9 +99,9 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
 def load_text_contract(role: str, version: str = "") -> Contract:
     """Return a text model's tensors.
 
-    The result contains the tensors of NVIDIA's model, and the inputs and outputs that tllm adds.
-    tllm adds an input if `tensorrt_llm` has the input in this TensorRT-LLM version, or if the text
-    model itself processes the input. The added outputs are token counts.
+    The result contains the tensors of NVIDIA's model and the tensors that tllm adds. tllm adds an
+    input if `tensorrt_llm` has the input in this TensorRT-LLM version, or if the text model itself
+    processes the input. The added outputs are token counts.
     """
     contracts, newest = load_contracts(version), load_contracts()[role]
     supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS.keys()

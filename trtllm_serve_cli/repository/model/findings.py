@@ -49,7 +49,7 @@ class Checked:
     ) -> Finding:
         """Return a finding about the model's `config.pbtxt`.
 
-        If `place` is set, the finding refers to the line of this field.
+        If `place` is set, the finding refers to the line of the field at `place`.
         """
         line = _line(self.repository.texts[model], place) if place else None
         return Finding(severity, self.repository.path / model / CONFIG, line, what, next_step)

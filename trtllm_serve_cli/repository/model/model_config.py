@@ -32,8 +32,8 @@ class ModelConfig:
 
     `module` is the module in tllm's runtime package that serves the model, or None if the backend
     does not need a `model.py`. `title` describes the model in the files' header comments. `files`
-    contains the text of additional files in the version folder, by file name. `is_batched` enables
-    the dynamic batcher.
+    contains the text of additional files in the version folder, keyed by file name. `is_batched`
+    enables the dynamic batcher.
     """
 
     name: str
@@ -57,8 +57,8 @@ class ModelConfig:
 class RepositoryPlan:
     """The plan for a repository that serves the model named `name`.
 
-    - `parameters`: the parameter values, by name. With Triton's vLLM backend, it contains only the
-      parameters that the user set.
+    - `parameters`: the parameter values, keyed by name. With Triton's vLLM backend, it contains
+      only the parameters that the user set.
     - `requested`: the names of the parameters that the user set.
     - `preserved`: the values that `tllm set` wrote to the model's previous repository.
     - `declaration`: the `tllm.yaml` sections that describe the import.

@@ -89,7 +89,7 @@ def read_manifest(directory: Path) -> ImportedModel:
         raise RepositoryError(
             f"{directory} cannot be read.",
             why=error.strerror or str(error),
-            next_step="check the disk, and check the permissions with `ls -l "
+            next_step="check the disk, then check the permissions with `ls -l "
             f"{shlex.quote(str(path))}`",
         ) from error
 

@@ -43,7 +43,7 @@ def prefixed(owner: str, model: str) -> str:
 
 
 def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedModel, ...]:
-    """Plan a repository that combines `repositories`, and return its models.
+    """Plan a repository that combines `repositories`. Return its models.
 
     Raise `BadInput` if two models would have the same name, and `RepositoryError` if a file cannot
     be read.
@@ -96,7 +96,7 @@ def _change_config(model: PlacedModel) -> str:
         raise RepositoryError(
             f"{path} is not valid.",
             why=str(error),
-            next_step=f"run `tllm validate {shlex.quote(str(path.parent.parent))}`, and correct "
+            next_step=f"run `tllm validate {shlex.quote(str(path.parent.parent))}`, then correct "
             "the file or import the model again with `tllm import --force`",
         ) from error
     return text

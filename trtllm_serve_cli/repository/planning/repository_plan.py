@@ -133,7 +133,7 @@ def check_task(layout: Layout, *, is_embedding_model: bool) -> None:
 class _LayoutPlan:
     """The plan for a repository in one layout.
 
-    `values` maps parameter names to values. `models` contains the Triton models of the repository.
+    `values` maps parameter names to values. `models` contains the repository's Triton models.
     `used` contains the names of the parameters that have an effect in the layout.
     """
 

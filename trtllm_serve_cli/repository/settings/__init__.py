@@ -1,1 +1,1 @@
-"""List and change a repository's parameters, and track which engines are in use."""
+"""List and change a repository's parameters. Track which engines are in use."""

@@ -1,4 +1,4 @@
-"""List a repository's parameters with their values and origins, and change the values."""
+"""List a repository's parameters with their values and origins, or change the values."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class EngineLimits:
 
 
 def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
-    """Yield findings about missing paths, and about values that do not fit the engine."""
+    """Yield findings about missing paths and about values that do not fit the engine."""
     yield from _check_paths(checked)
     for model in checked.configs:
         if checked.repository.role(model) == "tensorrt_llm":

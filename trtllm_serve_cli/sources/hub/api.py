@@ -1,4 +1,4 @@
-"""Fetch a checkpoint from the Hugging Face Hub into the cache, and pin it to a commit.
+"""Fetch a checkpoint from the Hugging Face Hub into the cache and pin it to a commit.
 
 Before any large download, this module checks the repository's file list and small files. By
 default, the checkpoint must have safetensors weights and must not contain code. The disk must have
@@ -93,7 +93,7 @@ def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
 
 
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
-    """Fetch a file into the cache, and return its path or `None` if the repository lacks the file.
+    """Fetch a file into the cache. Return its path, or `None` if the repository lacks the file.
 
     If the hub cannot be reached but config.json is in the cache, look up the file only in the
     cache. If the cache already records a commit for the branch, keep this commit, because the
@@ -243,7 +243,7 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
 def _choose_files(
     pinned: HubAddress, files: Mapping[str, HubFile], hub: Hub, options: FetchOptions
 ) -> list[HubFile]:
-    """Return the files to download: the weights in one format, and the small files.
+    """Return the files to download: the weights in one format and all small files.
 
     Python files are included only if `options.trust_remote_code` is set. Raise `SourceError` if the
     checkpoint is rejected. This function does not download large files.

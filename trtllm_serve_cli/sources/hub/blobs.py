@@ -1,6 +1,6 @@
 """Download large files into the Hugging Face cache with resumable transfers.
 
-Since version 1.20, huggingface_hub deletes the partial file when a download is stopped, and cannot
+Since version 1.20, huggingface_hub deletes the partial file when a download is stopped. It cannot
 resume a download if the process was killed.
 
 Like older releases of huggingface_hub, this module writes a file to `blobs/<etag>.incomplete`. It

@@ -1,6 +1,6 @@
 """Translate huggingface_hub's errors into instances of `SourceError` that suggest a next step.
 
-huggingface_hub raises the network errors of its HTTP library, which is requests, httpx or httpx2
+huggingface_hub raises the network errors of its HTTP library, which is requests, httpx or httpx2,
 depending on the version. These errors are subclasses of `huggingface_hub.errors.HTTPError` or
 `OSError`.
 """
