@@ -146,7 +146,7 @@ def test_long_prompts_do_not_stop_streams(
         with pytest.raises(openai.BadRequestError, match="maximum context length") as raised:
             long.result()
     # The tokens were counted, not estimated.
-    assert re.search(r"the request has \d{6} tokens", str(raised.value))
+    assert re.search(r"the prompt has \d{6} tokens", str(raised.value))
     assert num_chunks > 5
 
 
