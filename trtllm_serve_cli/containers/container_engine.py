@@ -175,7 +175,7 @@ def remove_container(container: Container) -> None:
 
 
 def find_first_process(container: Container) -> int | None:
-    """Return the container's first process ID in the host's PID namespace.
+    """Return the ID of the container's first process in the host's PID namespace.
 
     Return None if the container is not running.
     """

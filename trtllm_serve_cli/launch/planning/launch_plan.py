@@ -83,7 +83,7 @@ class LaunchPlan:
     - `models`: names of the served models.
     - `text_models`: Triton models that receive the requests, one for each served model.
     - `loading`: Triton models to load at startup.
-    - `replicas`: endpoints of all ranks except the first, if each rank is a separate server.
+    - `replicas`: endpoints of all processes except the first, if each process is a separate server.
     - `container`: container in which the server runs, or None.
     - `reason`: why `auto` mode selected a container.
     - `host`: address to bind.

@@ -54,7 +54,7 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
 
 
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
-    """Return the processes that the server requires. `first_pid` is its first process ID."""
+    """Return the processes that the server requires. `first_pid` is the first process's ID."""
     parts: dict[psutil.Process, Part] = {}
     # Ignore errors, because the server may have exited. The supervisor detects an exit separately.
     with contextlib.suppress(psutil.Error):
@@ -91,8 +91,9 @@ def find_dead(parts: Parts) -> Parts:
 def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
     """Return the parts in `dead` that died unexpectedly.
 
-    The process of an unloaded model is also dead until Triton reaps it. Return the process of a
-    model only if it was already dead in the previous check, `dead_before`.
+    The process of an unloaded model is a zombie until Triton reaps it, and also counts as dead.
+    Therefore, return a model's process only if it was already dead in the previous check,
+    `dead_before`.
     """
     return {
         process: part
