@@ -214,13 +214,13 @@ def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
     """Return the error for a container engine whose containers cannot access GPUs."""
     if engine == "podman":
         return MissingPart(
-            f"podman cannot provide GPUs for {subject}.",
+            f"podman cannot give {subject} access to GPUs.",
             why="/etc/cdi and /var/run/cdi contain no CDI specification for NVIDIA GPUs",
             next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT}), then run `sudo "
             "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
         )
     return MissingPart(
-        f"docker cannot provide GPUs for {subject}.",
+        f"docker cannot give {subject} access to GPUs.",
         why="the NVIDIA Container Toolkit is not installed",
         next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT})",
     )

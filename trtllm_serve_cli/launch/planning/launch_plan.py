@@ -425,7 +425,7 @@ def _choose_loaded(
     for name in options.load_model:
         if name not in known:
             raise BadInput(
-                f"The server has no model {name!r}.",
+                f"The server does not have a model named {name!r}.",
                 why=f"the server's models are {', '.join(known)}",
                 next_step=f"add the model to the server with -m {name}",
             )

@@ -109,7 +109,7 @@ def describe_dead(dead: Parts) -> tuple[str, ...]:
 
 def describe_exit(code: int) -> str:
     """Describe an exit code of `Popen`, which is negative if a signal ended the process."""
-    return f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+    return f"was terminated by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def send_signal(process: psutil.Process, number: signal.Signals) -> bool:
