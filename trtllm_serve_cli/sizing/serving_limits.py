@@ -42,8 +42,8 @@ class ServingLimits:
     def max_unsplit_tokens(self) -> int:
         """The value of `max_num_tokens` for engines that reject prompts with more tokens.
 
-        By default, TensorRT-LLM does not split a long prompt into several steps. A slow GPU does
-        not lower the limit below TensorRT-LLM's default of 8192.
+        By default, TensorRT-LLM does not split a long prompt into several steps. The limit is
+        therefore at least 8192, TensorRT-LLM's default, even on a slow GPU.
         """
         return max(self.max_num_tokens, _MIN_UNSPLIT_TOKENS)
 
