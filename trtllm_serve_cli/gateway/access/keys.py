@@ -209,7 +209,7 @@ class KeyRing:
         return self._is_required
 
     def find(self, token: str) -> ApiKey | None:
-        """Return the stored key for `token`, or None if no key matches or the key has expired.
+        """Return the key that matches `token`, or None if no key matches or the key has expired.
 
         The lookup is safe against timing attacks: keys are looked up by hash, and the final
         comparison is constant-time.

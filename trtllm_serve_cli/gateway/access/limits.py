@@ -112,7 +112,8 @@ class Ticket:
         key, usage = self.key, self.usage
         if key is None or usage is None or usage.tokens is None:
             return
-        # Clear the ticket's headers: `_limited` sets the rate limit headers of an error response.
+        # `_limited` adds the rate limit headers to an error response, so the ticket must not also
+        # add them.
         self.headers = []
         with self.limits.table.locked():
             if usage.requests is not None:

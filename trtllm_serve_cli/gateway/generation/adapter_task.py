@@ -67,7 +67,7 @@ class AdapterTask:
 
         If the adapter is not cached, one request sends the weights. Concurrent requests wait until
         the server has responded to that request. Raise `UnusableAdapter` if the adapter files
-        cannot be read or have changed.
+        cannot be read, are not valid, or have changed.
         """
         for _ in range(_MAX_MISSES):
             await self._sending.acquire()
@@ -114,7 +114,7 @@ class AdapterTask:
         return {"lora_task_id": ("UINT64", (1, 1), struct.pack("<Q", self._task_id))}
 
     def _read(self) -> Inputs:
-        """Read the weights. Raise `UnusableAdapter` if they cannot be read or have changed."""
+        """Read the weights. Raise `UnusableAdapter` if they are unreadable, invalid or changed."""
         try:
             weights, config = load_adapter(self._folder, self._datatype)
         except BadInput as error:

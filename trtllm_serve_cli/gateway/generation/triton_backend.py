@@ -170,7 +170,7 @@ class TritonBackend:
     async def _stop(self, request_id: int, task: asyncio.Task[None]) -> None:
         """Send a stop request and wait until the stopped request has ended.
 
-        A cancelled gRPC call can crash Triton while the model still sends responses. See
+        Cancelling a gRPC call while the model is still sending responses can crash Triton. See
         docs/decisions/triton-2.51.md.
         """
         message = plan_stop(self._core, f"{self._id_prefix}{request_id}")
