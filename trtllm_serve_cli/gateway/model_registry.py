@@ -167,7 +167,7 @@ class ModelRegistry:
             if model is None:
                 problems.append(self._describe_loading(name))
             elif not model.backend.is_open:
-                problems.append(f"The engine of the model '{name}' is being restarted")
+                problems.append(f"The engine of the model '{name}' is not available")
         return problems
 
     def _describe_loading(self, name: str) -> str:
@@ -341,8 +341,8 @@ async def open_worker(
         if time.monotonic() > deadline_s:
             await worker.close()
             raise unavailable(
-                "its engine worker does not accept connections; run the gateway and Triton as the "
-                "same user"
+                "its engine worker does not accept connections or is not ready; run the gateway "
+                "and Triton as the same user"
             )
         await asyncio.sleep(_OPEN_POLL_S)
     return worker

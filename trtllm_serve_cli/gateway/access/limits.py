@@ -262,8 +262,8 @@ def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsag
     seconds = math.ceil(wait_s)
     return ApiError(
         429,
-        f"The API key '{key.name}' has reached its limit of {limit}. Retry the request after "
-        f"{seconds} s.",
+        f"The API key '{key.name}' is limited to {limit}, which the request would exceed. Retry "
+        f"the request after {seconds} s.",
         code="rate_limit_exceeded",
         retry_after_s=seconds,
         reason=reason,

@@ -166,8 +166,8 @@ def find_servers(
     if not servers:
         raise ApiError(
             404,
-            f"The gateway does not serve the Triton model '{name}'. Send the name of a served "
-            "model.",
+            f"The gateway does not serve the Triton model '{name}'. Use the name of a served "
+            "model in the URL.",
             code="model_not_found",
         )
     return servers

@@ -121,13 +121,16 @@ class AdapterTask:
             why = f" ({error.why})" if error.why else ""
             raise UnusableAdapter(f"{error.what.rstrip('.')}{why}") from error
         except OSError as error:
-            raise UnusableAdapter(f"the adapter files cannot be read ({error.strerror})") from error
+            raise UnusableAdapter(
+                f"the adapter files cannot be read ({error.strerror or error})"
+            ) from error
         if not self._is_prefetched:
             task_id = _hash(weights, config)
             if self._task_id not in (None, task_id):
                 raise UnusableAdapter(
-                    "the adapter files have changed since the adapter was loaded; load the adapter "
-                    "again"
+                    "the adapter files have changed since the adapter was first used; load the "
+                    "adapter again or, if the operator configured it, ask the operator to restart "
+                    "the gateway"
                 )
             self._task_id = task_id
         return {

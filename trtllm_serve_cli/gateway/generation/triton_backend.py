@@ -291,7 +291,7 @@ class TritonBackend:
         if code is grpc.StatusCode.UNAVAILABLE and not is_from_triton(details):
             self._is_ready = False
             return "the connection to the server was lost; retry the request"
-        return f"{details or code.name}; retry the request"
+        return f"{details or f'the gRPC status is {code.name}'}; retry the request"
 
 
 def _open_channel(endpoint: Endpoint) -> Any:
