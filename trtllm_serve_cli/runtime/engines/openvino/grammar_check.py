@@ -50,9 +50,11 @@ _WIDTH = 16
 class CheckedGuide:
     """The result of a check.
 
-    `problem` is the reason why the guide cannot be used, or an empty string if the guide is valid.
-    `compile_s` is the CPU time for compiling the guide and sampling the first token. `sampling_s`
-    is the CPU time for sampling all other tokens. Both are 0 if the guide cannot be used.
+    - `problem`: the reason why the guide cannot be used, or an empty string if the guide is valid.
+    - `compile_s`: the CPU time for compiling the guide and sampling the first token.
+    - `sampling_s`: the CPU time for sampling all other tokens.
+
+    Both times are 0 if the guide cannot be used.
     """
 
     problem: str = ""
