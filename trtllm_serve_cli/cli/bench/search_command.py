@@ -168,7 +168,7 @@ def _describe_measured(measured_ms: float | None) -> str:
 
 
 def check_rate_found(result: SearchResult) -> None:
-    """If the search found no rate or ended early, raise an exception that sets the exit code."""
+    """Raise an exception if the search found no rate or ended early, to set the exit code."""
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
         raise_failure([result.last] if result.last else [])
     if result.rate is None:
