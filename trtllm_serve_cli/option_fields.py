@@ -78,7 +78,7 @@ class OptionField:
     - `kind`: type of the option without `| None`.
     - `is_optional`: true if None is allowed.
     - `default`: default value, or MISSING if the option is required.
-    - `choices`: allowed values, or empty if every value of the type is allowed.
+    - `choices`: allowed values of a choice option, or empty for other options.
     """
 
     name: str
@@ -105,7 +105,7 @@ class OptionField:
 
     @property
     def is_declared(self) -> bool:
-        """True if the field has an `Option`, so that users can set it."""
+        """True if the field has an `Option` with help text, which means that users can set it."""
         return bool(self.option.help)
 
     @property

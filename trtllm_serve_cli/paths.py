@@ -2,7 +2,7 @@
 
     checkpoints/<source>/   fetched checkpoints that are not in the hub's own cache
     checkpoints/hf--<name>/ records of the verified files in the hub's own cache
-    engines/<name>-<hash>/  engines, named after the hash of their plan (or in ENGINE_DEST_PATH)
+    engines/<name>-<hash>/  engines, with the hash of their plan (in ENGINE_DEST_PATH if it is set)
     models/<name>/          model repositories for Triton, each with a tllm.json
     servers/<http port>/    state, log and restricted-API token of a server
     servers/slurm-<name>-N/ script, logs and address of a server that runs as a Slurm job
@@ -84,16 +84,16 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
 
 
 def expand_user(path: Path) -> Path:
-    """Replace a leading `~` or `~USER` in the path with the home folder.
+    """Replace a leading `~` or `~USER` in the path with the user's home directory.
 
-    Raise `BadInput` if the home folder is unknown, for example because no such user exists.
+    Raise `BadInput` if the home directory is unknown, for example because no such user exists.
     """
     try:
         return path.expanduser()
     except RuntimeError as error:
         raise BadInput(
             f"The path {path} cannot be used.",
-            why=f"this machine has no home folder for {path.parts[0]}",
+            why=f"the home directory for {path.parts[0]} cannot be determined",
             next_step="pass the full path, without ~",
         ) from error
 
@@ -223,8 +223,8 @@ def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
 def put_in_place(new: Path, final: Path) -> None:
     """Rename the folder `new` to `final`, replacing `final` if it exists.
 
-    Both folders must be on the same file system. If the file system can exchange two folders
-    atomically, `final` exists at all times, even if the process is killed.
+    Both folders must be on the same file system. If `final` exists and the file system can exchange
+    two folders atomically, `final` is never missing, even if the process is killed.
     """
     if not final.exists():
         new.rename(final)
@@ -258,7 +258,7 @@ def _creating(folder: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise BadInput(
             f"The folder {folder} cannot be created.",
-            why="a parent folder does not exist, or its file system does not allow new folders",
+            why="a parent folder does not exist, or the file system does not allow new folders",
             next_step="choose another folder, or set TLLM_HOME to a writable folder",
         ) from error
 

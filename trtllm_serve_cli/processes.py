@@ -216,9 +216,9 @@ def run_streamed(
 ) -> tuple[int, str]:
     """Run `command` and pass each chunk of output to `on_output`.
 
-    If `terminal` is set, the command writes to a pseudo-terminal of that size, so that it shows
-    progress bars. Return the exit code and the last 16 KiB of the output, without escape sequences.
-    If this process is interrupted, stop the command and its children.
+    If `terminal` is set, the command writes to a pseudo-terminal of that size, which makes the
+    command show progress bars. Return the exit code and the last 16 KiB of the output, without
+    escape sequences. If this process is interrupted, stop the command and its children.
     """
     read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
     try:

@@ -1,7 +1,7 @@
 """Parse YAML into nested dataclasses and render dataclasses as YAML.
 
 The field annotations of a dataclass are the schema. Error messages contain line numbers. A field
-can have one of these types, or None if its annotation allows None:
+can be None if its annotation allows None. Otherwise, it has one of these types:
 
 - a string, a number, a boolean or a path
 - a choice (`Literal` or `OneOf`)
@@ -52,7 +52,7 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
     """Parse `text` as YAML and return an instance of `cls`.
 
     Raise `BadInput` if `text` is not valid. The error message contains the file name `where` and,
-    if the parser reports it, the line number.
+    if known, the line number of the error.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -77,7 +77,7 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Convert the strings in `words` to the types of the `cls` fields with the same names.
+    """Convert each string in `words` to the type of the `cls` field with the same name as its key.
 
     Return the values keyed by field name. List items are separated by commas. Raise `BadInput` if a
     field is unknown or has an invalid value.

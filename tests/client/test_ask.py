@@ -168,7 +168,12 @@ def test_completion_without_responses_is_empty(triton: FakeTriton, interface: In
 @pytest.mark.parametrize(
     ("model", "prompt", "what", "why"),
     [
-        ("nope", "go", "The server has no model 'nope'.", "Request for unknown model"),
+        (
+            "nope",
+            "go",
+            "The server does not have a model named 'nope'.",
+            "Request for unknown model",
+        ),
         ("ensemble", "refuse", "The request to ensemble failed.", "at least 1"),
         ("ensemble", "break", "The request to ensemble failed.", "engine worker died"),
     ],

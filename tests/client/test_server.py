@@ -64,7 +64,7 @@ def test_config_without_tllm_parameters(triton: FakeTriton, interface: Interface
 
 @both
 def test_config_of_an_unknown_model(triton: FakeTriton, interface: Interface) -> None:
-    with pytest.raises(RequestFailed, match="has no model 'nope'"):
+    with pytest.raises(RequestFailed, match="does not have a model named 'nope'"):
         fetch_model_config(triton.endpoint, "nope", interface)
 
 
@@ -126,7 +126,7 @@ def test_probe_requests_one_token_without_streaming(
 
 
 def test_probe_raises_the_models_error(triton: FakeTriton) -> None:
-    with pytest.raises(RequestFailed, match="has no model 'nope'"):
+    with pytest.raises(RequestFailed, match="does not have a model named 'nope'"):
         probe_token(triton.endpoint, "nope", 20)
 
 

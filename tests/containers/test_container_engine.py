@@ -59,7 +59,7 @@ def test_podman_replaces_a_docker_without_a_daemon(programs: Path) -> None:
         (DAEMON, "run `sudo systemctl start docker`"),
         (
             "permission denied while trying to connect to the Docker daemon socket",
-            'run `sudo usermod -aG docker "$USER"` and log in again',
+            'run `sudo usermod -aG docker "$USER"`, then log in again',
         ),
         ("something else", "run `apt-get install podman`"),
     ],

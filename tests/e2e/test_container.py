@@ -121,9 +121,10 @@ def test_server_in_a_container_serves_restarts_and_stops(tllm: ContainerTllm) ->
     tllm.podman("kill", name)
     wait_until(lambda: tllm.state().restarts == 1)
     # The supervisor may also notice the death of a model first.
-    assert {"the server ended with signal 9", "the process of model tensorrt_llm died"} & set(
-        tllm.state().why
-    )
+    assert {
+        "the server was terminated by signal 9",
+        "the process of model tensorrt_llm died",
+    } & set(tllm.state().why)
     wait_until(lambda: tllm.is_back(1), 180)
     assert "Paris" in infer(tllm)
     assert ask_gateway(tllm)

@@ -55,7 +55,7 @@ def test_both_models_respond_concurrently_under_every_name(endpoint: Endpoint) -
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls", "one_one"])
 def test_names_without_a_prefix_do_not_exist(endpoint: Endpoint, model: str) -> None:
-    with pytest.raises(RequestFailed, match=f"no model '{model}'"):
+    with pytest.raises(RequestFailed, match=f"model named '{model}'"):
         generate(endpoint, model, QUESTION)
 
 

@@ -599,7 +599,8 @@ def test_vllm_worker_runs_in_the_requested_python(
             "repository",
             RepositorySection(dir=Path("/srv/with space")),
             " without spaces or shell metacharacters",
-            "set --repo to a folder with a different path",
+            "set --repo to a folder whose path contains only ASCII letters, digits and the "
+            "characters ./_-",
         ),
         (
             "engine",

@@ -29,10 +29,10 @@ def test_valid_guide_has_no_problem(guide_type: str, guide: str) -> None:
     [
         ("regex", "", "is missing, but the guide type regex requires a guide; send a guide"),
         ("json_schema", "{", "is not valid JSON: Expecting property name"),
-        ("json_schema", "[" * 100_000, "has 100000 bytes; send at most 65536 bytes"),
+        ("json_schema", "[" * 100_000, "is 100000 bytes long; send at most 65536 bytes"),
         ("json_schema", "[" * 60_000, "is not valid JSON: maximum recursion depth exceeded"),
         ("structural_tag", "[1]", "is not a JSON object; send an object"),
-        ("ebnf_grammar", "root\0", "contains a NUL character; remove it"),
+        ("ebnf_grammar", "root\0", "contains a NUL character; remove the character"),
     ],
     ids=lambda value: value[:12],
 )

@@ -166,7 +166,7 @@ def test_applies_revision_to_hub_source():
     [
         (
             HubSource("a/b", "v1"),
-            "The source and --revision specify different revisions: v1 and v2.",
+            "The source and --revision specify different revisions.",
         ),
         (PypiSource("p", "1", "f"), "pypi:p==1#f does not support revisions."),
     ],

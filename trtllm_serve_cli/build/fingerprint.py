@@ -14,8 +14,8 @@ def fingerprint_of_facts(facts: Mapping[str, Any]) -> str:
     """Return the hash of the JSON-serializable `facts` as 16 hexadecimal digits.
 
     `facts` must include all inputs that affect the engine, such as the checkpoint, the options, the
-    tool versions and the GPU type. It must not include the model name or the engine folder, because
-    several models can share an engine.
+    tool versions and the GPU type. `facts` must not include the model name or the engine folder,
+    because several models can share an engine.
     """
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -120,7 +120,7 @@ def drop_leftovers(build: PartialBuild) -> None:
 
 
 def read_partial_build(path: Path) -> PartialBuild | None:
-    """Return the unfinished build in `path`, or `None` if its record is missing or not valid."""
+    """Return the unfinished build in `path`, or `None` if its record is unreadable or not valid."""
     try:
         return _read(path)
     except OSError:

@@ -79,7 +79,7 @@ def _describe_os_error(error: OSError) -> TllmError | None:
         path = str(error.filename)
         return TllmError(
             "The path is too long.",
-            why=f"{path[:80]}… has {len(path)} characters",
+            why=f"{path[:80]}… is {len(path)} characters long",
             next_step="use a shorter path with shorter file names",
         )
     if error.errno not in _DISK_ERRORS:
@@ -125,8 +125,7 @@ def _run() -> str | int | None:
 def main() -> None:
     """Run `tllm` and exit.
 
-    The exit code is 0 for success, 1 for a bug in tllm, 2 for a usage error, 3 for an error that
-    the user can fix, 130 for an interrupt, and 141 if the reader of the output closed the pipe.
+    `cli.shared.exits` defines the exit codes.
     """
     streams.escape_unencodable()
     try:

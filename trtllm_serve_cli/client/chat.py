@@ -1,4 +1,4 @@
-"""Render chat templates like `utils/chat_template_utils.py` in Transformers.
+"""Render chat templates as `utils/chat_template_utils.py` in Transformers does.
 
 Templates are untrusted code from checkpoints, so they run in a sandbox with time and memory limits.
 """

@@ -62,7 +62,7 @@ def name_inflight_inputs(
 ) -> dict[str, str]:
     """Return a mapping from each input to the name of its tensor in the inflight or the gpt layout.
 
-    Unlike in `name_inputs`, a model named `tensorrt_llm` does not have the llmapi layout.
+    Unlike `name_inputs`, do not assume that a model named `tensorrt_llm` has the llmapi layout.
     """
     named = {}
     for name in names:

@@ -71,8 +71,8 @@ def _load(file: Path, kinds: str) -> NDArray[Any]:
         raise BadInput(
             f"{file} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="pass a folder that contains a PEFT adapter, or the files "
-            f"{LORA_WEIGHTS} and {LORA_CONFIG} that `tllm lora convert` writes",
+            next_step="pass the folder of a PEFT adapter, or the output folder of "
+            f"`tllm lora convert`, which contains {LORA_WEIGHTS} and {LORA_CONFIG}",
         ) from error
     has_type = array.dtype.kind in kinds or (array.dtype == BFLOAT16 and "f" in kinds)
     if not has_type or array.ndim not in (2, 3) or len(array) == 0:

@@ -70,8 +70,8 @@ class ModelInfo:
         """Return the server's name for the model `role` in this model's repository.
 
         If a server has several repositories, each model's name starts with a prefix for its
-        repository. The prefix is taken from `core_model`, or from this model's name if it ends with
-        the name of an upstream text model.
+        repository. The prefix is taken from `core_model`, or from this model's name if that name
+        ends with the name of an upstream text model.
         """
         if role == CORE_MODEL and self.core_model:
             return self.core_model

@@ -65,7 +65,7 @@ def change_model(
     """Load or unload a model.
 
     Loading waits until the model is loaded. Unloading returns before the model is unloaded. Raise
-    `NoServer` if the server cannot be reached, or `RequestFailed` with Triton's message.
+    `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """
     from trtllm_serve_cli.client.transport.over_http import change_model_http
 
@@ -102,7 +102,7 @@ def probe_token(
     if completion.ttft_s is None:
         raise RequestFailed(
             f"{model} did not generate a token.",
-            why="the stream ended without a response",
+            why="the call ended without a response",
             next_step="read the server's log with `tllm logs`",
         )
     return completion

@@ -67,7 +67,7 @@ class Container:
 
     @property
     def find_pid(self) -> tuple[str, ...]:
-        """A command that prints the container's first process ID in the host's PID namespace."""
+        """A command that prints the first process's ID in the host's PID namespace."""
         return (self.engine, "inspect", "--format={{.State.Pid}}", self.name)
 
 
@@ -150,7 +150,7 @@ def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def with_link_targets(path: Path) -> list[Path]:
-    """Return `path` and the folders that symbolic links in `path` point to.
+    """Return `path` and each folder that contains the target of a symbolic link in `path`.
 
     For example, checkpoint files in the Hugging Face cache are links to files in another folder.
     """
@@ -159,10 +159,10 @@ def with_link_targets(path: Path) -> list[Path]:
 
 
 def _ulimits(host: ContainerHost) -> dict[str, str]:
-    """Return the ulimits from tensorrtllm_backend's README, capped at the user's hard limits.
+    """Return the ulimits from tensorrtllm_backend's README, capped at the host's hard limits.
 
-    Also return the limits on open files and processes. Rootless podman fails if its default limits
-    exceed the user's hard limits.
+    If the host has hard limits, also return the limits on open files and processes. Rootless podman
+    fails if its default limits exceed the user's hard limits.
     """
     if not host.hard_limits:
         return {name: str(value) for name, value in _ULIMITS.items()}
@@ -191,8 +191,8 @@ def _user_options(host: ContainerHost) -> list[str]:
     # GPUs.
     words = ["--security-opt=label=disable"] if host.engine == "podman" else []
     if host.runs_as is not None:
-        # Set a home folder and a user name for libraries that compile code. The image does not
-        # define either for this user.
+        # Set a home directory and a user name for libraries that compile code. The image does
+        # not define either for this user.
         words += [f"--user={host.runs_as}", "--env=HOME=/tmp", "--env=USER=tllm"]
     return words
 
@@ -214,13 +214,13 @@ def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
     """Return the error for a container engine whose containers cannot access GPUs."""
     if engine == "podman":
         return MissingPart(
-            f"podman cannot provide GPUs for {subject}.",
+            f"podman cannot give {subject} access to GPUs.",
             why="/etc/cdi and /var/run/cdi contain no CDI specification for NVIDIA GPUs",
             next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT}), then run `sudo "
             "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
         )
     return MissingPart(
-        f"docker cannot provide GPUs for {subject}.",
+        f"docker cannot give {subject} access to GPUs.",
         why="the NVIDIA Container Toolkit is not installed",
         next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT})",
     )

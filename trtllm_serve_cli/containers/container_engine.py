@@ -26,7 +26,7 @@ _TIMEOUT_S = 60.0
 
 # Maps substrings of the container engines' error messages to fixes.
 _FIXES = {
-    "permission denied": 'run `sudo usermod -aG docker "$USER"` and log in again',
+    "permission denied": 'run `sudo usermod -aG docker "$USER"`, then log in again',
     "Cannot connect to the Docker daemon": "run `sudo systemctl start docker`",
 }
 # Causes of failed pulls: a pattern that matches the engine's output, the cause, and the next step.
@@ -175,7 +175,7 @@ def remove_container(container: Container) -> None:
 
 
 def find_first_process(container: Container) -> int | None:
-    """Return the container's first process ID in the host's PID namespace.
+    """Return the ID of the container's first process in the host's PID namespace.
 
     Return None if the container is not running.
     """

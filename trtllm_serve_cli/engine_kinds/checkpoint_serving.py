@@ -32,7 +32,7 @@ _MAX_INSTANCES = 4
 
 
 def read_arguments(table: ArgumentTable, parameters: Mapping[str, str]) -> Arguments:
-    """Return the arguments for `config.pbtxt` parameters.
+    """Return the engine arguments that correspond to `parameters`.
 
     Raise `BadInput` if a parameter is invalid.
     """
@@ -76,10 +76,10 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
 
 
 def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str]:
-    """Return the parameters that set each model's instance count.
+    """Return the parameters that configure the instances of `tensorrt_llm` and the text models.
 
-    The result contains `instances_share_engine` and the instance counts of `tensorrt_llm` and the
-    text models. `max_num_seqs` is the engine's maximum number of sequences.
+    The parameters are both instance counts and `instances_share_engine`. `max_num_seqs` is the
+    engine's maximum number of sequences.
 
     Several instances of `tensorrt_llm` can share a single engine. With several engines, each engine
     has exactly one instance. A queue with priorities or timeouts requires a single instance,

@@ -88,8 +88,8 @@ def find_tools(
     If `trtllm_version` is set, plan builds for this TensorRT-LLM version instead of the installed
     version. If `container` is set, builds run in a container image with this version. Raise
     `BadInput` if `trtllm_version` is not a version. For a container, also raise `BadInput` if the
-    version or a suitable image is unknown, or if the image contains another version. Raise
-    `BadInput` if the example scripts are missing.
+    version or a suitable image is unknown, if the image contains another version, or if the example
+    scripts are missing.
     """
     packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
     gpus = _choose_gpus(find_gpus(), container.gpus if container else ())

@@ -1,4 +1,4 @@
-"""List the engine kinds in the order that `--engine auto` tries them.
+"""List the engine kinds in the order in which `--engine auto` tries them.
 
 `find_kind` imports a kind's module on demand, so `--help` can list the names without importing the
 build planning code.

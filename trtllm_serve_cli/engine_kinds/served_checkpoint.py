@@ -2,7 +2,7 @@
 
 The plan has no steps, and the engine folder is the checkpoint. The engine's `llm_arguments` are the
 arguments for vLLM or TensorRT-LLM's LLM API, without the model path. They include the default
-serving limits for this machine's GPUs if known.
+serving limits for this machine's GPUs if the limits are known.
 """
 
 from __future__ import annotations

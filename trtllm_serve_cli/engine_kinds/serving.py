@@ -25,10 +25,14 @@ _LIMITS = ("max_num_seqs", "max_num_tokens", "max_seq_len", "max_tokens_in_paged
 class ServingOptions:
     """The options for serving an engine.
 
-    For options that are None, the default depends on the engine. `parameters` maps template
-    parameter names to `--param` values, which override the other options. `engine_python` is the
-    Python that has the engine's package, or empty for Triton's Python. `host` is the machine that
-    runs the engine on its CPU, or None if unknown. The host's memory limits the KV cache size.
+    For limits that are None, the default depends on the engine.
+
+    - `parameters`: maps template parameter names to `--param` values, which override the other
+      options.
+    - `engine_python`: Python interpreter that has the engine's package, or empty for Triton's
+      Python.
+    - `host`: machine that runs the engine on its CPU, or None if unknown. The host's memory limits
+      the KV cache size.
     """
 
     max_batch_size: int | None = None

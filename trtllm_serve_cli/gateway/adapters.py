@@ -38,9 +38,10 @@ def configure_adapter(model: LoadedModel, adapter: ServedAdapter) -> LoadedModel
 def find_prefetched(model: LoadedModel) -> list[LoadedModel]:
     """Return a model for each adapter that the engine of `model` loads at startup.
 
-    Return [] if the gateway cannot read `lora_prefetch_dir`. Engines with a worker select adapters
-    by name. Triton's C++ backend selects adapters by task id, so each adapter folder must be named
-    after the task id.
+    Return [] if the model cannot use LoRA adapters from folders, or if the gateway cannot read
+    `lora_prefetch_dir`. Engines with a worker select adapters by name. Triton's C++ backend selects
+    adapters by task id, so the name of an adapter's folder must be the task id. Other folders are
+    skipped.
     """
     if not model.info.lora_prefetch_dir or find_adapter_obstacle(model) is not None:
         return []

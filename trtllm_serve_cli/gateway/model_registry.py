@@ -58,11 +58,11 @@ class ModelRegistry:
         self._on_loaded = on_loaded
         self._on_refused = on_refused
         self._models: dict[str, LoadedModel] = {}
-        # `_problems` maps the names of models that are still loading to their most recent problems.
-        # `_refused` maps the names of models that the gateway cannot serve to the reasons.
+        # The latest problem of each model that is still loading, keyed by model name.
         self._problems: dict[str, str] = {}
+        # The reason for each model or adapter that the gateway cannot serve, keyed by name.
         self._refused: dict[str, str] = {}
-        # Maps each configured adapter to its base model.
+        # Maps the name of each configured adapter to the name of its base model.
         self._adapter_bases = {each.name: each.model for each in config.adapters}
         # The names of the adapters that clients have loaded and not unloaded.
         self._runtime_adapters: set[str] = set()
@@ -167,7 +167,7 @@ class ModelRegistry:
             if model is None:
                 problems.append(self._describe_loading(name))
             elif not model.backend.is_open:
-                problems.append(f"The engine of the model '{name}' is being restarted")
+                problems.append(f"The engine of the model '{name}' is not available")
         return problems
 
     def _describe_loading(self, name: str) -> str:
@@ -210,7 +210,8 @@ class ModelRegistry:
     def _add_adapters(self, model: LoadedModel) -> None:
         """Add a model for each adapter in the configuration and in the engine's prefetch folder.
 
-        Skip adapters whose name is already used by an available model.
+        Skip an adapter if its name is already in use. If the model cannot use adapters, refuse the
+        configured adapters.
         """
         adapters = [each for each in self._config.adapters if each.model == model.name]
         if adapters and (why := find_adapter_obstacle(model)) is not None:
@@ -331,8 +332,8 @@ async def open_worker(
 ) -> WorkerBackend:
     """Return a backend that is connected to an engine worker.
 
-    `find` returns the name of the worker's socket, or None. Raise `ApiError` (503) if the worker
-    does not accept the connection within `timeout_s`, or does not report a ready engine.
+    `find` returns the name of the worker's socket, or None. Raise `ApiError` (503) after
+    `timeout_s` if the worker has not accepted the connection or has not reported a ready engine.
     """
     worker = WorkerBackend(find, tokenizer)
     deadline_s = time.monotonic() + timeout_s
@@ -340,8 +341,8 @@ async def open_worker(
         if time.monotonic() > deadline_s:
             await worker.close()
             raise unavailable(
-                "its engine worker does not accept connections; run the gateway and Triton as the "
-                "same user"
+                "its engine worker does not accept connections or is not ready; run the gateway "
+                "and Triton as the same user"
             )
         await asyncio.sleep(_OPEN_POLL_S)
     return worker

@@ -139,8 +139,8 @@ class Member:
             preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
         )
         assert self.process.stdin is not None
-        # Pass the configuration through a pipe: it contains tokens, and other users can read
-        # command lines.
+        # Pass the configuration through a pipe, because it contains the secret `supervisor_token`
+        # and other users can read command lines.
         with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
             pipe.write(self._config.to_json().encode())
         self._started_s = self._clock()

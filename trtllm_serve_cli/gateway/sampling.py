@@ -86,7 +86,7 @@ def plan_generation(
     guide: tuple[str, str] | None = None,
     skips_special_tokens: bool | None = None,
 ) -> GenerationPlan:
-    """Return the engine request for a prompt and the settings for converting its tokens to text.
+    """Return the engine request for a prompt, with the settings for decoding the generated tokens.
 
     If `max_tokens` is None, the response may fill the rest of the model's context. `guide` and
     `skips_special_tokens` override the values in `body`. Raise `ApiError` (400) if the prompt and
@@ -200,7 +200,7 @@ def _encode_bad_words(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int
 
 
 def read_guide(body: SamplingBody) -> tuple[str, str] | None:
-    """Return the type and text of the request's guide, or None if it does not set a guide.
+    """Return the type and text of the request's guide, or None if the request does not set one.
 
     Raise `ApiError` (400) if the request sets several guides, or if a guide is incomplete or not
     supported.
@@ -282,7 +282,7 @@ def _check_capabilities(model: LoadedModel, body: SamplingBody, fields: Mapping[
 
 
 def _list_used(body: SamplingBody, fields: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys of `REQUIRED_FEATURES` that the sampling parameters of a request use."""
+    """Yield the keys of `REQUIRED_FEATURES` that apply to a request's sampling parameters."""
     if fields["num_return_sequences"] > 1:
         yield "n" if body.num_choices > 1 else "best_of"
     if fields["return_log_probs"]:

@@ -43,10 +43,11 @@ class LoadedModel:
     # The engine's name for the LoRA adapter. It is None for base models and for adapters that are
     # selected by task id.
     lora_name: str | None = None
-    # The adapter's folder. It is None if the engine loads the adapter by name at startup.
+    # The adapter's folder. It is None for base models, and for adapters that the engine loads by
+    # name at startup.
     lora_folder: str | None = None
-    # The adapter's task id in the engine, or None if the adapter is selected by name. If the engine
-    # evicts the adapter, the weights are read from `lora_folder`.
+    # The adapter's task id in the engine. It is None for base models, and for adapters that are
+    # selected by name. If the engine evicts the adapter, the weights are read from `lora_folder`.
     lora_task_id: int | None = None
     # Name of the adapter's base model, or None if the model is not an adapter.
     root: str | None = None
@@ -97,7 +98,8 @@ class LoadedModel:
     def adapter_fields(self) -> dict[str, Any]:
         """The fields of a `GenerationRequest` that select the adapter, or {} for a base model.
 
-        `lora_file` is read again if the engine has evicted the adapter or has been restarted.
+        The adapter is read again from the folder `lora_file` if the engine has evicted the adapter
+        or has been restarted.
         """
         fields = {
             "lora_name": self.lora_name,

@@ -184,7 +184,7 @@ def clear_stop_request(directory: Path) -> None:
 
 
 def reset_state_files(directory: Path) -> None:
-    """Remove a previous server's state and preallocate the stop timeout file."""
+    """Remove a previous server's state and stop request. Preallocate the stop timeout file."""
     (directory / STATE_FILE).unlink(missing_ok=True)
     clear_stop_request(directory)
     _write_in_place(directory / _STOP_FILE, b" " * _RESERVED_BYTES)

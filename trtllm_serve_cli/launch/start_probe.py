@@ -16,13 +16,13 @@ from trtllm_serve_cli.launch.warmup import warm_up
 
 @dataclass(slots=True)
 class StartProbe:
-    """The readiness checks and the warm-up of one server start. Times are in seconds.
+    """The readiness checks and the warm-up of one server start.
 
-    - `timeout_s`: timeout for each request.
+    - `timeout_s`: timeout for each request, in seconds.
     - `is_gateway_healthy`: returns whether the gateway reports that all models can receive
       requests.
-    - `first_token_at`: time since the epoch at which all loaded text models had responded.
-    - `warmup_at`: time since the epoch at which the warm-up began.
+    - `first_token_at`: when all loaded text models had responded, in seconds since the epoch.
+    - `warmup_at`: when the warm-up began, in seconds since the epoch.
     - `problems`: a message for each failed warm-up request.
     - `is_ready`: set when the server is usable and the warm-up has finished.
     """

@@ -100,7 +100,8 @@ def summarize_start(
         stages.append(load)
         if (worker := workers.get(load.name.removeprefix(_LOAD))) is not None:
             stages += _list_stages(worker, worker.model, times.spawned_at)
-    # The gateway is ready when every process serves every model, so list only the slowest start.
+    # The gateway is ready when every process serves every model, so list only the stages of the
+    # process that finished last.
     if gateway_starts := list(read_start_lines(gateway_log, GATEWAY_READY)):
         slowest = max(gateway_starts, key=lambda each: each.ended_at)
         stages += _list_stages(slowest, "gateway", times.spawned_at)

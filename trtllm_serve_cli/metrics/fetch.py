@@ -50,7 +50,7 @@ def read_saved_metrics(path: Path) -> Snapshot:
         return parse_metrics(path.read_text(encoding="utf-8"), path.stat().st_mtime)
     except (OSError, UnicodeDecodeError, RequestFailed) as error:
         raise BadInput(
-            f"{path} is not a saved metrics page.",
+            f"{path} could not be read as a metrics page.",
             why=error.why if isinstance(error, RequestFailed) else _describe(error),
             next_step="save a metrics page with `tllm metrics --raw > metrics.txt`, then pass "
             "metrics.txt",

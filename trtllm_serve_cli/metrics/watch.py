@@ -20,7 +20,7 @@ def watch_metrics(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Snapshot | TllmError]:
-    """Scrape a server every `interval_s` seconds and yield each snapshot or error indefinitely.
+    """Scrape a server indefinitely, every `interval_s` seconds, and yield each snapshot or error.
 
     Scrapes start at multiples of the interval after the first scrape, so that delays do not
     accumulate. If a scrape takes longer than the interval, skip the missed scrapes.

@@ -28,7 +28,7 @@ def shorten(vector: Vector, dimensions: int | None, settings: EmbeddingSettings)
 
 
 def pool(hidden: NDArray[Any], mask: NDArray[Any], mode: str) -> Vector:
-    """Pool the token vectors in `hidden` to one vector per row.
+    """Pool the token vectors in `hidden` into one vector per row.
 
     `hidden` has shape [rows, tokens, values]. `mask` is 1 for tokens and 0 for padding. Raise
     `ValueError` if `mode` is not one of the `POOLING_MODES`. The modes are defined in
@@ -68,7 +68,7 @@ def encode_vector(vector: Vector) -> str:
 
 
 def decode_vector(text: str) -> Vector:
-    """Decode an embedding from a text that `encode_vector` returned."""
+    """Decode an embedding that `encode_vector` has encoded."""
     return np.frombuffer(base64.b64decode(text), dtype=_FLOAT32).astype(np.float32)
 
 

@@ -174,7 +174,7 @@ class SequenceUpdate:
     - `cum_log_prob`: the sum of the sequence's log probabilities so far.
     - `error`: the error message. An update with an error is the last update for its request.
     - `perf`: the performance metrics of the whole request.
-    - `rejected`: true if the request caused the error, false if the engine did.
+    - `rejected`: true if the update contains an error that the request, not the engine, caused.
     - `top_log_probs`: the most likely tokens at the position of each token in `token_ids`, if the
       request sets `num_top_log_probs`.
     - `prompt`: information about the prompt. Only one update of the first sequence contains it.
@@ -335,7 +335,7 @@ class Engine(Protocol):
         """Queue `request`. Raise `InvalidRequest` if this engine cannot run it."""
 
     def cancel(self, request_id: int) -> None:
-        """Cancel a request and free its slot immediately. Do nothing if the request has ended."""
+        """Cancel a request to free its slot. Do nothing if the request has ended."""
 
     def has_work(self) -> bool:
         """Return whether the engine has requests or updates that `step` must process."""

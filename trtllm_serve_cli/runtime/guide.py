@@ -32,9 +32,9 @@ def find_guide_problem(guide_type: str, guide: str) -> str | None:
     if not guide:
         return f"is missing, but the guide type {guide_type} requires a guide; send a guide"
     if (num_bytes := len(guide.encode())) > _MAX_GUIDE_BYTES:
-        return f"has {num_bytes} bytes; send at most {_MAX_GUIDE_BYTES} bytes"
+        return f"is {num_bytes} bytes long; send at most {_MAX_GUIDE_BYTES} bytes"
     if "\0" in guide:
-        return "contains a NUL character; remove it"
+        return "contains a NUL character; remove the character"
     if guide_type in _JSON_GUIDES:
         return _find_json_problem(guide)
     return None

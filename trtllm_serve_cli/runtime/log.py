@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 # Derive the model name from the path of this file. A model and its engine worker both run the copy
-# in MODEL/VERSION/tllm_runtime.
+# of this package in MODEL/VERSION/tllm_runtime.
 MODEL_NAME = Path(__file__).parent.parent.parent.name
 
 

@@ -153,8 +153,8 @@ class PulseFile:
 def start_beating(role: Role, model: str) -> None:
     """Write heartbeats for this process from a separate thread until the process exits.
 
-    If `$TLLM_PULSES` is not set or the file cannot be created, write no heartbeats. In both cases,
-    register the `STACKS_SIGNAL` handler.
+    If `$TLLM_PULSES` is not set or the file cannot be created, write no heartbeats. Always register
+    the `STACKS_SIGNAL` handler.
     """
     register_stacks_signal()
     file = PulseFile(role, model)

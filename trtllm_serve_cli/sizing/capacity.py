@@ -28,9 +28,12 @@ _LOGIT_BYTES = 4
 class Demand:
     """The formats, lengths and limits that a plan must support.
 
-    `weights` is the format for the large matrices, and `others` is the format for all other
-    parameters. Lengths are in tokens. The limits have TensorRT-LLM's names and defaults. The
-    computed weight size is multiplied by `scale` to match the checkpoint's index.
+    Lengths are in tokens. The limits have TensorRT-LLM's names and defaults.
+
+    - `weights`: the format for the large matrices.
+    - `others`: the format for all other parameters.
+    - `kv`: the format for the KV cache.
+    - `scale`: the factor that adjusts the computed weight size to match the size on disk.
     """
 
     weights: Format

@@ -26,8 +26,10 @@ class Family:
     A bias is True (present), False (absent), or the name of the config key that sets the bias.
     `defaults` contains the default values of Transformers' config class. It also contains
     tllm-specific keys for properties that are not in config.json, for example `has_sinks`. `adapt`
-    converts a config to the keys and structure of a Llama config. If a config has a sliding window
-    and `window_period` is n > 1, every n-th layer does not use the window.
+    converts a config to the keys and structure of a Llama config.
+
+    If a config has a sliding window but does not specify the layers that use it, all layers use the
+    window, except every n-th layer if `window_period` is n > 1.
     """
 
     is_gated: bool = True

@@ -11,9 +11,10 @@ from trtllm_serve_cli.sizing.shape import Experts, ModelShape
 class ParameterCounts:
     """The number of parameters in each part of a model.
 
-    `embedding` includes learned positions. `experts` includes routers and shared experts. `head` is
-    0 if the LM head is tied to the embedding. `active` is the number of parameters used for one
-    token, without the experts that the token does not select.
+    - `embedding`: includes learned positions.
+    - `experts`: includes routers and shared experts.
+    - `head`: 0 if the LM head is tied to the embedding.
+    - `active`: the total number of parameters, minus the experts that a token does not select.
     """
 
     embedding: int
@@ -33,9 +34,9 @@ class ParameterCounts:
 class AttentionParameters:
     """The number of attention parameters in one layer, grouped for tensor parallelism.
 
-    `by_heads` counts the parameters that are split across GPUs by attention head. `by_kv_heads`
-    counts the parameters that are split by key-value head. `replicated` counts the parameters that
-    every GPU stores, such as the projection to MLA's latent.
+    - `by_heads`: the parameters that are split across GPUs by attention head.
+    - `by_kv_heads`: the parameters that are split across GPUs by key-value head.
+    - `replicated`: the parameters that every GPU stores, such as the projection to MLA's latent.
     """
 
     by_heads: int

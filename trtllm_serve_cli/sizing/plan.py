@@ -65,13 +65,13 @@ class ParallelPlan:
 class SizePlan:
     """The result of `tllm plan`.
 
-    `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
-    on which the model fits. If the model does not fit on `num_gpus` GPUs, larger powers of two are
-    tried, up to 128 GPUs. `smallest` is None if the model does not fit in any of these cases.
-
-    `smallest_in_fp8` is the same plan with FP8 weights. It is None if `smallest` is None or the GPU
-    does not support FP8. It is also None if the options specify a quantization or the checkpoint is
-    quantized.
+    - `plans`: the plans to compare, each for at most `num_gpus` GPUs.
+    - `smallest`: the plan with the fewest GPUs on which the model fits. If the model does not fit
+      on `num_gpus` GPUs, larger powers of two are tried, up to 128 GPUs. None if the model does not
+      fit on any of these numbers of GPUs.
+    - `smallest_in_fp8`: the plan `smallest` with FP8 weights. None if `smallest` is None, if the
+      GPU does not support FP8, if the options specify a quantization, or if the checkpoint is
+      quantized.
     """
 
     facts: ModelFacts
@@ -118,8 +118,8 @@ def plan_size(
 
     If `num_gpus` is None, the limit is 8 GPUs or the number of GPUs that the options request,
     whichever is higher. Raise `BadInput` if the options request more than `num_gpus` GPUs, or if
-    the model or the GPU does not support the options. Also raise `BadInput` if the size of
-    quantized weights is unknown.
+    the model or the GPU does not support the options. Also raise `BadInput` if neither the bits per
+    weight of the checkpoint's quantization nor its weight size is known.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
@@ -197,8 +197,8 @@ def _list_parallelisms(
         for each in _list_for_world_size(shape, world_size, num_gpus, options)
     )
     if not found:
-        # Only --moe-tp and --moe-ep can exclude every parallelism. In this case, the call raises
-        # `BadInput` with the reason.
+        # Only --moe-tp and --moe-ep can exclude every parallelism. Call `check_parallelism` again
+        # to raise `BadInput` with the reason.
         check_parallelism(shape, num_gpus, 1, options.moe_tp, options.moe_ep)
     return found
 
@@ -348,9 +348,9 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
     """Return the input and output lengths in tokens.
 
-    If a length is not set, choose a value such that a sequence fits into `max_seq_len`. If
-    `max_seq_len` is not set, use the model's maximum length instead. Raise `BadInput` if the
-    lengths in the options exceed this maximum, or if `max_seq_len` exceeds the model's maximum
+    The sum of the two lengths is limited to `max_seq_len` or, if `max_seq_len` is not set, to the
+    model's maximum length. Lengths that the options do not set are chosen to stay within the limit.
+    Raise `BadInput` if the sum exceeds the limit, or if `max_seq_len` exceeds the model's maximum
     length.
     """
     max_positions = shape.max_position_embeddings

@@ -16,9 +16,10 @@ Rate = Literal["fp16", "fp8", "fp4"]
 class Format:
     """A number format.
 
-    `bits` is the average number of bits per value, including scales. `rate` names the `Gpu` field
-    with the compute rate for this format. GPUs compute in this format at `speed` times this rate.
-    `capability` is the minimum compute capability.
+    - `bits`: the average number of bits per value, including scales.
+    - `rate`: the `Gpu` field with the compute rate on which the format's rate is based.
+    - `capability`: the minimum compute capability.
+    - `speed`: the format's compute rate, as a multiple of `rate`.
     """
 
     bits: float

@@ -116,7 +116,7 @@ def estimate_speed(
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """The durations of operations on one GPU in a pipeline stage."""
+    """Computes the durations of steps, KV cache reads and prompts on one GPU in a stage."""
 
     shape: ModelShape
     parallelism: Parallelism

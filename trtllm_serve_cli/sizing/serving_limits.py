@@ -42,8 +42,8 @@ class ServingLimits:
     def max_unsplit_tokens(self) -> int:
         """The value of `max_num_tokens` for engines that reject prompts with more tokens.
 
-        By default, TensorRT-LLM does not split a long prompt into several steps. A slow GPU does
-        not lower the limit below TensorRT-LLM's default of 8192.
+        By default, TensorRT-LLM does not split a long prompt into several steps. The limit is
+        therefore at least 8192, TensorRT-LLM's default, even on a slow GPU.
         """
         return max(self.max_num_tokens, _MIN_UNSPLIT_TOKENS)
 
@@ -53,8 +53,8 @@ def choose_limits(
 ) -> ServingLimits:
     """Return the default limits for a model that uses `memory` on each GPU.
 
-    Both limits are powers of two. `max_num_tokens` is the largest power from 2048 to 16,384 with an
-    estimated duration of 0.35 s or less for a step that processes only prompts. `max_num_seqs` is
+    Both limits are powers of two. `max_num_tokens` is the largest power from 2048 to 16,384 for
+    which a step that processes only prompts takes an estimated 0.35 s or less. `max_num_seqs` is
     the largest power from 256 to 1024 that leaves room for 128 tokens per sequence in the KV cache.
     If no power in the range meets the condition, the limit is the smallest power.
     """

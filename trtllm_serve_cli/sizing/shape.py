@@ -39,8 +39,8 @@ class Experts:
     """The experts in a mixture-of-experts model.
 
     `num_layers` layers have experts, and the remaining layers have a dense MLP. `intermediate_size`
-    is the size of one expert. `shared_intermediate_size` is the total size of the shared experts,
-    which process every token.
+    is the intermediate size of one expert. `shared_intermediate_size` is the total intermediate
+    size of the shared experts, which process every token.
     """
 
     num_experts: int
@@ -97,10 +97,12 @@ class Extras:
 class ModelShape:
     """The shape of a language model.
 
-    `dtype` and `quantization` are names from the checkpoint. `head_dim` is the dimension of a query
-    head. `intermediate_size` is the size of a dense MLP. `embedding_size` differs from
-    `hidden_size` only if the architecture projects between these sizes. `is_part` is true if the
-    checkpoint may contain other parts, such as a vision tower.
+    - `embedding_size`: differs from `hidden_size` only if the architecture projects between these
+      sizes.
+    - `intermediate_size`: the intermediate size of a dense MLP.
+    - `head_dim`: the dimension of a query head.
+    - `dtype`, `quantization`: the names in the checkpoint.
+    - `is_part`: true if the checkpoint may contain other parts, such as a vision tower.
     """
 
     architecture: str
@@ -202,8 +204,8 @@ def _parse(
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
     """Return the MLP's intermediate size.
 
-    If config.json does not set the size, assume 4 times the hidden size for an MLP without a gate.
-    Raise `BadInput` for an MLP with a gate.
+    If config.json does not set the size, return 4 times the hidden size for an MLP without a gate,
+    and raise `BadInput` for an MLP with a gate.
     """
     if size := _find_count(config, "intermediate_size"):
         return size

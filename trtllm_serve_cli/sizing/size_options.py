@@ -23,8 +23,8 @@ from trtllm_serve_cli.option_fields import Option, Within
 class SizeOptions:
     """The serving options for a plan.
 
-    If `tp` and `pp` are None, `tllm plan` compares several values. If another option is None, its
-    value depends on the model and the other options.
+    If `tp` and `pp` are None, `tllm plan` compares several values. If another option is None, it
+    gets a default, which may depend on the model and the other options.
     """
 
     tp: TensorParallelism | None = None

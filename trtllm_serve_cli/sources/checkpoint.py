@@ -86,8 +86,8 @@ class Checkpoint:
     - `size_bytes`: the total size of the weight files.
     - `modified_ns`: the time of the last change to local files, in nanoseconds since the epoch, or
       0 for a source that cannot change.
-    - `config`: the config.json values from the model catalog, or `None` if config.json is on disk.
-      Set only in a dry run, in which checkpoint files may be missing.
+    - `config`: the config.json values from the model catalog, or `None`. A dry run sets them if
+      config.json is not on disk. In this case, other checkpoint files may also be missing.
     """
 
     path: Path
@@ -179,8 +179,7 @@ def inspect_config(
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the values of config.json.
 
-    If `checkpoint.config` is set, return these values from the model catalog. Otherwise, read the
-    file on disk.
+    If `checkpoint.config` is set, return a copy of it. Otherwise, read the file on disk.
     """
     if checkpoint.config is not None:
         return dict(checkpoint.config)
@@ -260,7 +259,7 @@ def choose_weights(
     if not pickles:
         raise SourceError(
             f"{where} has no weights.",
-            why="the checkpoint does not contain *.safetensors files",
+            why="the checkpoint contains neither *.safetensors files nor pickled weights",
             next_step="pass `-s hf:ORG/NAME` or `-s local:DIR` with a checkpoint that has weights",
         )
     if not options.allow_pickle:

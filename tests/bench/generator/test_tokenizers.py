@@ -30,7 +30,7 @@ def test_models_with_the_same_tokenizer_folder_share_it(serve: Serve, tmp_path: 
 
 def test_rejects_models_with_different_tokenizers(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
-    with pytest.raises(BadInput, match="The models have different tokenizers") as refused:
+    with pytest.raises(BadInput, match="The models use different tokenizer folders") as refused:
         _find(serve, a=tmp_path, b=tmp_path / "b")
     assert f"uses {tmp_path}; b_tensorrt_llm at " in refused.value.why
     assert "--tokenizer DIR" in refused.value.next_step
@@ -40,3 +40,10 @@ def test_rejects_a_tokenizer_folder_of_another_machine(serve: Serve, tmp_path: P
     with pytest.raises(BadInput, match="tokenizer is unknown") as refused:
         _find(serve, a=tmp_path / "elsewhere")
     assert "is not a local folder" in refused.value.why
+
+
+def test_rejects_a_preprocessing_model_without_a_tokenizer_folder(serve: Serve) -> None:
+    address = serve(FakeTriton(parameters_of={"a_preprocessing": {}}))
+    with pytest.raises(BadInput, match="tokenizer is unknown") as refused:
+        find_tokenizer_folder([Target(address, "a_tensorrt_llm")])
+    assert refused.value.why == ("the configuration of a_preprocessing does not set tokenizer_dir")

@@ -56,7 +56,7 @@ def test_fetch_model_times_out_on_a_silent_server(
 
 
 def test_fetch_model_reports_an_unknown_model(serve: Serve) -> None:
-    with pytest.raises(RequestFailed, match="The server has no model 'nope'"):
+    with pytest.raises(RequestFailed, match="The server does not have a model named 'nope'"):
         _fetch(serve(FakeTriton()), "nope")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.samples.bench_results import make_result
-from trtllm_serve_cli.bench.model.arrivals import AtRate
+from trtllm_serve_cli.bench.model.arrivals import AtConcurrency, AtRate
 from trtllm_serve_cli.bench.model.slo import parse_objective
 from trtllm_serve_cli.bench.report.compare import (
     Change,
@@ -111,9 +111,11 @@ def test_different_workloads_and_loads_are_rejected(keep: Keep) -> None:
     before = keep(name="before")
     longer = keep(make_result(workload=TokenNormDist(512)), "longer")
     faster = keep(make_result(AtRate(25)), "faster")
+    closed = keep(make_result(AtConcurrency(2)), "closed")
     for other, what in (
         (longer, "workload.input_mean is 128 in the first result and 512 in the second"),
         (faster, "is 20 in the first result and 25 in the second"),
+        (closed, "load.concurrency is not set in the first result and 2 in the second"),
     ):
         with pytest.raises(BadInput, match="not comparable") as refused:
             check_comparable(compare(before, other))

@@ -86,6 +86,7 @@ def _damage(folder: Path, file: str, old: str, new: str) -> None:
             '"schema_version": 99',
             "has an unsupported version",
         ),
+        ("summary.json", '"schema_version"', '"version"', "is not the summary of a benchmark"),
         ("summary.json", '"client"', '"klient"', "is incomplete"),
         ("summary.json", "{", "", "cannot be read"),
         ("requests.jsonl", '"due_s"', '"do_s"', "Line 1 .*requests.jsonl is not a request record"),

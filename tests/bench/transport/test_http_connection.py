@@ -93,7 +93,7 @@ def test_reports_an_http_address_without_a_server() -> None:
 
 def test_reports_an_unknown_model_over_http(serve_http: ServeHttp) -> None:
     target = Target(serve_http(FakeTriton(answer=exact_length)), "nope", "http")
-    with pytest.raises(RequestFailed, match="The server has no model 'nope'"):
+    with pytest.raises(RequestFailed, match="The server does not have a model named 'nope'"):
         fetch_model(target, "tokens")
 
 

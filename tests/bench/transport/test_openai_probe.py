@@ -79,7 +79,7 @@ def test_conversations_require_token_ids_of_responses(server: FakeOpenAI) -> Non
 
 
 def test_other_failures_are_reported(server: FakeOpenAI) -> None:
-    with pytest.raises(RequestFailed, match="The server has no model 'nope'"):
+    with pytest.raises(RequestFailed, match="The server does not have a model named 'nope'"):
         _probe(server, model="nope")
     server.api_key = "other"
     with pytest.raises(RequestFailed, match="requires a valid API key"):

@@ -95,7 +95,7 @@ def test_flag_of_quantize_py() -> None:
             "The awq_block_size flag has no effect on this engine.\n"
             "Why: the flag applies to quantize.py, but this build runs convert_checkpoint.py for "
             "llama and trtllm-build\n"
-            "Next: omit awq_block_size, or pass a --quantization that requires quantize.py",
+            "Next: omit awq_block_size, or pass a --quantization value that requires quantize.py",
         ),
         (
             "0.16.0",

@@ -141,9 +141,9 @@ def test_invalid_arguments_are_refused(arguments: tuple[str, ...], why: str) -> 
     with pytest.raises(BadInput) as raised:
         check_arguments("trtllm-build", Version("0.11.0"), arguments)
     assert str(raised.value) == (
-        "trtllm-build in TensorRT-LLM 0.11.0 rejects the planned arguments.\n"
+        "trtllm-build in TensorRT-LLM 0.11.0 rejects a command-line argument.\n"
         f"Why: {why}\n"
-        "Next: run `trtllm-build --help` to see the supported arguments"
+        "Next: correct or remove this argument; `trtllm-build --help` lists the supported arguments"
     )
 
 

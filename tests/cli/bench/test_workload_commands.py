@@ -544,5 +544,5 @@ def test_search_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> N
 def test_identity_rejects_batches_over_http(server: FakeTriton) -> None:
     result = CliRunner().invoke(bench_app, ["identity", "-i", "http", "-u", server.endpoint.http])
     assert isinstance(result.exception, BadInput)
-    assert result.exception.what == "A request over http cannot contain 8 prompts."
+    assert result.exception.what == "A request with -i http cannot contain 8 prompts."
     assert "--batch-size 1" in result.exception.next_step

@@ -268,7 +268,7 @@ def test_chat_template_is_applied(
     [
         (("go", "--chat"), "has no chat template"),
         (("go", "--system", "x"), "has no chat template"),
-        (("go", "-m", "nope"), "The server has no model 'nope'."),
+        (("go", "-m", "nope"), "The server does not have a model named 'nope'."),
         (("refuse",), "Why: max_tokens must be at least 1"),
         (("break",), "Why: the engine worker died"),
         (("silent", "--timeout", "0.2"), "did not finish the request within 0.2 s"),

@@ -148,7 +148,7 @@ def test_since_refuses_a_broken_page(triton: FakeTriton, run: Run, tmp_path: Pat
     saved.write_text(PAGE[:500])
     code, _, err = run("-u", triton.endpoint.metrics, "--since", str(saved))
     assert code == 3
-    assert "cut.prom is not a saved metrics page." in err and "tllm metrics --raw >" in err
+    assert "cut.prom could not be read as a metrics page." in err and "tllm metrics --raw >" in err
 
 
 def test_own_models_show_tokens_and_latency(triton: FakeTriton, run: Run) -> None:

@@ -152,7 +152,7 @@ def test_failed_start_shows_the_cause_and_the_log(
         "Error: The server for m did not become ready.\n"
         "  Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
         " Next: run `tllm validate m` to check the model repository, `tllm export m > m.yaml && "
-        "tllm import -f m.yaml --force` to build its engine again, or `tllm doctor` to check this "
+        "tllm import -f m.yaml --force` to rebuild the engine, or `tllm doctor` to check this "
         f"machine; the full log is {log}\n"
     )
     assert [is_gone(pid) for pid in pids_in(log)] == [True]
@@ -415,9 +415,9 @@ def test_log_by_level_and_by_model(tllm: Tllm, home: Home, ports: list[str]) -> 
     assert tllm("logs", "--level", "warning", "--source", "m")[1] == f"W m] careful\n{shown}"
     assert tllm("logs", "--level", "warning", "-n", "1")[1] == "OSError\n"
     code, _, err = tllm("logs", "--source", "nope")
-    assert (code, "The server has no model 'nope'." in err) == (3, True)
+    assert (code, "The server does not have a model named 'nope'." in err) == (3, True)
     code, _, err = tllm("logs", "--gateway")
-    assert (code, "The server has no OpenAI-compatible API." in err) == (3, True)
+    assert (code, "The server does not serve the OpenAI-compatible API." in err) == (3, True)
 
 
 def test_followed_log_has_each_line_once(tllm: Tllm, home: Home, ports: list[str]) -> None:
@@ -463,7 +463,7 @@ def test_restart_fetches_an_image_before_it_stops_anything(
     write_engine(tmp_path / "bin", "podman", pull="echo unauthorized >&2; exit 125")
     code, _, err = tllm("restart")
     assert (code, "Stopping" in err) == (3, False)
-    assert "every client that can reach 0.0.0.0 can use the server" in err
+    assert "Triton listens on 0.0.0.0 without authentication" in err
     assert "Error: The image img could not be pulled." in err
     after = json.loads(tllm("status", "--json")[1])["servers"][0]
     assert (after["state"], after["supervisor_pid"]) == ("ready", before["supervisor_pid"])
@@ -582,7 +582,7 @@ def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[s
         (("start", "--load-model", "m"), "add --model-control-mode explicit"),
         (
             ("start", "--grpc-server-cert", "x"),
-            "TLS for gRPC requires both --grpc-server-cert and --grpc-server-key.",
+            "TLS for gRPC requires a certificate and a private key.",
         ),
         (("restart",), "Error: No server is running."),
         (("load", "m"), "Error: No server is running."),

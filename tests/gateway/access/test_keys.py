@@ -151,7 +151,7 @@ def test_invalid_file_keeps_the_previous_keys(file: Path, caplog: pytest.LogCapt
     file.write_text("{")
     clock.now_s += 2
     assert ring.find(key) is not None
-    assert "the previous keys remain valid" in caplog.text
+    assert "the gateway continues to use the keys that it read before" in caplog.text
 
 
 def test_unreadable_file_is_read_again(
@@ -167,7 +167,7 @@ def test_unreadable_file_is_read_again(
         for _ in range(3):
             clock.now_s += 2
             assert ring.find(key) is not None
-    assert caplog.text.count("Input/output error; the previous keys remain valid") == 1
+    assert caplog.text.count("Input/output error; the gateway continues to use") == 1
     clock.now_s += 2
     assert ring.find(key) is None
 

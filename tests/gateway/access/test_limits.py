@@ -164,7 +164,7 @@ def test_concurrency_of_a_key_counts_waiting_requests() -> None:
 def test_concurrency_of_a_key_counts_sequences() -> None:
     limits, key = Limits(9, 9), make_key(concurrency=4)
     ticket = limits.admit(key, 3)
-    with pytest.raises(ApiError, match="limit of 4 concurrent sequences"):
+    with pytest.raises(ApiError, match="is limited to 4 concurrent sequences"):
         limits.admit(key, 2)
     limits.admit(key, 1)
     ticket.release()

@@ -208,7 +208,7 @@ def test_embedding_models_are_listed(client: TestClient) -> None:
     ("why", "rejected", "status"),
     [
         ("Exceeds maximum queue size. Maximum queue size of 3 has been reached", True, 429),
-        ("the engine worker was restarted; retry the request", False, 503),
+        ("the connection to the engine worker was lost; retry the request", False, 503),
         ("broken", False, 500),
     ],
 )

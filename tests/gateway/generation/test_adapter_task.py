@@ -207,7 +207,7 @@ def test_changed_adapter_is_not_sent(tmp_path: Path) -> None:
             await wait_until(lambda: backend.num_ended == 2)
 
         updates = run(triton.endpoint, test)
-    assert "have changed since the adapter was loaded" in (updates[-1].error or "")
+    assert "have changed since the adapter was first used" in (updates[-1].error or "")
     assert len(cache.sent) == 1
 
 

@@ -279,6 +279,6 @@ def test_path_with_a_colon_cannot_be_mounted() -> None:
     ids=["podman", "docker"],
 )
 def test_missing_gpu_toolkit_is_reported_early(host: ContainerHost, fix: str) -> None:
-    with pytest.raises(MissingPart, match="cannot provide GPUs for llama") as raised:
+    with pytest.raises(MissingPart, match="cannot give llama access to GPUs") as raised:
         plan(dataclasses.replace(host, has_gpu_toolkit=False))
     assert fix in raised.value.next_step

@@ -177,7 +177,7 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"driver": "535.104.05"},
             Finding("NVIDIA driver", "note",
-                    "535.104.05, supports CUDA up to 12: NVIDIA's containers up to 25.10",
+                    "535.104.05, supports CUDA up to 12 (NVIDIA's containers up to 25.10)",
                     NEWER_DRIVER),
         ),
         (

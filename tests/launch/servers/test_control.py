@@ -71,5 +71,5 @@ def test_unknown_model_is_rejected(home: Home) -> None:
     with pytest.raises(NoServer):
         find_controlled(home, "demo")
     add(home, models=("demo",), loading=PARTS)
-    with pytest.raises(BadInput, match="has no model 'nope'"):
+    with pytest.raises(BadInput, match="does not have a model named 'nope'"):
         find_controlled(home, "nope")

@@ -77,4 +77,4 @@ def test_gateway_reports_why_it_is_not_healthy(gateway: GatewayProcess) -> None:
 def test_exit_code_is_explained(gateway: GatewayProcess) -> None:
     assert gateway.explain_exit() == ()
     kill(gateway)
-    assert gateway.explain_exit()[0] == "the OpenAI-compatible gateway ended with signal 9"
+    assert gateway.explain_exit()[0] == "the OpenAI-compatible gateway was terminated by signal 9"

@@ -119,7 +119,7 @@ def test_failed_start_shows_the_cause_and_leaves_nothing_running(home: Home) -> 
         "The server for m did not become ready.\n"
         "Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
         "Next: run `tllm validate --repo /models/m` to check the model repository, `tllm export "
-        "--repo /models/m > m.yaml && tllm import -f m.yaml --force` to build its engine again, "
+        "--repo /models/m > m.yaml && tllm import -f m.yaml --force` to rebuild the engine, "
         f"or `tllm doctor` to check this machine; the full log is {plan.log}"
     )
     assert all(is_gone(pid) for what in ("server", "child") for pid in pids_in(plan.log, what))
@@ -216,7 +216,7 @@ def test_killed_server_is_explained(home: Home) -> None:
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
     assert raised.value.why == (
-        "the server ended with signal 9\n"
+        "the server was terminated by signal 9\n"
         "       cause: the process was killed, probably because the machine ran out of "
         "memory"
     )
@@ -450,7 +450,7 @@ def test_foreground_reports_a_supervisor_that_is_killed(home: Home) -> None:
     with pytest.raises(LaunchFailed) as raised:
         run_in_foreground(plan, on_ready=kill)
     assert raised.value.what == "The server's supervisor exited while the server was running."
-    assert raised.value.why == "it ended with signal 9"
+    assert raised.value.why == "it was terminated by signal 9"
     wait_until(lambda: is_gone(pids_in(plan.log)[0]))
 
 

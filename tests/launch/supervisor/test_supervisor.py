@@ -123,7 +123,7 @@ def test_failed_start_is_explained_and_not_retried(tmp_path: Path) -> None:
 def test_signal_while_loading_is_reported(tmp_path: Path) -> None:
     _, state = run_to_the_end(fake_plan(tmp_path, "killed"))
     assert (state.phase, state.exit_code, state.why) == (
-        "failed", -9, ("the server ended with signal 9",),
+        "failed", -9, ("the server was terminated by signal 9",),
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def test_crashed_server_is_restarted(tmp_path: Path) -> None:
         wait_until(lambda: is_in(plan, "ready", restarts=1))
         last, first = read_starts(plan.directory)
         assert (first.why, last.why) == ((), read_state(plan.directory).why)
-        assert read_state(plan.directory).why == ("the server ended with signal 11",)
+        assert read_state(plan.directory).why == ("the server was terminated by signal 11",)
     assert len(pids_in(plan.log)) == 2
 
 
@@ -238,7 +238,8 @@ def test_token_that_remains_visible_is_logged_once_and_hidden_later(
         is_allowed.set()
         wait_until(lambda: TOKEN.encode() not in command_line())
     (line,) = [line for line in plan.log.read_text().splitlines() if "token" in line]
-    assert line.startswith("W supervisor] other users can read the token")
+    assert line.startswith("W supervisor] the command line of process ")
+    assert "shows other users the token" in line
     assert line.endswith(": Permission denied") and TOKEN not in line
 
 
@@ -395,7 +396,7 @@ def test_container_is_removed_before_and_after_each_run(tmp_path: Path, podman: 
         wait_until(lambda: is_in(plan, "ready"))
         crash(plan)
         wait_until(lambda: is_in(plan, "ready", restarts=1))
-        assert read_state(plan.directory).why == ("the server ended with signal 11",)
+        assert read_state(plan.directory).why == ("the server was terminated by signal 11",)
     lines = podman.with_name("podman.calls").read_text().splitlines()
     commands = [line.split()[0] for line in lines if not line.startswith("inspect")]
     assert commands == ["rm", "run", "rm", "rm", "run", "rm"]
@@ -420,7 +421,7 @@ def test_exit_code_above_128_of_a_container_is_a_signal(tmp_path: Path, podman: 
     plan = fake_container_plan(tmp_path, podman, "brief")
     with supervised(plan):
         wait_until(lambda: is_in(plan, "restarting", restarts=1))
-        assert read_state(plan.directory).why == ("the server ended with signal 9",)
+        assert read_state(plan.directory).why == ("the server was terminated by signal 9",)
 
 
 def test_model_that_ends_with_its_container_is_not_blamed(tmp_path: Path, podman: Path) -> None:
@@ -436,7 +437,7 @@ def test_model_that_ends_with_its_container_is_not_blamed(tmp_path: Path, podman
         for what in ("server", "model"):
             os.kill(pids_in(plan.log, what)[0], signal.SIGKILL)
         wait_until(lambda: is_in(plan, "restarting", restarts=1))
-        assert read_state(plan.directory).why == ("the server ended with signal 9",)
+        assert read_state(plan.directory).why == ("the server was terminated by signal 9",)
 
 
 def test_attached_client_forwards_the_stop_to_the_container(tmp_path: Path, podman: Path) -> None:

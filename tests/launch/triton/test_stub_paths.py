@@ -20,7 +20,10 @@ def test_unusable_folders_are_refused(name: str) -> None:
     for setting, paths in (("TLLM_HOME", (HOME / name, [])), ("--repo", (HOME, [HOME / name]))):
         with pytest.raises(BadInput, match="Triton cannot use the folder") as raised:
             check_paths(*paths, [])
-        assert raised.value.next_step == f"set {setting} to a folder with a different path"
+        assert raised.value.next_step == (
+            f"set {setting} to a folder whose path contains only ASCII letters, digits and the "
+            "characters ./_-"
+        )
 
 
 def test_engine_may_have_a_space_but_must_be_ascii() -> None:

@@ -43,7 +43,7 @@ def test_client_certificate_with_a_root(tmp_path: Path) -> None:
 def test_certificate_without_key_is_rejected(tmp_path: Path, half: tuple[bool, bool]) -> None:
     files = certify(tmp_path, "a")
     chosen = [file if is_set else None for file, is_set in zip(files, half, strict=True)]
-    with pytest.raises(BadInput, match="TLS for gRPC requires both --grpc-server-cert"):
+    with pytest.raises(BadInput, match="TLS for gRPC requires a certificate and a private key"):
         plan_tls(*chosen, None)
 
 

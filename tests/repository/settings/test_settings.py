@@ -165,8 +165,8 @@ def priorities(levels: int, usual: int) -> dict[str, str]:
         (
             {"instances_share_engine": "true", "tensorrt_llm_instance_count": "4"},
             priorities(2, 1),
-            "tensorrt_llm_instance_count would be 4, but a shared engine with priorities or "
-            "timeouts in its queue requires a single instance.\n"
+            "tensorrt_llm_instance_count would be 4, but a shared engine with queue "
+            "priorities or timeouts requires a single instance.\n"
             "Next: run `tllm set --repo {ours} tensorrt_llm_instance_count=1`",
         ),
     ],

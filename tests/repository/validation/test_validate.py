@@ -218,7 +218,7 @@ STEP = "ensemble/config.pbtxt"
     [
         ("ensemble", 'value: "_IDS" }\n    output', 'value: "_ID" }\n    output',
          ("error", STEP, 15,
-          "no input or step of the ensemble produces _IDS, which is the input_ids input of "
+          "no input or step of the ensemble produces _IDS for the input_ids input of "
           "tensorrt_llm")),
         ("ensemble", 'key: "QUERY"', 'key: "QUERRY"',
          ("error", STEP, 8, "preprocessing has no input named QUERRY")),
@@ -285,8 +285,8 @@ def test_warns_about_a_single_instance(copy: Path) -> None:
     edit(copy, "preprocessing", "count: 5", "count: 1")
     assert findings(copy) == [
         ("warning", "preprocessing/config.pbtxt", 13,
-         "the model's only instance processes one request at a time, but the engine batches up to "
-         "8"),
+         "the model's only instance processes one request at a time, but the engine's maximum "
+         "batch size is 8"),
     ]  # fmt: skip
 
 

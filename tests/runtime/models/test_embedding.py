@@ -107,8 +107,8 @@ def test_prompt_is_prepended(model: Any) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({}, "a request must contain either text_input or input_ids, but not both"),
-        ({"text_input": texts("a"), "input_ids": [[1]]}, "send exactly one of the two"),
+        ({}, "must contain exactly one of the inputs text_input and input_ids"),
+        ({"text_input": texts("a"), "input_ids": [[1]]}, "send one of the two inputs"),
         ({"text_input": texts("a" * 12)}, "the input has 13 tokens, but .* at most 12 tokens"),
         ({"text_input": np.array([[b"\xff"]], dtype=object)}, "not valid UTF-8"),
         ({"input_ids": [[256]]}, "input_ids contains 256"),

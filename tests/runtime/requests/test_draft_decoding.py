@@ -219,8 +219,8 @@ def test_step_without_outputs_ends_the_response() -> None:
     ("others", "message"),
     [
         ({"streaming": [[True]]}, "stream cannot be combined with num_draft_tokens; omit"),
-        ({"beam_width": [[2]]}, "num_draft_tokens requires beam_width to be 1, but it is 2"),
-        ({"num_return_sequences": [[2]]}, "requires num_return_sequences to be 1, but it is 2"),
+        ({"beam_width": [[2]]}, "beam_width is 2, but must be 1 with num_draft_tokens"),
+        ({"num_return_sequences": [[2]]}, "num_return_sequences is 2, but must be 1"),
         ({"return_context_logits": [[True]]}, "return_context_logits cannot be combined"),
         ({"return_generation_logits": [[True]]}, "return_generation_logits cannot be combined"),
         ({"guided_decoding_guide": [[b"x"]]}, "guided_decoding_guide cannot be combined"),

@@ -34,7 +34,7 @@ def test_request_has_a_maximum_size(prompts: list[str], max_seq_len: int, is_val
     if is_valid:
         check_prompt_lengths("text_input", prompts, max_seq_len)
     else:
-        with pytest.raises(InvalidRequest, match="bytes, but a request may contain"):
+        with pytest.raises(InvalidRequest, match="bytes long, but the maximum is"):
             check_prompt_lengths("text_input", prompts, max_seq_len)
 
 

@@ -180,8 +180,8 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "stop_words_list",
             [[[1, 2], [3, -1]]],
-            "stop_words_list is invalid: a word has the end position 3; "
-            "send an end position from 1 to 2",
+            "stop_words_list is invalid: a word ends at position 3, but its end position "
+            "must be between 1 and 2",
         ),
         (
             "bad_words_list",

@@ -43,9 +43,7 @@ def test_rejects_an_invalid_shape(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("ends", [[0, -1, -1], [2, 2, -1], [2, 1, -1], [4, -1, -1], [-2, 1, 2]])
 def test_rejects_ends_that_do_not_increase(ends: list[int]) -> None:
-    with pytest.raises(
-        ValueError, match=r"a word has the end position .*; send .* from [1-3] to 3"
-    ):
+    with pytest.raises(ValueError, match=r"a word ends at position .*, but .* between [1-3] and 3"):
         decode_words(np.array([[5, 6, 7], ends], dtype=np.int32))
 
 

@@ -69,12 +69,12 @@ def test_stream_may_end_between_frames() -> None:
 
 def test_rejects_a_length_over_the_limit_without_reading() -> None:
     stream = SplitStream(struct.pack(">I", MAX_FRAME_BYTES + 1))
-    with pytest.raises(ProtocolError, match=f"the frame has {MAX_FRAME_BYTES + 1} bytes, but"):
+    with pytest.raises(ProtocolError, match=f"the frame is {MAX_FRAME_BYTES + 1} bytes long, but"):
         read_frame(stream)  # type: ignore[arg-type]
 
 
 def test_rejects_a_message_over_the_limit() -> None:
-    with pytest.raises(ProtocolError, match=f"exceeds {MAX_FRAME_BYTES}"):
+    with pytest.raises(ProtocolError, match=f"the maximum is {MAX_FRAME_BYTES} bytes"):
         encode_frame({"why": "x" * MAX_FRAME_BYTES})
 
 

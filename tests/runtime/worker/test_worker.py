@@ -228,8 +228,8 @@ def test_worker_ends_on_an_invalid_frame(model: Model, capfd: pytest.CaptureFixt
     model.sock.sendall(b"\xff" * 4)
     model.thread.join(_TIMEOUT_S)
     expected = (
-        "engine worker: the connection to a model failed: the frame has 4294967295 bytes, but the "
-        "maximum is 67108864 bytes"
+        "engine worker: the connection to a model failed: the frame is 4294967295 bytes long, "
+        "but the maximum is 67108864 bytes"
     )
     logged = capfd.readouterr().err
     assert (model.thread.is_alive(), logged.partition("] ")[2]) == (False, f"{expected}\n")

@@ -271,7 +271,7 @@ def test_rejects_requests_while_the_worker_is_down() -> None:
 def test_rejects_a_request_too_large_for_a_frame() -> None:
     with (
         started() as client,
-        pytest.raises(WorkerFailed, match="the request is too large: the frame has"),
+        pytest.raises(WorkerFailed, match="the request is too large: the frame is"),
     ):
         client.submit(COUNT, input_ids=("x" * MAX_FRAME_BYTES,))
 

@@ -82,7 +82,7 @@ def test_rejects_invalid_headers(find_flaw, header):
         ({"a": tensor(0, 4, dtype="BF16", shape=[2, 2])}, 4, "the header assigns 4 bytes to a, "
                                                              "which does not match the type BF16 "
                                                              "and the shape [2, 2]"),
-        ({"a": tensor(0, 4)}, 5, "the file has 73 bytes, but the header describes 72 bytes"),
+        ({"a": tensor(0, 4)}, 5, "the file is 73 bytes long, but the header describes 72 bytes"),
     ],
     ids=["overlap", "gap", "start", "shape", "longer"],
 )  # fmt: skip
@@ -100,6 +100,18 @@ def test_recognizes_git_lfs_pointers(find_flaw):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
     assert find_flaw(pointer) == (
         "the file is a Git LFS pointer; run `git lfs pull` to download the file's content"
+    )
+
+
+def test_file_that_cannot_be_read_is_not_called_incomplete(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.mkdir()
+    with pytest.raises(SourceError) as caught:
+        check_safetensors(path)
+    assert (caught.value.what, caught.value.why, caught.value.next_step) == (
+        f"{path} cannot be read.",
+        "Is a directory",
+        f"check the permissions with `ls -l {path}`",
     )
 
 

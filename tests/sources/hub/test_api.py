@@ -149,7 +149,7 @@ def test_rejects_wrong_checksum_and_fetches_again(fake, hub):
     with pytest.raises(SourceError) as caught:
         fetch(hub)
     assert str(caught.value) == (
-        "model.safetensors does not match the published checksum.\n"
+        "Checksum verification failed for model.safetensors.\n"
         "Why: the SHA-256 checksum of the downloaded data differs from the checksum on the hub, "
         "so tllm has deleted the data\n"
         "Next: run the same command again to download the data again"
@@ -290,7 +290,10 @@ def test_offline_mode_reports_what_a_partial_copy_lacks(fake, hub):
         SourceError, match="The checkpoint in the Hugging Face cache cannot be used instead"
     ) as caught:
         fetch(replace(hub, is_offline=True))
-    assert "the checkpoint does not contain *.safetensors files" in caught.value.why
+    assert (
+        "the checkpoint contains neither *.safetensors files nor pickled weights"
+        in caught.value.why
+    )
 
 
 def test_uses_cached_copy_without_a_network(tmp_path):

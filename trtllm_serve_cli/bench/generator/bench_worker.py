@@ -1,4 +1,4 @@
-"""Send one worker's share of the requests in a run from a single event loop."""
+"""Send one worker's share of a run's requests from a single event loop."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ async def run_share(
 ) -> WorkerResult:
     """Send the share's requests, starting at the monotonic time that `wait_for_start` returns.
 
-    If the number of requests is limited, all requests are encoded before the run starts. The
-    warm-up requests also finish before the run starts. `report` is called about twice a second. It
-    must be fast, because the event loop that calls it also timestamps responses. `register_cancel`
-    receives a function that ends the run early and keeps the measurements. Call that function only
-    from the event loop's thread.
+    If the number of requests is limited, all requests except the later turns of conversations are
+    encoded before the run starts. The warm-up requests also finish before the run starts. `report`
+    is called about twice a second. It must be fast, because the event loop that calls it also
+    timestamps responses. `register_cancel` receives a function that ends the run early and keeps
+    the measurements. Call that function only from the event loop's thread.
     """
     connections = [
         _CONNECTIONS[model.interface](model, share.request_options) for model in share.models

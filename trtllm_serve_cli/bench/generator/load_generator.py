@@ -2,7 +2,7 @@
 
 An open loop sends requests without waiting for earlier responses, unless a concurrency cap is set.
 Latency is measured from a request's due time, so it includes any delay in sending the request. The
-schedule lag metric measures this delay.
+schedule lag metric measures this delay, except for the part that a concurrency cap causes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReadyRequest:
 class LoadGenerator:
     """A load generator and the records of its requests.
 
-    If a `run_` method is cancelled, it records the requests in flight as interrupted. If every
+    If a `run_` method is cancelled, the requests in flight are recorded as interrupted. If every
     contacted target is unreachable, `is_server_lost` is true and no more requests are sent.
 
     - `ramp_s` is the duration of the ramp. Requests that are due during the ramp are marked as ramp
@@ -99,7 +99,8 @@ class LoadGenerator:
         """Send each request when it is due and return when all requests have finished.
 
         The times in `due_s` are in seconds from `start`. `concurrency` limits the requests in
-        flight. The limit may delay a request but does not change its due time.
+        flight, where a conversation counts as one request. The limit may delay a request but does
+        not change its due time.
         """
         self.start = self.clock() if start is None else start
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)

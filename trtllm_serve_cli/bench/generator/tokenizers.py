@@ -17,13 +17,13 @@ _PASS_TOKENIZER = "pass --tokenizer DIR, where DIR is a folder that contains the
 def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
     """Return the tokenizer folder configured in the targets' `preprocessing` models.
 
-    Raise `BadInput` if a model's configuration cannot be fetched or does not contain a local
-    folder, or if the folders differ. Raise `NoServer` if a server cannot be reached.
+    Raise `BadInput` if a model's configuration cannot be fetched or does not set `tokenizer_dir` to
+    a local folder, or if the folders differ. Raise `NoServer` if a server cannot be reached.
     """
     folders = {_fetch_folder(target): target for target in targets}
     if len(folders) > 1:
         raise BadInput(
-            "The models have different tokenizers.",
+            "The models use different tokenizer folders.",
             why="; ".join(
                 f"{target.model} at {target.address} uses {folder}"
                 for folder, target in folders.items()
@@ -44,7 +44,9 @@ def _fetch_folder(target: Target) -> Path:
             f"{error.why}"
         ) from error
     folder = config.tokenizer_dir
-    if not folder or not Path(folder).is_dir():
+    if not folder:
+        raise _unknown(f"the configuration of {preprocessing} does not set tokenizer_dir")
+    if not Path(folder).is_dir():
         raise _unknown(
             f"{preprocessing} sets tokenizer_dir to {folder!r}, which is not a local folder"
         )

@@ -96,9 +96,10 @@ def plan_workers(
 
     The number of workers is `settings.num_workers` or the concurrency, whichever is lower. The same
     settings and `run` result in the same requests at the same times, regardless of the number of
-    warm-up requests. Loads with different rates or concurrencies have different prompts. Otherwise,
-    the prompts for a sweep's later loads would already be in the server's prefix cache. An ordered
-    workload starts with request number `start` and uses the preceding requests for the warm-up.
+    warm-up requests. Loads with different rates or concurrencies have different random prompts.
+    Otherwise, the prompts for a sweep's later loads would already be in the server's prefix cache.
+    An ordered workload starts with request number `start` and uses the preceding requests for the
+    warm-up.
     """
     seed = settings.seed, run
     warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)

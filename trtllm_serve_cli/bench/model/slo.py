@@ -51,7 +51,7 @@ def parse_objective(text: str) -> Objective:
     """
     found = _FORM.fullmatch(text.strip())
     if found is None:
-        raise _refuse(text, "the format is METRIC:STATISTIC<LIMIT with a unit (us, ms or s)")
+        raise _refuse(text, "the format is METRIC[:STATISTIC]<LIMIT, with a unit (us, ms or s)")
     metric, statistic, unit = found["metric"], found["statistic"] or "max", found["unit"]
     if metric not in NAMED_TIMES:
         known = ", ".join(NAMED_TIMES)

@@ -1,4 +1,4 @@
-"""Check a result against a reference file, like `--check-perf-json` of tensorrtllm_backend.
+"""Check a result against a reference file, as tensorrtllm_backend's `--check-perf-json` does.
 
 The reference file maps each key to expected values. The value names are the column names in the CSV
 files of tensorrtllm_backend's benchmark. A measured value passes if |measured - reference| <= atol
@@ -59,7 +59,7 @@ def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
 
 
 def check(measured: Mapping[str, float], reference: Reference) -> None:
-    """Raise `CheckFailed` if a reference metric was not measured or is out of tolerance."""
+    """Raise `CheckFailed` if a metric in the reference was not measured or is out of tolerance."""
     wrong = []
     for name, expected in reference.figures.items():
         value = measured.get(name)

@@ -95,9 +95,9 @@ class Change:
 
     - `before` and `after` are the values in the first and second result. Times are in milliseconds,
       rates are per second, and failures are in percent of the requests.
-    - `change` is a fraction of `before` for times and rates: 0.05 means 5% more. It is `None` if
-      `before` is 0. For failures, it is the difference between the fractions: 0.01 means one
-      percentage point.
+    - `change` is a fraction of `before` for times and rates: 0.05 means 5% more. If `before` is 0,
+      this fraction is undefined and `change` is `None`. For failures, `change` is the difference
+      between the fractions of failed requests: 0.01 means one percentage point.
     - `interval` is the 95% confidence interval for `change`, or `None` if it cannot be estimated.
     - `by` is `runs` if `interval` is estimated from the variation between runs, `requests` if it is
       estimated from the variation between requests, or `None` if `interval` is `None`.
@@ -149,8 +149,8 @@ def parse_limit(text: str) -> Limit:
     if found is None:
         raise _refuse(
             text,
-            "the format is METRIC:STATISTIC>+5%, "
-            "or METRIC:STATISTIC<-5% for a metric that must not decrease",
+            "the format is METRIC[:STATISTIC]>+5%, "
+            "or METRIC[:STATISTIC]<-5% for a metric that must not decrease",
         )
     metric, statistic_name = found["metric"], found["statistic"]
     known = (*NAMED_TIMES, *NAMED_RATES, FAILED)
@@ -159,7 +159,7 @@ def parse_limit(text: str) -> Limit:
             text, f"{metric!r} is not a supported metric; the metrics are {', '.join(known)}"
         )
     if statistic_name and metric not in NAMED_TIMES:
-        raise _refuse(text, f"{metric!r} is a single value and does not have a {statistic_name}")
+        raise _refuse(text, f"{metric!r} is a single value, so omit {':' + statistic_name!r}")
     percent = {"mean": None, "max": 100.0}.get(statistic_name or "p50", -1.0)
     if percent == -1.0:
         percent = float((statistic_name or "p50").removeprefix("p"))
@@ -199,12 +199,17 @@ def check_comparable(comparison: Comparison) -> None:
         raise BadInput(
             "The results are not comparable.",
             why="; ".join(
-                f"{each.what} is {each.before} in the first result and {each.after} in the second"
+                f"{each.what} is {_setting(each.before)} in the first result and "
+                f"{_setting(each.after)} in the second"
                 for each in mismatches
             ),
             next_step="compare results with the same settings, or add --allow-different to compare "
             "these results anyway",
         )
+
+
+def _setting(value: Any) -> str:
+    return "not set" if value is None else str(value)
 
 
 def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
@@ -273,7 +278,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 
 
 def _server(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a result's targets without addresses, inputs and metrics.
+    """Return a result's targets without their addresses, inputs or metrics.
 
     Addresses are omitted because the same server may use a different port in each benchmark.
     """

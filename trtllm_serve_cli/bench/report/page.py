@@ -267,7 +267,7 @@ def _figure(chart: Chart, *variants: Chart) -> Markup:
 def _format(value: float | None) -> str:
     """Format a value with up to three significant digits and three decimal places.
 
-    Values of at least 1000 are formatted as integers. Return "-" if the value is `None`.
+    Values of 999.5 or more are formatted as integers. Return "-" if the value is `None`.
     """
     if value is None:
         return "-"

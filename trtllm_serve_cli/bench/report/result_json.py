@@ -142,8 +142,8 @@ def _check_place(path: Path, option: str) -> None:
     """Raise `BadInput` if `path` cannot be created."""
     folder = next(each for each in path.absolute().parents if each.exists())
     try:
-        # Create a folder instead of checking permissions. Permissions may allow writing even if the
-        # file system is read-only.
+        # Create a temporary folder instead of checking permissions. Permissions may allow writing
+        # even if the file system is read-only.
         with tempfile.TemporaryDirectory(prefix=".tllm-", dir=folder):
             pass
     except OSError as error:

@@ -165,6 +165,11 @@ def _read_summary(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
     found = summary.get("schema_version") if isinstance(summary, dict) else None
+    if found is None:
+        raise _refuse(
+            f"{file} is not the summary of a benchmark result.",
+            "the file does not set schema_version",
+        )
     if found != SCHEMA_VERSION:
         raise _refuse(
             f"{file} has an unsupported version.",

@@ -1,4 +1,4 @@
-"""Check that text models return the same text for the same prompt, before a benchmark starts.
+"""Check, before a benchmark, that text models return the same text for the same prompt.
 
 In triton-inference-server/tensorrtllm_backend (tags v0.8.0 to v0.19.0), the
 tools/inflight_batcher_llm/end_to_end_test.py benchmark starts with a similar test. That test
@@ -53,12 +53,13 @@ def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
 
 
 def plan_request(settings: BenchmarkSettings) -> GenerateRequest:
-    """Return a request with greedy sampling and a prompt that the measurement does not use.
+    """Return a request with greedy sampling and, if possible, a prompt that is not measured.
 
-    After the check, the prompt may be in the server's KV cache, so the measurement must not use the
-    same prompt. With a data set, the request uses the first warm-up prompt or, without a warm-up,
-    the last prompt of the data set. With a random workload, any prompt is suitable, because all
-    random prompts are different.
+    After the check, the prompt may be in the server's KV cache, which would shorten its measured
+    latency. With a data set, the request uses the first warm-up prompt or, without a warm-up, the
+    last prompt of the data set. The measurement sends this prompt again only if it reaches the end
+    of the data set. With a random workload, any prompt is suitable, because all random prompts are
+    different.
     """
     start = -max(settings.num_warmup_requests, 1)
     (spec,) = settings.workload.draw(1, 1, np.random.default_rng(settings.seed), start)

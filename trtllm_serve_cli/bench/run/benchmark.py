@@ -296,9 +296,9 @@ def _merge(
 
 
 def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
-    """Return the record with the token count of `text` distributed evenly across its chunks.
+    """Return the record with the tokens of `text` distributed evenly across the record's chunks.
 
-    Return the record unchanged if `text` or `tokenizer` is `None`, or if it has no chunks.
+    Return the record unchanged if `text` or `tokenizer` is `None`, or if the record has no chunks.
     """
     if text is None or tokenizer is None or not record.chunk_s:
         return record

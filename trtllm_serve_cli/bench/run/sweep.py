@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
 
-# A function that returns a context manager that shows the progress of the benchmark's next run.
+# A function that returns a context manager for showing the progress of a benchmark's next run.
 ShowProgress = Callable[[Benchmark], AbstractContextManager[Watch]]
 
 

@@ -10,8 +10,8 @@ show what the engine computed in the step:
 If a request ran alone, its time to first token is the duration of the prompt's step plus the
 server's overhead for the request.
 
-Each observation is a linear equation. The non-negative least-squares solution determines the fields
-of `StepTiming`.
+Each observation is a linear equation. The non-negative least-squares solution determines the times
+in `StepTiming`.
 
 A prompt is assumed to be computed in the step that produces the request's first token. With chunked
 prefill, a prompt takes several steps, so the estimated prompt times are less accurate.
@@ -180,8 +180,8 @@ class _Observed:
 
     Each row of `work` describes one step. It contains a factor for each time in `_COLUMNS`; the
     step's duration is the sum of the times multiplied by their factors. `duration_s` contains the
-    durations of the steps. `sequences` contains the number of sequences in each step, except for
-    the steps that computed the prompts of requests that ran alone.
+    durations of the steps. `sequences` contains the number of sequences in each step, without the
+    prompt steps of requests that ran alone.
     """
 
     work: Floats

@@ -21,8 +21,9 @@ def open_simulated(
     """Return a benchmark that runs on `replicas` simulated engines, without warm-up.
 
     The requests and due times are the same as in a single-worker benchmark of a real server that
-    does not report its vocabulary size. Raise `BadInput` if each request has several prompts, or if
-    the workload is text, which simulated engines cannot tokenize.
+    does not report its vocabulary size. Raise `BadInput` for the `Identity` workload, whose
+    requests can have several prompts, and for text workloads, because simulated engines cannot
+    tokenize text.
     """
     if settings.input_kind == "text" or isinstance(settings.workload, Identity):
         raise BadInput(

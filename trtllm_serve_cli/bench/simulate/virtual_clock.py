@@ -74,7 +74,7 @@ class _Conversation:
 
 @dataclass(slots=True)
 class _Answer:
-    """A request and the times at which its response tokens were generated so far."""
+    """A request and the times at which the tokens of its response were generated."""
 
     conversation: _Conversation
     turn: int

@@ -112,8 +112,8 @@ class Summary:
     - `rates` and `times` map the `key` of each metric in `RATES` and `TIMES` to its value. All
       values except the schedule lag cover only completed requests. Latencies and TTFTs are measured
       from the due time, or from the send time if the key ends with `_from_sent`.
-    - `offered_requests_per_s` and `achieved_requests_per_s` cover all requests. They are `None`
-      unless the load has a rate or recorded times.
+    - `offered_requests_per_s` and `achieved_requests_per_s` cover all requests. They are `None` if
+      the load has neither a rate nor recorded times, or if no run has at least two requests.
     """
 
     num_requests: int

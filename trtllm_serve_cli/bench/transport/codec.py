@@ -32,9 +32,12 @@ _NEVER_END_ID = -1
 class RequestOptions:
     """The options for all requests in a run.
 
-    If `server_times` is set, each request sets the input that makes the server report the request's
-    arrival time and scheduling time. A request fails if it takes longer than `timeout_s`, unless
-    `timeout_s` is `None`. If `needs_ids` is set, the workload needs the responses' token ids.
+    - `stream` is true if the server sends each response in parts, as the tokens are generated.
+    - `server_times` requests the arrival and scheduling times of each request from the server.
+    - `timeout_s` is the time limit for a request, in seconds, or `None` for no limit. A request
+      that exceeds the limit fails.
+    - `needs_ids` is true if the workload has conversations, because each later turn repeats the
+      token ids of the earlier responses.
     """
 
     stream: bool = False

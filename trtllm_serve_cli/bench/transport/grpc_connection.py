@@ -142,7 +142,8 @@ def _tls_arguments(tls: Tls | None, host: str) -> dict[str, Any]:
     if tls is None:
         return {}
     context = ssl.create_default_context(cafile=tls.root_certificates)
-    # Like gRPC, accept the server certificate itself as a trusted root.
+    # Like gRPC, allow `root_certificates` to contain the server's own certificate instead of its
+    # CA's.
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["h2"])
     if tls.certificate_chain is not None:

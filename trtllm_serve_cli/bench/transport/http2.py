@@ -298,7 +298,7 @@ class Http2Connection(asyncio.Protocol):
     def _handle_goaway(self, last: int) -> None:
         self.is_open = False
         refused = [call for stream, call in self._calls.items() if stream > last]
-        self._end_all(refused, ConnectionGone("the server is going away"))
+        self._end_all(refused, ConnectionGone("the server is closing the connection (GOAWAY)"))
 
     def _send_what_fits(self) -> None:
         """Send queued request bodies in call order, as far as the flow-control windows allow."""

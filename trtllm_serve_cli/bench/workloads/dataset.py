@@ -43,8 +43,8 @@ class Entry:
     """One entry of a data set.
 
     `where` is the entry's position, for error messages. If the entry contains only the length of
-    the prompt, `prompt` is `None` and `num_input_tokens` is the length. The output length is
-    determined by `num_output_tokens` or, if that field is `None`, by the length of `answer`.
+    the prompt, `prompt` is `None` and `num_input_tokens` is the length. Unless `Lengths` sets the
+    output length, it is `num_output_tokens` or, if that field is `None`, the length of `answer`.
     """
 
     where: str
@@ -142,8 +142,8 @@ def tokenize(
 ) -> Dataset:
     """Convert data set entries to requests with token ids.
 
-    Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry does not specify
-    an output length. Also raise `BadInput` if every prompt is empty or too long.
+    Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry's output length
+    is unknown. Also raise `BadInput` if every prompt is empty or too long.
     """
 
     def encode(entry: Entry) -> RequestSpec | int:
@@ -165,8 +165,8 @@ def tokenize(
 def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
     """Convert data set entries to text requests, for a model with text input.
 
-    Prompt lengths are estimated at 1.3 tokens per word. Raise `BadInput` if an entry lacks a prompt
-    or an output length, or if every prompt is empty or too long.
+    Prompt lengths are estimated at 1.3 tokens per word. Raise `BadInput` if an entry lacks a
+    prompt, if its output length is unknown, or if every prompt is empty or too long.
     """
 
     def to_spec(entry: Entry) -> RequestSpec:
@@ -305,6 +305,6 @@ def _read_hub(source: str) -> list[Line]:
 def _no_tokenizer(entry: Entry) -> BadInput:
     return BadInput(
         "The data set cannot be converted to token ids without a tokenizer.",
-        why=f"the prompt at {entry.where} is text, but the `tensorrt_llm` model requires token ids",
+        why=f"the prompt at {entry.where} is text, but the benchmark sends token ids",
         next_step="pass --tokenizer DIR, where DIR is a folder that contains the model's tokenizer",
     )

@@ -27,7 +27,7 @@ class Histogram:
     counts: tuple[int, ...]
 
     def draw(self, num_lengths: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw lengths in proportion to the counts, in random order."""
+        """Draw random lengths, with probabilities proportional to the counts."""
         shares = np.array(self.counts) / sum(self.counts)
         chosen = rng.choice(len(self.buckets), num_lengths, p=shares)
         low, high = np.array(self.buckets).T
@@ -116,7 +116,7 @@ def _read(file: Path) -> dict[str, Histogram]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise _refuse(file, f"the file is not valid JSON: {error}") from error
     except (AttributeError, TypeError) as error:
-        raise _refuse(file, "a value has the wrong type") from error
+        raise _refuse(file, "a value in the file has the wrong type") from error
     except ValueError as error:
         raise _refuse(file, str(error)) from error
 

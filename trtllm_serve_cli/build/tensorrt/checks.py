@@ -21,9 +21,9 @@ _COUNTS = (
     "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",
     "max_beam_width", "tokens_per_block", "max_lora_rank", "max_draft_len", "calib_size", "workers",
 )  # fmt: skip
-# TensorRT-LLM's docs/source/release-notes.md lists the removal of Volta GPUs under 0.15. It lists
-# the removal of the V100, a Volta GPU, under 0.16. tllm accepts the V100 before 0.16. Version 0.17
-# added support for Blackwell GPUs.
+# TensorRT-LLM's docs/source/release-notes.md lists the removal of Volta GPUs under 0.15, but the
+# removal of the V100, a Volta GPU, under 0.16. Therefore, tllm accepts Volta GPUs with versions
+# before 0.16. Version 0.17 added support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
 # First version in which cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for
@@ -41,8 +41,8 @@ def check_options(
 ) -> None:
     """Raise `BadInput` for the first invalid option.
 
-    Also raise `BadInput` if TensorRT-LLM `version` cannot convert the checkpoint's quantization.
-    `check_gpu` performs the checks that depend on the GPU.
+    Also raise `BadInput` if the checkpoint is quantized and TensorRT-LLM `version` cannot convert
+    it. `check_gpu` performs the checks that depend on the GPU.
     """
     check_parallelism(shape, options.tp, options.pp, options.moe_tp, options.moe_ep)
     if options.pp > 1 and not family.has_pipeline:

@@ -22,7 +22,7 @@ class RequestedFlag:
     """A flag with its values, and the `EngineOptions` field that requests the flag.
 
     `values` is empty if the flag takes no value. `option` is empty if no option requests the flag.
-    `is_derived` is true if tllm selects the value, and the user may override it.
+    `is_derived` is true if tllm selects the value. A flag from the user overrides such a value.
     """
 
     flag: str

@@ -43,10 +43,10 @@ def check_flags(
 def add_flags(
     requested: Iterable[RequestedFlag], flags: Mapping[str, str], program: str, version: Version
 ) -> list[RequestedFlag]:
-    """Return the requested flags and the flags in `flags` that the program supports.
+    """Return the requested flags, plus the flags in `flags` that the program supports.
 
-    For the same flag, the user's value overrides a value that tllm selected. Raise `BadInput` if a
-    tllm option also sets the flag, or if a value in `flags` is not valid.
+    A value in `flags` overrides a value that tllm selected for the same flag. Raise `BadInput` if a
+    tllm option already sets a flag in `flags`, or if a value in `flags` is not valid.
     """
     extra = {
         flag.name: _parse_value(name, value, flag, program, version)
@@ -122,7 +122,7 @@ def _missing_flag(
         return BadInput(
             f"The {name} flag has no effect on this engine.",
             why=f"the flag applies to {_list(others)}, but this build runs {_list(planned)}",
-            next_step=f"omit {name}, or pass a --quantization that requires "
+            next_step=f"omit {name}, or pass a --quantization value that requires "
             f"{show_program(others[0])}",
         )
     having = [

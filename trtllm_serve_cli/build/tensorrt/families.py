@@ -141,10 +141,10 @@ def check_planned(architecture: str) -> None:
 
 
 def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
-    """Return the folder for `version`, or `None` if `version` is older than all releases.
+    """Return the folder for `version`, or `None` if `version` precedes all releases in `folders`.
 
-    `folders` maps releases, in ascending order, to the folder used from that release until the next
-    release.
+    `folders` maps each release, in ascending order, to the folder that is used from this release
+    until the next one.
     """
     found = [folder for since, folder in folders.items() if Version(since) <= version]
     return found[-1] if found else None

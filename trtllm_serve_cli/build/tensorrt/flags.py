@@ -92,9 +92,10 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
         return vars(_parser_of(program, version).parse_args(arguments))
     except _ParseError as error:
         raise BadInput(
-            f"{program} in TensorRT-LLM {version} rejects the planned arguments.",
+            f"{program} in TensorRT-LLM {version} rejects a command-line argument.",
             why=str(error),
-            next_step=f"run `{program} --help` to see the supported arguments",
+            next_step="correct or remove this argument; "
+            f"`{program} --help` lists the supported arguments",
         ) from error
 
 

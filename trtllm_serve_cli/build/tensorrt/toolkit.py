@@ -11,7 +11,8 @@ from packaging.version import Version
 # Converter folder in NVIDIA's Triton images since TensorRT-LLM 0.17.
 IN_IMAGE = Path("/app/examples")
 # Converter folder in a mounted checkout of triton-inference-server/tensorrtllm_backend, as
-# described in its documentation. Images before 0.17 do not contain the converters.
+# described in its documentation. NVIDIA's images with TensorRT-LLM versions before 0.17 do not
+# contain the converters.
 _IN_CHECKOUT = Path("/tensorrtllm_backend/tensorrt_llm/examples")
 # Folders to search for the converters, in order of preference.
 _CANDIDATES = (IN_IMAGE, Path("/app/tensorrt_llm/examples"), _IN_CHECKOUT)

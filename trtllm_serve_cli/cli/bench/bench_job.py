@@ -45,8 +45,8 @@ class Job:
     def find_targets(self) -> list[BenchTarget]:
         """Return one target for each combination of server and model in the options.
 
-        By default, the server is the one that `tllm start` started, and the model is the only model
-        on that server.
+        Without -u, use a server that `tllm start` started or, with -i openai, the default of
+        `find_openai_endpoint`. Without -m, use the server's only model.
         """
         common = self.common
         found = [

@@ -54,7 +54,7 @@ def show_progress(
 
 
 class ProgressFormatter:
-    """Format the rate, requests in flight, failures and remaining time of a `Progress` as text."""
+    """A formatter for the rate, requests in flight, failures and remaining time of a `Progress`."""
 
     def __init__(
         self, duration_s: float | None, clock: Callable[[], float] = time.monotonic

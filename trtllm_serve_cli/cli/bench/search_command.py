@@ -46,7 +46,8 @@ def run_search_job(
     Raise:
     - `BadParameter` if --slo is missing, if --max-rate is below --min-rate, or if options cannot be
       combined.
-    - `BadInput` if the output folder is not empty.
+    - `BadInput` if an objective is invalid, or if the output folder is not empty or cannot be
+      written.
     - `CheckFailed` if the lowest rate misses an objective, or if the text models' responses differ.
     - `TllmError` if a file cannot be written.
     - The exceptions of `raise_failure` if the search ends early.
@@ -162,18 +163,18 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
 
 def _describe_measured(measured_ms: float | None) -> str:
     if measured_ms is None:
-        return "missed, because the metric is missing or too many requests failed"
-    return f"{measured_ms:.1f} ms"
+        return "the metric is missing or too many requests failed"
+    return f"the measured value is {measured_ms:.1f} ms"
 
 
 def check_rate_found(result: SearchResult) -> None:
-    """Raise an exception that sets the exit code if the search found no rate or ended early."""
+    """Raise an exception if the search found no rate or ended early, to set the exit code."""
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
         raise_failure([result.last] if result.last else [])
     if result.rate is None:
         lowest = result.probes[0]
         broken = "; ".join(
-            f"{each.objective} was {_describe_measured(each.measured_ms)}"
+            f"{each.objective} was missed, because {_describe_measured(each.measured_ms)}"
             for each in lowest.measured
             if not each.is_met
         )

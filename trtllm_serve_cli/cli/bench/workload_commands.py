@@ -197,7 +197,7 @@ def identity(
 
     if batch_size > 1 and common.interface != "grpc":
         raise BadInput(
-            f"A request over {common.interface} cannot contain {batch_size} prompts.",
+            f"A request with -i {common.interface} cannot contain {batch_size} prompts.",
             why=(
                 "tllm sends only one prompt per request to Triton's generate endpoints and to "
                 "OpenAI-compatible APIs"

@@ -30,7 +30,7 @@ Ctrl-C cancels a response. To start a message with /, put a space before it."""
 def converse(
     target: Target, info: ModelInfo, request: GenerateRequest, system: str | None, *, is_live: bool
 ) -> None:
-    """Send each line of user input as a message, until the user exits.
+    """Send each line of user input as a message, or run it as a command, until the user exits.
 
     The options in `request` apply to every message.
     """

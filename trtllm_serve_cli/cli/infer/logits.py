@@ -54,7 +54,7 @@ def _write(path: Path, name: str, completion: Completion) -> None:
     logits = completion.logits.get(name)
     if logits is None:
         raise RequestFailed(
-            f"The response has no {name.replace('_', ' ')}.",
+            f"The response does not contain {name.replace('_', ' ')}.",
             why="the engine was built without support for logits",
             next_step=f"import the model again with `--build-option gather_{name}=true`",
         )

@@ -126,7 +126,7 @@ def show_figures(collected: CollectedStream, request_id: str, *, was_streamed: b
 
 
 def printable(text: str) -> str:
-    """Return `text` with control characters escaped if stdout is a terminal."""
+    """Return `text`, with control characters escaped if stdout is a terminal."""
     if not sys.stdout.isatty():
         return text
     return output.escape_controls(text)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Time span, in seconds, over which the table's means and percentiles are computed.
 _WINDOW_S = 30.0
-# Maximum number of points in a trend. No terminal has this many columns.
+# Maximum number of points in a trend. Terminals usually have fewer columns.
 _MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
 # Interval, in seconds, at which the dashboard reads keys and checks for new scrapes and a resized

@@ -18,7 +18,7 @@ _WIDTH = 79
 
 
 def find_cpu_engine(home: Home, name: str) -> Engine | None:
-    """Return the engine of an imported model if the engine runs on a CPU.
+    """Return the engine of the imported model `name` if the engine runs on a CPU, otherwise None.
 
     Raise `RepositoryError` or `BuildFailed` if the model or its engine cannot be read.
     """

@@ -40,7 +40,7 @@ HangTimeoutOption = Annotated[
         "respond at all are restarted after at most 30 s. With 0, hangs are only reported.",
     ),
 ]
-# The options of `tllm start` for the OpenAI-compatible API that the deploy commands also accept.
+# The `tllm start` options that the deploy commands also accept for the OpenAI-compatible API.
 POD_GATEWAY = (
     "openai", "openai_auth", "chat_template", "tool_parser", "cors_origin", *OPENAI_LIMITS,
 )  # fmt: skip

@@ -169,9 +169,9 @@ def gateway(
 def plan_endpoints(urls: Sequence[str], tls_ca: Path | None) -> list[Endpoint]:
     """Return an endpoint for each gRPC address in `urls`.
 
-    The HTTP address of an endpoint is "" if `urls` contains fewer HTTP than gRPC addresses.
-    `tls_ca` is the CA certificate for servers with TLS. Raise `BadInput` if an address is invalid,
-    if `urls` contains more HTTP than gRPC addresses, or if `tls_ca` cannot be used.
+    If `urls` contains fewer HTTP than gRPC addresses, the HTTP addresses of the last endpoints are
+    "". `tls_ca` is the CA certificate for servers with TLS. Raise `BadInput` if an address is
+    invalid, if `urls` contains more HTTP than gRPC addresses, or if `tls_ca` cannot be used.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint

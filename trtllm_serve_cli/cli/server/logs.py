@@ -79,14 +79,14 @@ def logs(
     server = find_started(find_home(), model, parse_url(url))
     if source is not None and source not in server.plan.every_model:
         raise BadInput(
-            f"The server has no model {source!r}.",
+            f"The server does not have a model named {source!r}.",
             why=f"the server's models are {', '.join(server.plan.every_model)}",
             next_step="pass the name of one of these models, for example `tllm logs --source "
             f"{server.plan.every_model[0]}`",
         )
     if gateway and server.plan.gateway is None:
         raise BadInput(
-            "The server has no OpenAI-compatible API.",
+            "The server does not serve the OpenAI-compatible API.",
             why="the server was started with --no-openai",
             next_step="omit --gateway, or run `tllm stop`, then `tllm start --openai`",
         )

@@ -122,8 +122,8 @@ def prepare_and_notify(plan: LaunchPlan) -> None:
         output.notify(plan.reason)
     if plan.host not in ("127.0.0.1", "localhost"):
         output.notify(
-            f"Triton has no authentication, so every client that can reach {plan.host} can use "
-            "the server."
+            f"Triton listens on {plan.host} without authentication, so every client that can "
+            "connect can use the server."
         )
     if plan.gateway is not None and (warning := describe_missing_keys(plan.gateway)):
         output.notify(warning)

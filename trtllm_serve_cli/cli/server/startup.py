@@ -54,7 +54,7 @@ def summarize_last_start(server: RunningServer) -> str:
 
 
 def show_starts(server: dict[str, Any]) -> None:
-    """Print a table of the stages of each import and each start of the server."""
+    """Print a table of the stages for each import and each start of the server."""
     print(f"{', '.join(server['models'])}: {server['state']}")
     for model, record in server["imports"].items():
         _show_import(model, record)

@@ -2,8 +2,8 @@
 
 Jinja's sandbox protects the process's objects, but does not limit time or memory. `LimitedSandbox`
 inserts checks into the template: each loop, each macro, and each operation that creates values
-spends from a budget. A few Jinja filters that no chat template uses are unavailable, because their
-cost cannot be estimated.
+spends from a budget. A few Jinja filters are unavailable, because their cost cannot be estimated.
+No known chat template uses them.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return a limited function for `str.format` and `str.format_map`."""
+        """Return a limited `str.format` or `str.format_map`, or None for other methods."""
         if super().wrap_str_format(value) is None:
             return None
         pattern: str = value.__self__

@@ -48,7 +48,7 @@ def timed_out(model: str, timeout_s: float | None, next_step: str = SHORTEN_REQU
     within = f" within {timeout_s:g} s" if timeout_s is not None else " in time"
     return TimedOut(
         f"{model} did not finish the request{within}.",
-        why="the time limit expired, and the client cancelled the request",
+        why="the time limit expired before the response was complete",
         next_step=next_step,
     )
 
@@ -66,7 +66,7 @@ def refused(model: str, message: str) -> RequestFailed:
     """Return the error for a request to `model` that the server rejected or could not finish."""
     if "unknown model" in message.lower():
         return RequestFailed(
-            f"The server has no model {model!r}.",
+            f"The server does not have a model named {model!r}.",
             why=message,
             next_step="list the server's models with `tllm status` and select a model with -m",
         )

@@ -301,4 +301,4 @@ def _translate_rpc_error(
         return error_mapping.invalid_response(
             address, "the gRPC service at this address is not Triton's"
         )
-    return error_mapping.refused(model, details or code.name)
+    return error_mapping.refused(model, details or f"the gRPC status is {code.name}")

@@ -34,9 +34,9 @@ def probe_interface(address: str) -> Literal["grpc", "http"] | None:
         raise BadInput(
             f"The server at {address} requires TLS.",
             why="requests to `-u HOST:PORT` are sent without TLS",
-            next_step=f"pass `-u grpcs://{address} --tls-ca FILE`, omit -u to use the certificate "
-            "of a server that `tllm start` started, or "
-            f"pass `-i openai -u https://{address}/v1` for an OpenAI-compatible API",
+            next_step=f"pass `-u grpcs://{address} --tls-ca FILE`, omit -u if `tllm start` "
+            f"started the server, or pass `-i openai -u https://{address}/v1` for an "
+            "OpenAI-compatible API",
         )
     return "grpc" if answer else None
 

@@ -270,7 +270,7 @@ def parse_pieces(
 def _read_log_probs(
     outputs: Mapping[str, Sequence[Any]], num_texts: int
 ) -> Sequence[tuple[float, ...]]:
-    """Return the log probabilities of the tokens in each text, as one list per text."""
+    """Return the log probabilities of the tokens in each text, as one tuple per text."""
     if "logprobs" in outputs:
         return parse_log_probs(outputs["logprobs"])
     log_probs = outputs.get("output_log_probs", ())

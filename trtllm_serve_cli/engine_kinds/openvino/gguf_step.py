@@ -4,7 +4,9 @@
 
 OpenVINO GenAI saves the converted model in the GGUF file's folder. Therefore, the step first
 creates a symbolic link to the GGUF file in DIRECTORY. After the conversion, the step renames the
-layers to the names that LoRA adapters use.
+model's layers to the names that LoRA adapters use.
+
+With `--tokenizer-only`, the step converts only the tokenizer.
 """
 
 from __future__ import annotations

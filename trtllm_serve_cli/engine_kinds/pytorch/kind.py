@@ -24,7 +24,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt_llm import (
 )
 
 # The TensorRT-LLM version to plan for if no version is requested or installed. This is the last
-# version that supports every engine kind.
+# version that supports both the `tensorrt` and the `pytorch` engine kind.
 _DEFAULT_TRTLLM = "1.2.1"
 
 

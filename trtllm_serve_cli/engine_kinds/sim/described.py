@@ -24,7 +24,10 @@ from trtllm_serve_cli.runtime.engines.sim.timing import (
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the simulation in `details` to `directory` and return the known `Engine` fields."""
+    """Write the simulation in `details` to `directory` and return the known `Engine` fields.
+
+    For a Hugging Face checkpoint, also copy the tokenizer to `directory`.
+    """
     simulation = parse_simulation(json.dumps(details))
     text = json.dumps(simulation.to_json(), indent=2) + "\n"
     (directory / SIMULATION_FILE).write_text(text, encoding="utf-8")

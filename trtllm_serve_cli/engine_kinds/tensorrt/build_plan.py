@@ -109,12 +109,14 @@ def _plan_container(
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
     """Add the options that the repository's parameters or the decoding mode require.
 
-    If the parameters contain a draft engine folder, select the draft_tokens_external decoding mode.
-    Enable paged context FMHA if a parameter or this mode requires it. The mode requires paged
-    context FMHA, because the runtime verifies draft tokens only with KV cache reuse. Source: the
-    error message "KV cache block reuse must be enabled for speculative decoding target model".
-    Raise `BadInput` if `options` disables paged context FMHA, or if `max_beam_width` exceeds the
-    engine's limit.
+    If the parameters contain a draft engine folder and no decoding mode is set, select the
+    draft_tokens_external decoding mode. Enable paged context FMHA if a parameter or this mode
+    requires it. The mode requires paged context FMHA, because the runtime verifies draft tokens
+    only with KV cache reuse. Source: the error message "KV cache block reuse must be enabled for
+    speculative decoding target model".
+
+    Raise `BadInput` if `options` disables paged context FMHA although it is required, or if
+    `max_beam_width` exceeds the engine's limit.
     """
     _check_beam_width(options, parameters)
     if parameters.get("draft_engine_dir") and options.speculative_decoding_mode is None:

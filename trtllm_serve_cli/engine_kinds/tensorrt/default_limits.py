@@ -23,11 +23,11 @@ def with_default_limits(
 ) -> EngineOptions:
     """Return the options with default limits for this machine's GPU.
 
-    Except for `max_num_tokens`, the limits are the same as for engines that serve a checkpoint.
+    The default `max_batch_size` is the same as for engines that serve a checkpoint. The default
     `max_num_tokens` is at least the maximum of 8192, `max_input_len` and `opt_num_tokens`, because
-    the server rejects longer prompts unless chunked context is enabled. `max_num_tokens` does not
-    exceed the number of tokens in a full batch. Limits that the user sets in `request` take
-    precedence.
+    the server rejects longer prompts unless chunked context is enabled. However,
+    `max_num_tokens` is at most the number of tokens in a full batch. Limits that the user sets in
+    `request` take precedence.
 
     If the limits are unknown or not suitable for the engine, return the unchanged options of
     `request`. In this case, `trtllm-build`'s defaults apply.

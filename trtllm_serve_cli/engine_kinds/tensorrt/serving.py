@@ -1,10 +1,10 @@
 """Serve a TensorRT engine with Triton's `tensorrtllm` C++ backend.
 
-The `config.pbtxt` contains every parameter of NVIDIA's newest template. Unset parameters are empty
-strings. Every backend version ignores empty strings, because it cannot convert them. Since 0.19,
-the backend does not load a model without the keys `gpt_model_type`, `tokenizer_dir`,
-`guided_decoding_backend` and `xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` in
-triton-inference-server/tensorrtllm_backend.
+The `config.pbtxt` contains every parameter of NVIDIA's template for the engine's TensorRT-LLM
+version. Unset parameters are empty strings. Every backend version ignores empty strings, because it
+cannot convert them. Since 0.19, the backend does not load a model without the keys
+`gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and `xgrammar_tokenizer_info_path`.
+Source: `model_instance_state.cc` in triton-inference-server/tensorrtllm_backend.
 """
 
 from __future__ import annotations

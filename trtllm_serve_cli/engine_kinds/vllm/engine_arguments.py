@@ -89,7 +89,7 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
 def _adapters(options: EngineOptions) -> dict[str, Any]:
     """Return the LoRA arguments.
 
-    The `lora_target_modules` or `max_lora_rank` option enables LoRA. `lora_target_modules` does not
+    Either `lora_target_modules` or `max_lora_rank` enables LoRA. `lora_target_modules` does not
     restrict the modules, because vLLM allows adapters to change any module. Raise `BadInput` if
     `lora_dir` is set, or if vLLM does not support the rank.
     """

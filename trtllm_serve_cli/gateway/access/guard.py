@@ -1,4 +1,4 @@
-"""Check the headers and API key of each request, and track its response.
+"""Check the header size and the API key of each request, and track the response.
 
 The guard is pure ASGI middleware: it does not copy bodies, start tasks or read the content of
 stream chunks, so it adds little latency.

@@ -125,8 +125,8 @@ def add_key(file: Path, name: str, *, now_s: float, **limits: Any) -> str:
     if not _NAME.fullmatch(name):
         raise BadInput(
             f"{name!r} is not a valid API key name.",
-            why="a key name must start with a letter or digit, and can contain at most 64 letters, "
-            "digits, '.', '_', '@' and '-'",
+            why="a key name has at most 64 characters, starts with a letter or digit, and contains "
+            "only letters, digits, '.', '_', '@' and '-'",
             next_step="choose a valid name, for example the user's name",
         )
     key = make_key()
@@ -209,7 +209,7 @@ class KeyRing:
         return self._is_required
 
     def find(self, token: str) -> ApiKey | None:
-        """Return the stored key for `token`, or None if no key matches or the key has expired.
+        """Return the key that matches `token`, or None if no key matches or the key has expired.
 
         The lookup is safe against timing attacks: keys are looked up by hash, and the final
         comparison is constant-time.
@@ -249,5 +249,5 @@ class KeyRing:
     def _report(self, problem: str) -> None:
         """Log a problem with the file. Do not repeat the message while the problem persists."""
         if problem != self._problem:
-            _log.error("%s; the previous keys remain valid.", problem)
+            _log.error("%s; the gateway continues to use the keys that it read before.", problem)
         self._problem = problem

@@ -112,7 +112,8 @@ class Ticket:
         key, usage = self.key, self.usage
         if key is None or usage is None or usage.tokens is None:
             return
-        # Clear the ticket's headers: `_limited` sets the rate limit headers of an error response.
+        # `_limited` adds the rate limit headers to an error response, so the ticket must not also
+        # add them.
         self.headers = []
         with self.limits.table.locked():
             if usage.requests is not None:
@@ -261,8 +262,8 @@ def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsag
     seconds = math.ceil(wait_s)
     return ApiError(
         429,
-        f"The API key '{key.name}' has reached its limit of {limit}. Retry the request after "
-        f"{seconds} s.",
+        f"The API key '{key.name}' is limited to {limit}, which the request would exceed. Retry "
+        f"the request after {seconds} s.",
         code="rate_limit_exceeded",
         retry_after_s=seconds,
         reason=reason,

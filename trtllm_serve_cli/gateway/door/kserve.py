@@ -145,8 +145,9 @@ def find_servers(
 ) -> tuple[ServedModel, ...]:
     """Return the served models whose servers can receive the request.
 
-    Raise `ApiError` with status 404 if the path is not allowed or its model is not served, or 405
-    if the path does not allow the method.
+    Raise `ApiError` with one of these statuses:
+    - 404: the gateway does not forward the path, or does not serve the model in the path.
+    - 405: the method is not allowed for the path.
     """
     pattern = _ALLOWED.get(method)
     match = pattern.fullmatch(path) if pattern is not None else None
@@ -165,8 +166,8 @@ def find_servers(
     if not servers:
         raise ApiError(
             404,
-            f"The gateway does not serve the Triton model '{name}'. Send the name of a served "
-            "model.",
+            f"The gateway does not serve the Triton model '{name}'. Use the name of a served "
+            "model in the URL.",
             code="model_not_found",
         )
     return servers

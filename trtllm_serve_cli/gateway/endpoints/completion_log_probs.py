@@ -52,7 +52,7 @@ def describe_prompt(
 
 
 def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]:
-    """Concatenate the log probabilities of two parts. If `second` is None, return `first`."""
+    """Join the log probabilities of two consecutive texts. If `second` is None, return `first`."""
     if second is None:
         return first
     return {
@@ -62,7 +62,7 @@ def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _join(first: dict[str, Any], second: dict[str, Any], key: str) -> list[Any]:
-    # The alternatives of one part may be None: a one-token prompt has no alternatives.
+    # The alternatives of one text may be None: a one-token prompt has no alternatives.
     values = (each[key] or [None] * len(each["tokens"]) for each in (first, second))
     return list(chain.from_iterable(values))
 
@@ -73,7 +73,7 @@ def _describe_alternatives(
     log_probs: Sequence[float | None],
     alternatives: Alternatives,
 ) -> list[dict[str, float] | None]:
-    """Return a dictionary for each token, or None if the token has no log probability.
+    """Return one entry per token: a dictionary, or None if the token has no log probability.
 
     The dictionary maps the text of each alternative, and of the token itself, to its log
     probability.

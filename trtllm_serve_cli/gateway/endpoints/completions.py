@@ -263,14 +263,20 @@ class CompletionWriter(Writer):
         )
 
     def events(self, delta: TextDelta) -> bytes:
-        """Return the chunks for new text. If `delta` scores the prompt, return the prompt first."""
+        """Return the chunks for new text.
+
+        If `delta` contains prompt log probabilities, return the prompt first.
+        """
         prompt = self._prompt_event(delta)
         kept = self._keep(delta)
         self._num_tokens[delta.index] += len(kept.token_ids)
         return prompt + self._text_event(kept)
 
     def _prompt_event(self, delta: TextDelta) -> bytes:
-        """Return the chunk with the prompt and its log probabilities if `delta` contains them."""
+        """Return the chunk with the prompt and its log probabilities.
+
+        Return b"" if `delta` contains no prompt log probabilities, or if they were not requested.
+        """
         if not self._plan.scores_prompts or delta.prompt is None:
             return b""
         self._prompts[delta.index // self._plan.num_generated] = delta.prompt

@@ -121,8 +121,8 @@ def _find(models: Sequence[LoadedModel], name: str, param: str) -> int:
         if model.name == name:
             return index
     raise invalid(
-        f"`{param}` is {name!r}, which is not the id of a listed model. Send the id of a listed "
-        "model.",
+        f"`{param}` is {name!r}, but no listed model has this id. Use the `first_id` or `last_id` "
+        "of another page.",
         param,
     )
 

@@ -67,7 +67,7 @@ class AdapterTask:
 
         If the adapter is not cached, one request sends the weights. Concurrent requests wait until
         the server has responded to that request. Raise `UnusableAdapter` if the adapter files
-        cannot be read or have changed.
+        cannot be read, are not valid, or have changed.
         """
         for _ in range(_MAX_MISSES):
             await self._sending.acquire()
@@ -114,20 +114,23 @@ class AdapterTask:
         return {"lora_task_id": ("UINT64", (1, 1), struct.pack("<Q", self._task_id))}
 
     def _read(self) -> Inputs:
-        """Read the weights. Raise `UnusableAdapter` if they cannot be read or have changed."""
+        """Read the weights. Raise `UnusableAdapter` if they are unreadable, invalid or changed."""
         try:
             weights, config = load_adapter(self._folder, self._datatype)
         except BadInput as error:
             why = f" ({error.why})" if error.why else ""
             raise UnusableAdapter(f"{error.what.rstrip('.')}{why}") from error
         except OSError as error:
-            raise UnusableAdapter(f"the adapter files cannot be read ({error.strerror})") from error
+            raise UnusableAdapter(
+                f"the adapter files cannot be read ({error.strerror or error})"
+            ) from error
         if not self._is_prefetched:
             task_id = _hash(weights, config)
             if self._task_id not in (None, task_id):
                 raise UnusableAdapter(
-                    "the adapter files have changed since the adapter was loaded; load the adapter "
-                    "again"
+                    "the adapter files have changed since the adapter was first used; load the "
+                    "adapter again or, if the operator configured it, ask the operator to restart "
+                    "the gateway"
                 )
             self._task_id = task_id
         return {

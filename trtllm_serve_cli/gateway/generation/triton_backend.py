@@ -170,7 +170,7 @@ class TritonBackend:
     async def _stop(self, request_id: int, task: asyncio.Task[None]) -> None:
         """Send a stop request and wait until the stopped request has ended.
 
-        A cancelled gRPC call can crash Triton while the model still sends responses. See
+        Cancelling a gRPC call while the model is still sending responses can crash Triton. See
         docs/decisions/triton-2.51.md.
         """
         message = plan_stop(self._core, f"{self._id_prefix}{request_id}")
@@ -291,7 +291,7 @@ class TritonBackend:
         if code is grpc.StatusCode.UNAVAILABLE and not is_from_triton(details):
             self._is_ready = False
             return "the connection to the server was lost; retry the request"
-        return f"{details or code.name}; retry the request"
+        return f"{details or f'the gRPC status is {code.name}'}; retry the request"
 
 
 def _open_channel(endpoint: Endpoint) -> Any:

@@ -79,8 +79,9 @@ def plan_message(
     for field, what in _WITHOUT_INPUT.items():
         if fields.get(field):
             raise invalid(
-                f"{what} require an engine worker on the gateway's machine. Omit the parameter, or "
-                "ask the operator to run the gateway on the server's machine.",
+                f"{what} require an engine worker that is connected to the gateway. Omit the "
+                "parameter, or ask the operator to start the server and its gateway with "
+                "`tllm start`.",
                 code="unsupported_parameter",
             )
     try:

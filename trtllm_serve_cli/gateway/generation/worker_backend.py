@@ -80,7 +80,7 @@ class WorkerBackend:
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         if self._connection is None or self.limits is None:
-            raise unavailable("The engine worker is being restarted. Retry the request.")
+            raise unavailable("The engine worker is not available. Retry the request.")
         request = GenerationRequest(id=next(self._ids), **fields)
         message = request.to_message()
         if "trace_parent" in self._unknown_fields:
@@ -130,7 +130,7 @@ class WorkerBackend:
                     finally:
                         connection.abort()
                         self._connection = self.limits = None
-                    why = connection.failure or "the engine worker was restarted"
+                    why = connection.failure or "the connection to the engine worker was lost"
                     self._fail_all(f"{why}; retry the request")
             await asyncio.sleep(self._reconnect_s)
 
@@ -156,7 +156,7 @@ class WorkerBackend:
                     entries += message["updates"]
             updates = [SequenceUpdate.from_wire(entry) for entry in entries]
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"invalid message ({type(error).__name__}: {error})") from error
+            raise ProtocolError(f"a message is invalid: {type(error).__name__}: {error}") from error
         if len(messages) > 1:
             updates = merge_updates(updates)
         for decoder in self._decoders.values():
@@ -186,8 +186,8 @@ def _encode_frame(message: dict[str, Any]) -> bytes:
     if len(payload) > MAX_FRAME_BYTES:
         raise ApiError(
             413,
-            f"The request has {len(payload)} bytes, but the maximum is {MAX_FRAME_BYTES} bytes. "
-            "Shorten the prompt.",
+            f"The request is {len(payload)} bytes long, but the maximum is {MAX_FRAME_BYTES} "
+            "bytes. Shorten the prompt.",
         )
     return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
 
@@ -229,7 +229,7 @@ class _WorkerConnection(asyncio.Protocol):
             length = int.from_bytes(self._buffer[start : start + _LENGTH_BYTES], "big")
             if length > MAX_FRAME_BYTES:
                 raise ProtocolError(
-                    f"the frame has {length} bytes, but the maximum is {MAX_FRAME_BYTES} bytes"
+                    f"a frame is {length} bytes long, but the maximum is {MAX_FRAME_BYTES} bytes"
                 )
             end = start + _LENGTH_BYTES + length
             if end > size:

@@ -31,7 +31,7 @@ class OutputDelta:
 
 
 class OutputParser(Protocol):
-    """A parser for the text of one sequence, which arrives in chunks of any length."""
+    """A parser for the text of one sequence. The text arrives in chunks of any length."""
 
     def push(self, text: str, *, is_last: bool) -> OutputDelta:
         """Parse `text` and return the new output.

@@ -144,14 +144,14 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
         Literal["auto", "disabled"] | None,
         rejected(
             "the gateway does not truncate conversations",
-            "Remove items from `input` to fit the model's context length.",
+            "Omit it, and remove items from `input` if it exceeds the model's context length.",
         ),
     ] = "disabled"
     context_management: Annotated[
         list[dict[str, Any]] | None,
         rejected(
             "the gateway does not truncate conversations",
-            "Remove items from `input` to fit the model's context length.",
+            "Omit it, and remove items from `input` if it exceeds the model's context length.",
         ),
     ] = None
     top_logprobs: Annotated[

@@ -125,10 +125,12 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     ] = False
     watermarking: Annotated[bool | None, rejected("the engines do not watermark text")] = False
     truncate_prompt_tokens: Annotated[
-        int | None, rejected("the gateway does not truncate prompts", "Shorten the prompt.")
+        int | None,
+        rejected("the gateway does not truncate prompts", "Omit it, and shorten long prompts."),
     ] = None
     truncation_side: Annotated[
-        str | None, rejected("the gateway does not truncate prompts", "Shorten the prompt.")
+        str | None,
+        rejected("the gateway does not truncate prompts", "Omit it, and shorten long prompts."),
     ] = None
     prompt_logprobs: Annotated[
         int | None,

@@ -30,9 +30,9 @@ _NAME = "gateway"
 class Tracer:
     """Traces the requests of a gateway process.
 
-    Only requests for the paths in `OPERATIONS` are traced. A request with a `traceparent` header is
-    traced if the header's sampled flag is set. One in `rate` requests without a valid header is
-    traced, starting with the first.
+    Only requests for the paths in `OPERATIONS` are traced. A request with a valid `traceparent`
+    header is traced if the header's sampled flag is set. Of the requests without a valid
+    `traceparent` header, one in `rate` is traced, starting with the first.
     """
 
     def __init__(self, exporter: SpanExporter, rate: int = 1) -> None:

@@ -318,7 +318,7 @@ def _model_volumes(
     """Return the volumes and volume mounts for the model's folders.
 
     The mount paths in the pods are the same as the folder paths on this machine. Raise `BadInput`
-    if a folder is outside the claim.
+    if `options.claim` is set but a folder is outside TLLM_HOME.
     """
     if options.claim is None:
         names = [f"model-{number}" for number in range(len(model.folders))]
@@ -369,8 +369,8 @@ def _pod_monitor(name: str) -> Manifest:
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
     """Return an autoscaler that adds replicas if too many requests are waiting.
 
-    The autoscaler counts the requests waiting in Triton. If the engine reports its waiting
-    requests, the autoscaler also counts them.
+    The autoscaler checks the number of requests waiting in Triton. If the engine reports its
+    waiting requests, the autoscaler checks their number separately.
     """
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:

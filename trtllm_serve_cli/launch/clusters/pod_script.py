@@ -39,7 +39,7 @@ def pod_script(
 
     The script distributes the engine's ranks evenly across `nodes` pods and starts all ranks.
     `has_gateway` is true if the pod also runs the OpenAI-compatible gateway. Raise `BadInput` if
-    the ranks cannot be distributed evenly.
+    the ranks cannot be distributed evenly, or if the OpenTelemetry collector URL is not valid.
     """
     words = triton_words(
         model,

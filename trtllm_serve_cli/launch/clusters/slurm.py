@@ -97,8 +97,8 @@ class SlurmPlan:
 
     Options, flags and the values in `exports` are shell words that may contain variables.
 
-    - `links`: symbolic links to create on the node. Maps each link's path to its target in Triton's
-      backend folder. The template quotes the targets.
+    - `links`: symbolic links to create on the node. Maps each link's path in the job's backend
+      folder to a file of the embedded Triton. The template quotes the file paths.
     - `binary`: path of `tritonserver`. The template quotes the path.
     - `flags`: Triton's flags for all ranks.
     - `first_flags`: additional flags for the rank that serves requests.
@@ -259,7 +259,8 @@ def _check_not_spawning(model: Deployable) -> None:
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
     """Return the path prefix of the job's files in two forms: for `sbatch` options and the shell.
 
-    The prefix for the shell contains $SLURM_JOB_ID, because only Slurm expands %j.
+    If `directory` is None, both prefixes contain the job ID. The prefix for the shell uses
+    $SLURM_JOB_ID, because only Slurm expands %j.
     """
     if directory is None:
         return f"tllm-{model.name}-%j-", f'"tllm-{model.name}-$SLURM_JOB_ID-"'

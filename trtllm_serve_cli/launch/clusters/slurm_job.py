@@ -72,8 +72,8 @@ class SlurmJob:
 
     - `state`: Slurm job state, or "UNKNOWN" if Slurm was not queried or did not report a state.
     - `reason`: why the job is waiting or has ended.
-    - `is_forgotten`: true if the job has ended, and Slurm's controller has removed the job or tllm
-      has cancelled it.
+    - `is_forgotten`: true if the job has ended, and Slurm's controller has removed the job or
+      `tllm stop` was run for it.
     """
 
     id: str
@@ -252,7 +252,7 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     """Return the job with its current state in Slurm.
 
     If the controller has removed the job, query Slurm's accounting database (`sacct`) instead. If
-    the database has no record of the job, the state is "UNKNOWN".
+    `sacct` fails or has no record of the job, the state is "UNKNOWN".
 
     Raise `MissingPart` if Slurm is not installed, and `LaunchFailed` if Slurm does not respond or
     reports an error.

@@ -183,8 +183,8 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
 def _find_runtime(model: ImportedModel) -> Path | None:
     """Return the folder with the model's copy of the runtime package, or None.
 
-    Return None if the copy does not include `watch`, because the model was imported with an earlier
-    version of tllm. Models for Triton's vLLM backend have no copy.
+    If the model was imported with an earlier version of tllm, the copy does not include `watch`, so
+    the result is None. Models for Triton's vLLM backend have no copy.
     """
     for name in model.models:
         folder = model.path / name / "1"
@@ -221,8 +221,8 @@ def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Pat
     """List the folders that contain the model's files.
 
     The result contains the model repository, the engine folder and the folders in the model's
-    parameters. It also contains the folders that symbolic links in these folders point to. Skip
-    folders that are nested in other listed folders.
+    parameters. It also contains each folder that contains the target of a symbolic link in these
+    folders. Skip folders that are nested in other listed folders.
     """
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]

@@ -169,7 +169,10 @@ def _home(home: Path) -> list[Finding]:
     """Report a problem if Triton cannot use the path of TLLM_HOME."""
     if is_usable(home):
         return []
-    fix = "set TLLM_HOME to a folder with a different path"
+    fix = (
+        "set TLLM_HOME to a folder whose path contains only ASCII letters, digits and the "
+        "characters ./_-"
+    )
     return [Finding("TLLM_HOME", "problem", f"{home} cannot be used: {WHY}", fix)]
 
 
@@ -227,7 +230,7 @@ def _driver(facts: MachineFacts) -> Finding:
         if runs
         else f"does not support CUDA {min(MIN_DRIVERS)} or later"
     )
-    which = f": NVIDIA's containers up to {fitting[-1]}" if fitting else ""
+    which = f" (NVIDIA's containers up to {fitting[-1]})" if fitting else ""
     return Finding("NVIDIA driver", "note", f"{facts.driver}, {what}{which}", _newer_driver(last))
 
 

@@ -64,7 +64,8 @@ class MachineFacts:
     - `python`: major and minor version of the Python that runs tllm.
     - `triton_version`: Triton's version, or None if Triton is not installed or does not start.
     - `triton_output`: if Triton does not start, its last line of output or the system's error.
-    - `has_stub`: true if Triton has a Python stub for `python`.
+    - `has_stub`: false if Triton is missing, or if the embedded Triton has no Python stub for
+      `python`.
     - `libpython_dir`: result of `find_libpython`.
     - `stub_python`: Python interpreter whose packages Triton's Python stub imports, or None if no
       interpreter was found.
@@ -76,8 +77,8 @@ class MachineFacts:
     - `disk_free`: free space in the file system of `home`.
     - `shared_memory_free`: free space in /dev/shm, or None if /dev/shm is missing.
     - `open_file_limit`: hard limit for the number of open files.
-    - `gpu`, `driver`: names of the NVIDIA GPUs and their driver version, or None if no GPU was
-      found.
+    - `gpu`: names and driver versions of the NVIDIA GPUs, or None if no GPU was found.
+    - `driver`: driver version of the first GPU, or None if no GPU was found.
     - `containers`: maps each container engine to its settings, or to the reason why it does not
       work.
     - `hub_error`: why the hub cannot be reached, or None if the hub responds.

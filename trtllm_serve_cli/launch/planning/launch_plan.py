@@ -83,7 +83,7 @@ class LaunchPlan:
     - `models`: names of the served models.
     - `text_models`: Triton models that receive the requests, one for each served model.
     - `loading`: Triton models to load at startup.
-    - `replicas`: endpoints of all ranks except the first, if each rank is a separate server.
+    - `replicas`: endpoints of all processes except the first, if each process is a separate server.
     - `container`: container in which the server runs, or None.
     - `reason`: why `auto` mode selected a container.
     - `host`: address to bind.
@@ -425,7 +425,7 @@ def _choose_loaded(
     for name in options.load_model:
         if name not in known:
             raise BadInput(
-                f"The server has no model {name!r}.",
+                f"The server does not have a model named {name!r}.",
                 why=f"the server's models are {', '.join(known)}",
                 next_step=f"add the model to the server with -m {name}",
             )

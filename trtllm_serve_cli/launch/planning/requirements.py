@@ -40,4 +40,4 @@ class Requirements:
 
     def describe(self) -> tuple[str, ...]:
         """Return a message with the next step for each error in `missing`."""
-        return tuple(f"{each.what} To fix it, {each.next_step}." for each in self.missing)
+        return tuple(f"{each.what} To fix this, {each.next_step}." for each in self.missing)

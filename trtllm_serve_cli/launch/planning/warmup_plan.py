@@ -86,8 +86,8 @@ def plan_warmup(
 ) -> tuple[WarmupRequest, ...]:
     """Return the warm-up requests in sending order.
 
-    Do not plan requests to a gateway with TLS, because its certificate is not valid for the local
-    address.
+    Do not plan requests to a gateway with TLS, because its certificate may not be valid for the
+    local address.
     """
     if gateway is not None and gateway.tls_certificate is not None:
         gateway = None

@@ -37,7 +37,7 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
     server = candidates[0] if len(candidates) == 1 else find_running(home, None, address)
     if not candidates:
         raise BadInput(
-            f"The server has no model {name!r}.",
+            f"The server does not have a model named {name!r}.",
             why=f"the server's models are {', '.join(server.plan.every_model)}",
             next_step="pass one of these models, or start a server with several models, for "
             "example `tllm start -m A -m B`",

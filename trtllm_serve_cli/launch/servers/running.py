@@ -21,7 +21,7 @@ from trtllm_serve_cli.runtime.watch.processes import is_stopped
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that tllm has started, with its plan and its state when it was queried.
+    """A server that tllm has started, with its plan and the state that was last read.
 
     The server may have ended since then. `job` is set for a Slurm job, which has no supervisor.
     """
@@ -51,7 +51,10 @@ class RunningServer:
 
     @property
     def restart_command(self) -> str:
-        """The command that starts the server again, without the options of a Slurm job."""
+        """The command that starts the server again.
+
+        For a Slurm job, the command does not include the job's original options.
+        """
         if self.job is not None:
             return f"tllm deploy slurm -m {self.models[0]} --submit"
         return f"tllm restart -u {self.location}"
@@ -89,8 +92,8 @@ class RunningServer:
     def phase(self) -> str:
         """The current phase, or "died" if the supervisor ended without recording a final phase.
 
-        If the supervisor is suspended, the phase is "unresponsive", because the server would not be
-        restarted. If the server may be running on another machine, the phase is "unknown".
+        If the supervisor is suspended, the phase is "unresponsive", because the supervisor cannot
+        restart the server. If the server may be running on another machine, the phase is "unknown".
         """
         if self._has_stopped_supervisor:
             return "unresponsive"
@@ -255,8 +258,8 @@ def find_by_triton_model(home: Home, name: str, address: str | None = None) -> R
     """Return the only running server that has the Triton model `name` and listens on `address`.
 
     Return None if no running server has the Triton model. Also return None if a server serves an
-    imported model with the same name, which takes precedence. Raise `NoServer` if several running
-    servers have the Triton model.
+    imported model with the same name, because the imported model takes precedence. Raise `NoServer`
+    if several running servers have the Triton model.
     """
     if find_servers(home, name):
         return None

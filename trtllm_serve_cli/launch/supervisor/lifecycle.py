@@ -281,7 +281,7 @@ def _suggest_checks(plan: LaunchPlan, state: ServerState, why: Sequence[str]) ->
     checks = " and ".join(f"`tllm validate {target_of(*each)}`" for each in served)
     imports = " and ".join(f"`{command_to_import_again(*each)} --force`" for each in served)
     return (
-        f"run {checks} to check the model repository, {imports} to build its engine again, or "
+        f"run {checks} to check the model repository, {imports} to rebuild the engine, or "
         "`tllm doctor` to check this machine"
     )
 

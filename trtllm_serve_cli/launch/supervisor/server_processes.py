@@ -54,7 +54,7 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
 
 
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
-    """Return the processes that the server requires. `first_pid` is its first process ID."""
+    """Return the processes that the server requires. `first_pid` is the first process's ID."""
     parts: dict[psutil.Process, Part] = {}
     # Ignore errors, because the server may have exited. The supervisor detects an exit separately.
     with contextlib.suppress(psutil.Error):
@@ -91,8 +91,9 @@ def find_dead(parts: Parts) -> Parts:
 def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
     """Return the parts in `dead` that died unexpectedly.
 
-    The process of an unloaded model is also dead until Triton reaps it. Return the process of a
-    model only if it was already dead in the previous check, `dead_before`.
+    The process of an unloaded model is a zombie until Triton reaps it, and also counts as dead.
+    Therefore, return a model's process only if it was already dead in the previous check,
+    `dead_before`.
     """
     return {
         process: part
@@ -108,7 +109,7 @@ def describe_dead(dead: Parts) -> tuple[str, ...]:
 
 def describe_exit(code: int) -> str:
     """Describe an exit code of `Popen`, which is negative if a signal ended the process."""
-    return f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+    return f"was terminated by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def send_signal(process: psutil.Process, number: signal.Signals) -> bool:

@@ -84,7 +84,8 @@ def stop_server(
     - `timeout_s`: time limit for requests in flight, in seconds. If None, use the timeout from an
       earlier stop request or, by default, from the plan.
     - `on_progress`: called repeatedly with the number of requests in flight for each engine.
-    - `ending_s`: time, in seconds, after which the supervisor is killed if it has not exited.
+    - `ending_s`: time, in seconds, by which the supervisor may exceed the stop timeout before it is
+      killed.
     - `is_restart`: true if the caller will start the server again.
 
     Raise `LaunchFailed` if another command requests a stop during a restart. For a Slurm job, raise

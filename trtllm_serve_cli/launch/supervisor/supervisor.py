@@ -353,7 +353,7 @@ class Supervisor:
             self._write_state(self._state.phase, server_pid=pid)
 
     def _explain(self) -> tuple[str, ...]:
-        """Return the causes of a failure in the log of the current or last run."""
+        """Return the causes of a failure, as logged during the current or last run."""
         return tuple(explain_log(last_lines(self._plan.log, 1000, since=self._log_start)))
 
     def _explain_gateway(self) -> tuple[str, ...]:

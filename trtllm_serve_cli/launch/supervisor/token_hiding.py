@@ -35,7 +35,7 @@ class TokenHiding:
         self._is_hidden = not visible
         for each in visible.keys() - self._visible:
             self._warn(
-                "other users can read the token for the restricted APIs in the command line of "
-                f"process {each}: {visible[each]}"
+                f"the command line of process {each} shows other users the token for the "
+                f"restricted APIs, because the token could not be overwritten: {visible[each]}"
             )
         self._visible |= visible

@@ -87,10 +87,7 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
 
 
 def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) -> Flags:
-    """Return Triton's flags for process `rank`, derived from `flags`.
-
-    `flags` are the flags for the first process.
-    """
+    """Return Triton's flags for process `rank`, derived from the server's `flags`."""
     changes: Flags = {"backend-config": f"{flags['backend-config']}{rank}-"}
     if rank and ranks.mode == "servers":
         ports = list_ports(ranks, options)[rank]

@@ -52,7 +52,7 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
     """Return the names of the Triton options in `words`.
 
     An option has the form `--name=value`, `--name value` or `--name`. Raise `BadInput` if a word is
-    neither an option nor an option value, or if the option is reserved for tllm.
+    neither an option nor an option value, or if an option is reserved for tllm.
     """
     names: list[str] = []
     may_be_value = False

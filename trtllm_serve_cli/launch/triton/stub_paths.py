@@ -35,7 +35,8 @@ def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[P
             raise BadInput(
                 f"Triton cannot use the folder {path}.",
                 why=WHY,
-                next_step=f"set {option} to a folder with a different path",
+                next_step=f"set {option} to a folder whose path contains only ASCII letters, "
+                "digits and the characters ./_-",
             )
     for path in engines:
         if not str(path).isascii():

@@ -25,9 +25,8 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
         if certificate is key is root:
             return None
         raise BadInput(
-            "TLS for gRPC requires both --grpc-server-cert and --grpc-server-key.",
-            why="TLS requires a certificate and its private key",
-            next_step="pass both options, for example --grpc-server-cert server.crt "
+            "TLS for gRPC requires a certificate and a private key.",
+            next_step="pass both files, for example --grpc-server-cert server.crt "
             "--grpc-server-key server.key",
         )
     name = _read_name(certificate, key)
@@ -60,6 +59,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
     server = load_certificate(certificate, key, _FLAGS)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
+    # Like gRPC, accept the server's own certificate in place of its CA's certificate.
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     try:
         client.load_verify_locations(certificate)

@@ -1,4 +1,6 @@
-"""Plan the `gpt` layout, which has the inflight models with the tensors from `all_models/gpt`.
+"""Plan the `gpt` layout, which uses the tensors from `all_models/gpt`.
+
+The layout has the same models as the inflight layout, except `tensorrt_llm_bls`.
 
 A response contains the prompt and the generated text for each row of the request's batch. Responses
 are never streamed. Source: all_models/gpt in triton-inference-server/tensorrtllm_backend, tags

@@ -35,10 +35,11 @@ class Tensor:
 class TensorForm:
     """The definition of a tensor in a range of TensorRT-LLM versions.
 
-    A tensor has several definitions if, for example, its type changed between versions. `since` is
-    the first version with this definition, or None if it is unknown or the oldest supported
-    version. `until` is the last version with this definition, or None if the newest version uses
-    the definition.
+    A tensor has several definitions if, for example, its type changed between versions.
+
+    - `since`: first version with this definition. None if the first version is unknown or is the
+      oldest supported version.
+    - `until`: last version with this definition, or None if the newest version uses the definition.
     """
 
     tensor: Tensor

@@ -1,8 +1,8 @@
 """Replace several files in a model repository atomically.
 
-A rename is atomic only for a single file. Therefore, tllm first writes all new texts to the
-`.tllm-changes` file in the repository, which commits the change. If the process is killed before it
-has replaced all files, the next command that reads the repository completes the change.
+A rename is atomic only for a single file. Therefore, tllm first commits the change by writing
+all new texts to the `.tllm-changes` file in the repository. If the process is killed before it has
+replaced all files, the next command that reads the repository completes the change.
 """
 
 from __future__ import annotations

@@ -170,8 +170,8 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
         yield checked.finding(
             "error",
             model,
-            f"{_COUNT} is {num_instances}, but a shared engine with priorities or timeouts in its "
-            "queue requires a single instance",
+            f"{_COUNT} is {num_instances}, but a shared engine with queue priorities or timeouts "
+            "requires a single instance",
             f"run `{checked.set_command} {_COUNT}=1`",
             place="instance_group.count",
         )

@@ -30,10 +30,11 @@ class QueuePolicy:
 class ModelConfig:
     """The plan for a Triton model's `config.pbtxt` and version folder.
 
-    `module` is the module in tllm's runtime package that serves the model, or None if the backend
-    does not need a `model.py`. `title` describes the model in the files' header comments. `files`
-    contains the text of additional files in the version folder, keyed by file name. `is_batched`
-    enables the dynamic batcher.
+    - `title`: description of the model for the files' header comments.
+    - `module`: module in tllm's runtime package that serves the model, or None if the backend does
+      not need a `model.py`.
+    - `is_batched`: true to enable the dynamic batcher.
+    - `files`: text of additional files in the version folder, keyed by file name.
     """
 
     name: str

@@ -52,7 +52,7 @@ _PATTERNS: dict[ValueType, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter from `parameters.yaml`. A comment in this file describes the fields."""
+    """A parameter from `parameters.yaml`. A comment in the YAML file describes the fields."""
 
     name: str
     type: ValueType
@@ -125,7 +125,7 @@ def defaults_for(kind: str) -> dict[str, str]:
 
 
 def check_parameter(name: str, value: str) -> None:
-    """Raise `BadInput` if the parameter is unknown, or if the value does not fit its type.
+    """Raise `BadInput` if the parameter is unknown, or if it does not accept the value.
 
     An empty value is always accepted.
     """
@@ -270,7 +270,7 @@ def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
 def find_parameter(name: str, kind: str) -> Parameter:
     """Return the parameter named `name`. Raise `BadInput` if it cannot be set for the engine kind.
 
-    A parameter that has no effect on the kind is allowed if it sets an entry of `parameters`,
+    A parameter that has no effect on the kind is allowed if it sets only entries of `parameters`,
     because Triton accepts entries with any name.
     """
     table = load_parameters()

@@ -21,10 +21,11 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 class ImportedModel:
     """An imported model, as described by its repository's manifest.
 
-    `path` is the repository folder. `models` contains the names of the repository's Triton models.
-    `created_at` is in seconds since the epoch. `declaration` contains the sections of a `tllm.yaml`
-    that describes the import. `preserved` contains the values that `tllm set` has written since the
-    import.
+    - `path`: repository folder.
+    - `created_at`: time of the import, in seconds since the epoch.
+    - `models`: names of the repository's Triton models.
+    - `declaration`: sections of a `tllm.yaml` that describes the import.
+    - `preserved`: values that `tllm set` has written, including values kept from an earlier import.
     """
 
     name: str
@@ -114,7 +115,10 @@ def list_models(
 
 
 def find_model(home: Home, name: str) -> ImportedModel | None:
-    """Return the imported model named `name`, or None if no such model exists."""
+    """Return the imported model named `name`, or None if no such model exists.
+
+    Raise `RepositoryError` if the model's manifest cannot be read.
+    """
     directory = home.models / name
     return read_manifest(directory) if (directory / MANIFEST).exists() else None
 
@@ -154,7 +158,7 @@ def find_name(home: Home, name: str | None) -> str:
 def unknown_model(home: Home, name: str) -> UnknownModel:
     """Return the error for an unknown model name.
 
-    If a model or an alias in the catalog has a similar name, the next step contains this name.
+    If an imported model or a catalog alias has a similar name, the next step contains that name.
     """
     is_alias = find_alias(name) is not None
     near = difflib.get_close_matches(name, list_names(home), n=3)

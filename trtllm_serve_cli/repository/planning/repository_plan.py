@@ -113,7 +113,8 @@ def check_layout(layout: Layout, engine_kind: str) -> None:
 def check_task(layout: Layout, *, is_embedding_model: bool) -> None:
     """Raise `BadInput` if the layout does not support the model's task.
 
-    The embedding layout serves only embedding models. All other layouts generate text.
+    The embedding layout serves only embedding models. All other layouts serve only models that
+    generate text.
     """
     if is_embedding_model and layout != "embedding":
         raise BadInput(
@@ -442,7 +443,7 @@ def _contracts(engine: Engine) -> Mapping[str, Contract]:
 
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
-    # In repositories that tllm creates, `ensemble` is also a Python model, so both text models use
+    # In repositories that tllm creates, `ensemble` is also a Python model, so all text models use
     # the tensor types of `tensorrt_llm_bls`.
     version = find_kind(engine.kind).serving.contract_version(engine)
     contract = type_tensors("tensorrt_llm_bls", load_text_contract(kind, version), values)

@@ -64,9 +64,10 @@ def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list
 
 
 def plan_removal(home: Home, repositories: Iterable[Path], *, unused: bool) -> Removal:
-    """Plan the removal of models, their partial builds, and engines that no other model uses.
+    """Plan the removal of models, together with their partial builds and engines.
 
-    If `unused` is set, the plan also removes all other unused engines and all partial builds.
+    The plan keeps engines that other models use. If `unused` is set, the plan also removes all
+    other unused engines and all partial builds.
     """
     paths = tuple(repositories)
     names = {path.name for path in paths}

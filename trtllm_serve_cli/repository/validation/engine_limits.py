@@ -29,11 +29,10 @@ _VERSION = "parameters.tensorrt_llm_version"
 class EngineLimits:
     """The limits and properties of an engine. Unknown values are None.
 
-    `path` is the file that contains the values. For a TensorRT engine, the file is `config.json`
-    with `pretrained_config` and `build_config`. For other engines that tllm built, it is
-    `engine.json`. For a checkpoint, it is `config.json`. `version` is the TensorRT-LLM version that
-    built the engine. It is empty if the version is unknown or if the engine is not a TensorRT
-    engine.
+    - `path`: file that contains the values. The file is `config.json` for a TensorRT engine or a
+      checkpoint, and `engine.json` for other engines that tllm built.
+    - `version`: TensorRT-LLM version that built the engine. Empty if the version is unknown, or if
+      the engine is not a TensorRT engine.
     """
 
     path: Path
@@ -200,9 +199,11 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield an error if `model` uses the `python` backend in a repository that tllm rendered.
+    """Yield an error if `model` uses the `python` backend instead of the kind's C++ backend.
 
-    This backend requires NVIDIA's Python model, which rendered repositories do not contain.
+    Check only engine kinds that run in a C++ backend, and only repositories that tllm rendered. For
+    these kinds, the `python` backend requires NVIDIA's Python model, which rendered repositories do
+    not contain.
     """
     repository = checked.repository
     runs_in_backend = find_kind(repository.kind).runs_in_triton_backend
@@ -219,7 +220,7 @@ def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
-    """Yield an error for each text model that was rendered for another TensorRT-LLM version."""
+    """Yield an error for each text model that does not match the engine's TensorRT-LLM version."""
     repository = checked.repository
     for model in repository.texts:
         rendered = repository.value(model, _VERSION)

@@ -98,8 +98,8 @@ def _check_instances(checked: Checked, model: str) -> Iterator[Finding]:
         advised = min(engine.max_batch_size, _ADVISED_INSTANCES)
         yield checked.finding(
             "warning", model,
-            f"the model's only instance processes one request at a time, but the engine batches up "
-            f"to {engine.max_batch_size}",
+            "the model's only instance processes one request at a time, but the engine's maximum "
+            f"batch size is {engine.max_batch_size}",
             f"run `{checked.set_command} {parameter}={advised}`", place="instance_group.count",
         )  # fmt: skip
 
@@ -188,7 +188,7 @@ def _check_tensor(
     if name not in producers:
         yield checked.finding(
             "error", model,
-            f"no input or step of the ensemble produces {name}, which is {consumer}",
+            f"no input or step of the ensemble produces {name} for {consumer}",
             _did_you_mean(name, producers), place=place,
         )  # fmt: skip
         return

@@ -247,7 +247,7 @@ def _check_side(
 
     Missing tensors and unexpected types are errors in a repository that tllm rendered. In a copy of
     NVIDIA's repository, they are only warnings, because the copy may be for an older TensorRT-LLM
-    version.
+    version. Unexpected tensors are always warnings.
     """
     has_manifest = checked.repository.has_manifest
     actual = {each.name: each for each in getattr(checked.configs[model], side)}

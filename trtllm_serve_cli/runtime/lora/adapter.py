@@ -253,7 +253,10 @@ def _unflatten(index: int, row: Array, module: str, rank: int, site: tuple[int, 
 
 
 def _swap(module: str, b: Array) -> Array:
-    """Convert the rows of `b` from Hugging Face's order to TensorRT-LLM's order, or back."""
+    """Convert the rows of `b` from Hugging Face's order to TensorRT-LLM's order, or back.
+
+    The orders differ only for `gate_up_proj`. Return `b` unchanged for any other module.
+    """
     if not module.endswith(_SWAPPED):
         return b
     half = len(b) // 2

@@ -2,9 +2,9 @@
 
 Each step runs one step of every engine that has requests, so requests with different adapters run
 concurrently. A separate thread reads and loads adapters without delaying other requests. At most
-`max_loras` adapters are loaded. If a request needs another adapter, an idle adapter is unloaded
-first. If no adapter is idle, the least recently used adapter is unloaded after its requests have
-finished.
+`max_loras` adapters are loaded. If a request needs another adapter when this limit is reached, an
+idle adapter is unloaded first. If no adapter is idle, the least recently used adapter is unloaded
+after its requests have finished.
 
 The weights of unloaded adapters stay in memory, because they are small. If the total size of the
 adapters that clients have sent exceeds `lora_cache_host_memory_bytes`, unused adapters are evicted.
@@ -40,11 +40,13 @@ _IDLE_WAIT_S = 0.02
 class LoraEngine:
     """An engine that runs requests with and without LoRA adapters.
 
-    Requests without an adapter run on the `base` engine. For each adapter, `load` creates an
-    engine, which runs the requests that use this adapter. `find_sites` returns the modules that an
-    adapter can change, or raises `BadAdapter` if the model has no such modules. An adapter's key is
-    its name, or its `lora_task_id` as text. The constructor reads `lora_prefetch_dir`. It raises
-    `BadAdapter` if the folder or an adapter in it is invalid.
+    - `base`: the engine for requests without an adapter.
+    - `load`: creates an engine for the requests that use a given adapter.
+    - `find_sites`: returns the modules that an adapter can change, or raises `BadAdapter` if the
+      model has no such modules.
+
+    An adapter's key is its name, or its `lora_task_id` as text. The constructor reads
+    `lora_prefetch_dir`. It raises `BadAdapter` if the folder or an adapter in it is invalid.
     """
 
     def __init__(
@@ -154,8 +156,8 @@ class LoraEngine:
         limit = self._options.lora_cache_host_memory_bytes
         if _size(adapter) > limit:
             raise BadAdapter(
-                f"the adapter has {_size(adapter)} bytes in float32, but this server accepts at "
-                f"most {limit} bytes (lora_cache_host_memory_bytes); send a smaller adapter"
+                f"the adapter requires {_size(adapter)} bytes in float32, but this server accepts "
+                f"at most {limit} bytes (lora_cache_host_memory_bytes); send a smaller adapter"
             )
 
     def _collect_read(self) -> list[SequenceUpdate]:

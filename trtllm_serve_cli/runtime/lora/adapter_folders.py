@@ -132,7 +132,8 @@ class AdapterFolders:
         except OSError as error:
             raise InvalidRequest(
                 f"the server cannot write the adapter to its temporary folder ({error.strerror}); "
-                "fix the problem on the server, then send the request again"
+                "check the free disk space and the permissions on the server, then send the "
+                "request again"
             ) from error
 
     def _check(self, adapter: Adapter) -> None:

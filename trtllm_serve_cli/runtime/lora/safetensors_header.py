@@ -62,8 +62,8 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         length = struct.unpack("<Q", first[:8])[0] if len(first) >= 8 else 0
         if not 0 < length <= min(_MAX_HEADER_BYTES, size - 8):
             raise BadHeader(
-                f"the file has {size} bytes, but its header length is {length}; the header length "
-                f"must be between 1 and {min(_MAX_HEADER_BYTES, max(size - 8, 1))} bytes"
+                f"the file is {size} bytes long, but its header length is {length}; the header "
+                f"length must be between 1 and {min(_MAX_HEADER_BYTES, max(size - 8, 1))} bytes"
             )
         file.seek(8)
         header = file.read(length)
@@ -116,4 +116,4 @@ def _check_places(tensors: Mapping[str, TensorEntry], end: int, size: int) -> No
             raise BadHeader(f"the header places {name} {place}")
         end = tensor.end
     if end != size:
-        raise BadHeader(f"the file has {size} bytes, but the header describes {end} bytes")
+        raise BadHeader(f"the file is {size} bytes long, but the header describes {end} bytes")

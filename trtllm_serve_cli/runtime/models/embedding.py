@@ -1,4 +1,4 @@
-"""The model in the embedding layout, which returns embeddings of texts or token ids.
+"""The model in the embedding layout, which computes embeddings of text or token ids.
 
 Each row of a request is sent to the engine worker as a separate request. The worker batches the
 rows of all requests. The response has one row per input.
@@ -62,8 +62,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
             rows = self._encode(texts, get("prompt_name"))
         else:
             raise InvalidRequest(
-                "a request must contain either text_input or input_ids, but not both; send exactly "
-                "one of the two"
+                "a request must contain exactly one of the inputs text_input and input_ids; send "
+                "one of the two inputs and omit the other"
             )
         return [
             EmbeddingRow({"input_ids": tuple(row), "max_new_tokens": 0}, index, dimensions)

@@ -314,8 +314,8 @@ def _check(inputs: Mapping[str, Array]) -> None:
         if value > limit:
             shown = _NAMES.get(name, name)
             raise InvalidRequest(
-                f"num_draft_tokens requires {shown} to be 1, but it is {value}; omit "
-                f"num_draft_tokens or {shown}"
+                f"{shown} is {value}, but must be 1 with num_draft_tokens; omit {shown} or "
+                "num_draft_tokens"
                 if limit
                 else f"{shown} cannot be combined with num_draft_tokens; omit one of the two inputs"
             )

@@ -1,4 +1,4 @@
-"""Encode texts with a tokenizer's OpenVINO model, `openvino_tokenizer.xml`.
+"""Encode text with a tokenizer's OpenVINO model, `openvino_tokenizer.xml`.
 
 `openvino_genai.Tokenizer.encode` holds the GIL, so a long text would block all other threads of
 the process, possibly for several seconds. It may also silently truncate texts: GenAI's GGUF
@@ -23,7 +23,7 @@ _NO_LIMIT = 2**31 - 65
 
 
 class OpenVinoEncoder:
-    """An encoder that converts texts to token ids, including the special tokens.
+    """An encoder that converts text to token ids, including the special tokens.
 
     `encode` is thread-safe. Long texts use a separate copy of the model, so that short texts do not
     wait for them.

@@ -45,8 +45,8 @@ def check_prompt_lengths(name: str, prompts: Sequence[str], max_seq_len: int) ->
     max_bytes = max(_MAX_BYTES, max_seq_len * _BYTES_PER_TOKEN)
     if num_bytes > max_bytes:
         raise InvalidRequest(
-            f"{name} has {num_bytes} bytes, but a request may contain at most {max_bytes}; send "
-            "shorter or fewer texts"
+            f"{name} is {num_bytes} bytes long, but the maximum is {max_bytes} bytes; send shorter "
+            "or fewer texts"
         )
 
 

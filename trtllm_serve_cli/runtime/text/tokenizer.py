@@ -52,9 +52,9 @@ class Tokenizer(Protocol):
 
 
 class OpenVinoTokenizer:
-    """A tokenizer from `openvino_tokenizer.xml` and `openvino_detokenizer.xml`.
+    """A tokenizer loaded from `openvino_tokenizer.xml` and `openvino_detokenizer.xml`.
 
-    `OpenVinoEncoder` encodes texts, and OpenVINO GenAI decodes tokens.
+    `OpenVinoEncoder` encodes text, and OpenVINO GenAI decodes tokens.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -238,7 +238,7 @@ def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
 
 
 def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
-    """Return the error message in the outputs of `pack_failure`, and whether it is a rejection.
+    """Return the error message from `pack_failure`, and whether the request was rejected.
 
     Return None if `outputs` does not report a failure.
     """

@@ -47,8 +47,8 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
             break
         if not start < end <= encoded.shape[1]:
             raise ValueError(
-                f"a word has the end position {end}; send an end position from {start + 1} to "
-                f"{encoded.shape[1]}"
+                f"a word ends at position {end}, but its end position must be between {start + 1} "
+                f"and {encoded.shape[1]}"
             )
         words.append(tuple(encoded[0, start:end].tolist()))
         start = end

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .processes import read_stat
 
-# Indices of the fields that follow the process name in /proc/PID/stat (see `man 5 proc_pid_stat`).
+# Indices in the result of `read_stat`. `man 5 proc_pid_stat` describes the fields.
 _ARG_START, _ARG_END = 45, 46
 
 

@@ -6,8 +6,8 @@ or gateway, and the parent process restarts the killed process. If any other pro
 kills Triton, and the job fails. The first rank also writes the server's state to a file for
 `tllm status` and the gateway.
 
-The task starts Triton itself, because a process can usually hide only the arguments of its
-descendants.
+To hide the token, the task overwrites it in Triton's memory. A process can usually write only to
+the memory of its descendants, so the task itself starts Triton.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ class SecretGuard:
         self._visible: dict[int, str] = {}
 
     def protect(self) -> None:
-        """Hide the token once Triton has read it, and protect the existing regions.
+        """Protect the existing regions, and hide the token after Triton has read it.
 
-        Triton reads its arguments before it creates the first region.
+        Triton creates the first region only after it has read its arguments.
         """
         if protect_regions(self._prefix) and not self._is_hidden:
             self._hide((self._pid, *list_descendants(self._pid)))
@@ -163,8 +163,8 @@ class SecretGuard:
         for pid in visible.keys() - self._visible:
             log(
                 "W",
-                "other users can read the token of the restricted APIs in the command line of "
-                f"process {pid}: {visible[pid]}",
+                f"the command line of process {pid} shows other users the token for the "
+                f"restricted APIs, because the token could not be overwritten: {visible[pid]}",
             )
         self._visible |= visible
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-# Indices of the fields that follow the process name in /proc/PID/stat (see `man 5 proc_pid_stat`).
+# Indices in the result of `read_stat`. `man 5 proc_pid_stat` describes the fields.
 _STATE, _PARENT = 0, 1
 
 

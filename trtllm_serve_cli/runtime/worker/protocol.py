@@ -56,7 +56,7 @@ def encode_frame(message: dict[str, Any]) -> bytes:
     payload = json.dumps(message, separators=(",", ":")).encode()
     if len(payload) > MAX_FRAME_BYTES:
         raise ProtocolError(
-            f"the frame has {len(payload)} bytes, but the maximum is {MAX_FRAME_BYTES} bytes"
+            f"the frame is {len(payload)} bytes long, but the maximum is {MAX_FRAME_BYTES} bytes"
         )
     return _LENGTH.pack(len(payload)) + payload
 
@@ -103,7 +103,7 @@ def read_frame(sock: socket.socket, numbers: FrameNumbers | None = None) -> dict
     (length,) = _LENGTH.unpack(header)
     if length > MAX_FRAME_BYTES:
         raise ProtocolError(
-            f"the frame has {length} bytes, but the maximum is {MAX_FRAME_BYTES} bytes"
+            f"the frame is {length} bytes long, but the maximum is {MAX_FRAME_BYTES} bytes"
         )
     payload = _read_exactly(sock, length)
     if payload is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 
-# Environment variable with the stack limit, in bytes, before `tllm start` raised it.
+# The environment variable in which `tllm start` stores the original stack limit, in bytes.
 VARIABLE = "TLLM_STACK_BYTES"
 
 

@@ -297,7 +297,10 @@ class Worker:
         The owner has stopped reading messages or answering pings. When the owner reads again, it
         detects that the connection has ended and restarts the worker.
         """
-        write_log("E", "the model that started the engine worker does not read its responses")
+        write_log(
+            "E",
+            "the model that started the engine worker does not respond; cancelling its requests",
+        )
         self._owner.reads = False
         for engine_id in self._owner.open:
             self._engine.cancel(engine_id)

@@ -3,8 +3,8 @@
 ggml's docs/gguf.md specifies versions 2 and 3 of the format. A file contains the header, the
 metadata, the tensor table and the tensors. Each tensor starts at an aligned offset.
 
-This module reads the header of the 135M model in `tllm demo` in 0.05 s. The `gguf` package takes
-over two seconds, because it stores each vocabulary token in a separate array.
+This module takes 0.05 s to read the header of the 135M model that `tllm demo` uses. The `gguf`
+package takes over two seconds, because it stores each vocabulary token in a separate array.
 
 Files may come from untrusted sources, so this module checks each length against the file's size.
 """
@@ -88,7 +88,10 @@ class GgufFacts:
 
 
 def read_gguf(path: Path) -> GgufFacts:
-    """Read the header of a GGUF file. Raise `SourceError` if the file is not valid or complete."""
+    """Read the header of a GGUF file.
+
+    Raise `SourceError` if the file cannot be read, is not valid or is incomplete.
+    """
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":

@@ -1,6 +1,6 @@
-"""Convert a GGUF header to config.json keys.
+"""Convert a GGUF header to a config with config.json's keys.
 
-ggml's docs/gguf.md specifies the header's keys. Most keys have the form `ARCHITECTURE.key`.
+ggml's docs/gguf.md specifies the keys in the header. Most keys have the form `ARCHITECTURE.key`.
 """
 
 from __future__ import annotations

@@ -17,10 +17,15 @@ def check_safetensors(path: Path) -> frozenset[str]:
     """
     try:
         return frozenset(read_header(path))
-    except (BadHeader, OSError) as error:
-        flaw = error.strerror if isinstance(error, OSError) else None
+    except OSError as error:
+        raise SourceError(
+            f"{path} cannot be read.",
+            why=error.strerror or str(error),
+            next_step=f"check the permissions with `ls -l {shlex.quote(str(path))}`",
+        ) from error
+    except BadHeader as error:
         raise SourceError(
             f"{path} is not a complete safetensors file.",
-            why=flaw or str(error),
+            why=str(error),
             next_step=f"remove the file with `rm {shlex.quote(str(path))}`, then download it again",
         ) from error

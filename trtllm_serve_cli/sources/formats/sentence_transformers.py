@@ -1,6 +1,6 @@
 """Read an embedding model's settings from sentence-transformers files.
 
-`modules.json` lists the modules that process a text: Transformer, Pooling, and often Normalize. The
+`modules.json` lists the modules that process text: Transformer, Pooling, and often Normalize. The
 file formats are defined in sentence_transformers/SentenceTransformer.py and
 sentence_transformers/models in UKPLab/sentence-transformers 5. For Matryoshka embeddings, this
 module reads the same `config.json` keys as vLLM (vllm/config/model.py, version 0.26).
@@ -56,7 +56,7 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
     dimension = pooling.get("word_embedding_dimension") or pooling.get("embedding_dimension")
     dimension = dimension or config.get("hidden_size")
     if not _is_count(dimension):
-        raise broken_json(path, "word_embedding_dimension is missing")
+        raise broken_json(path, "word_embedding_dimension is missing or is not a positive integer")
     sizes = config.get("matryoshka_dimensions") or []
     if not isinstance(sizes, list) or not all(map(_is_count, sizes)):
         raise broken_json(

@@ -50,8 +50,8 @@ class BrokenDownload(_TemporaryError):
 def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
     """Translate huggingface_hub's errors in the `with` block.
 
-    Raise `GatedModel` if the hub denies access to a gated model. Raise another `SourceError` for
-    all other errors.
+    Raise `GatedModel` if the model is gated, or if the hub responds with status 401 or 403. Raise
+    another `SourceError` for all other errors.
     """
     from huggingface_hub import errors
 

@@ -96,8 +96,7 @@ class HubSource(HubAddress, CheckpointSource):
     def at_revision(self, revision: str) -> HubSource:
         if self.revision not in (None, revision):
             raise BadInput(
-                f"The source and --revision specify different revisions: {self.revision} and "
-                f"{revision}.",
+                "The source and --revision specify different revisions.",
                 why=f"the source is {self}, and --revision is {revision}",
                 next_step=f"pass `-s hf:{self.repository}@{revision}` without --revision",
             )

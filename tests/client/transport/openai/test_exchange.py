@@ -174,7 +174,7 @@ def test_tls_requires_a_trusted_certificate(
 ) -> None:
     files = certify(tmp_path, "localhost", "-addext", "subjectAltName=IP:127.0.0.1")
     with FakeOpenAI(certificate=files) as server:
-        with pytest.raises(NoServer, match=r"certificate of https://.* is not trusted"):
+        with pytest.raises(NoServer, match=r"certificate of https://.* could not be verified"):
             _ask(_model(server))
         monkeypatch.setenv("SSL_CERT_FILE", str(files[0]))
         assert _ask(_model(server)).text == TEXT

@@ -61,8 +61,9 @@ def test_any_body_is_an_error_or_not(body: object) -> None:
     ("failure", "what", "next_step"),
     [
         (ApiFailure(401, "bad key"), "requires a valid API key", "OPENAI_API_KEY"),
-        (ApiFailure(404, "x", "model_not_found"), "has no model 'demo'", "/models"),
-        (ApiFailure(404, "The model `demo` does not exist."), "has no model 'demo'", "/models"),
+        (ApiFailure(403, "no access"), "does not allow the request", "is allowed to use"),
+        (ApiFailure(404, "x", "model_not_found"), "not have a model named 'demo'", "/models"),
+        (ApiFailure(404, "The model `demo` does not exist."), "a model named 'demo'", "/models"),
         (ApiFailure(404, "Not Found"), "not provide the requested API", "--api"),
         (ApiFailure(404, "HTTP 404 : no model here"), "not provide the requested API", "--api"),
         (ApiFailure(429, "slow", retry_after="7"), "exceeds a rate limit", "again in 7 s"),
@@ -85,5 +86,5 @@ def test_untrusted_certificates_have_their_own_error() -> None:
     untrusted = ssl.SSLCertVerificationError("self-signed")
     untrusted.verify_message = "self-signed certificate"
     error = no_server(BaseUrl("https", "h", 443), untrusted)
-    assert error.what == "The certificate of https://h/v1 is not trusted."
+    assert error.what == "The certificate of https://h/v1 could not be verified."
     assert "SSL_CERT_FILE" in error.next_step

@@ -107,7 +107,7 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"beam_width": 2},
             {"max_beam_width": 4},
             ANY,
-            "beam_width is 2, but TensorRT-LLM's PyTorch backend requires the model's "
+            "beam_width is 2, but with TensorRT-LLM's PyTorch backend, it must equal the model's "
             "max_beam_width. Set beam_width to 4.",
         ),
         (
@@ -136,43 +136,46 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"repetition_penalty": 1.1},
             NGRAM,
             ANY,
-            "repetition_penalty is not supported with speculative decoding (NGram). Omit it, "
-            "or serve the model without speculative decoding.",
+            "repetition_penalty is not supported with speculative decoding (NGram). Omit "
+            "repetition_penalty, or serve the model without speculative decoding.",
         ),
         (
             {"top_p": 0.9},
             EAGLE,
             GREEDY_ONLY,
             "runtime_top_k (or runtime_top_p) is not supported with speculative decoding (Eagle). "
-            "Omit it, or serve the model without speculative decoding.",
+            "Omit runtime_top_k (or runtime_top_p), or serve the model without speculative "
+            "decoding.",
         ),
         (
             {"presence_penalty": 0.1},
             EAGLE,
             SamplerLimits(can_enable_penalties=True),
-            "presence_penalty is not supported with speculative decoding (Eagle). Omit it, "
-            'or serve the model with llm_args={"speculative_config": {"enable_penalty": true}}.',
+            "presence_penalty is not supported with speculative decoding (Eagle). Omit "
+            'presence_penalty, or serve the model with llm_args={"speculative_config": '
+            '{"enable_penalty": true}}.',
         ),
         (
             {"bad_words": ((1,),)},
             EAGLE,
             PENALIZES,
-            "bad_words_list is not supported with speculative decoding (Eagle). Omit it, "
-            "or serve the model without speculative decoding.",
+            "bad_words_list is not supported with speculative decoding (Eagle). Omit "
+            "bad_words_list, or serve the model without speculative decoding.",
         ),
         (
             {"bad_words": ((1,),)},
             {},
             TORCH_SAMPLER,
             "bad_words_list is not supported by the TorchSampler of TensorRT-LLM 1.2.1. Omit "
-            'it, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
+            'bad_words_list, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
         ),
         (
             {"repetition_penalty": 1.2},
             {},
             TORCH_SAMPLER,
             "repetition_penalty is not supported by the TorchSampler of TensorRT-LLM 1.2.1. Omit "
-            'it, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
+            'repetition_penalty, or serve the model with llm_args={"sampler_type": '
+            '"TRTLLMSampler"}.',
         ),
     ],
     ids=describe,

@@ -31,7 +31,7 @@ class BaseUrl:
 
     @property
     def authority(self) -> str:
-        """The host and the port, as in the URL and the `Host` header."""
+        """The host, followed by the port unless the port is the default of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 

@@ -91,11 +91,18 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
     """Return the error for a request that the server rejected or could not finish."""
     why = failure.message or "the server did not report a reason"
     match failure.status:
-        case 401 | 403:
+        case 401:
             return RequestFailed(
                 f"{url} requires a valid API key.",
                 why=why,
                 next_step="set the OPENAI_API_KEY environment variable, or pass --api-key",
+            )
+        case 403:
+            return RequestFailed(
+                f"{url} does not allow the request.",
+                why=why,
+                next_step="pass an API key that is allowed to use the model, with --api-key or in "
+                "the OPENAI_API_KEY environment variable",
             )
         case status if 300 <= status < 400:
             return RequestFailed(
@@ -105,7 +112,7 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
             )
         case 404 if _is_about_model(failure):
             return RequestFailed(
-                f"The server has no model {model!r}.",
+                f"The server does not have a model named {model!r}.",
                 why=why,
                 next_step=f"list the models with `curl {url}/models` and select one with -m",
             )
@@ -140,10 +147,10 @@ def no_server(url: BaseUrl, error: Exception) -> NoServer:
     """Return the error for a server that cannot be reached."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return NoServer(
-            f"The certificate of {url} is not trusted.",
+            f"The certificate of {url} could not be verified.",
             why=error.verify_message,
-            next_step="set the SSL_CERT_FILE environment variable to the path of the CA "
-            "certificate",
+            next_step="correct the certificate or, if its CA is private, set the SSL_CERT_FILE "
+            "environment variable to the path of the CA certificate",
         )
     return NoServer(
         f"No server responds at {url}.",

@@ -91,8 +91,8 @@ class ObjectBody:
         self._names = names
         self._scanner = JsonScanner()
         self._key = ""
-        # The characters read so far of the current top-level key or value, or None between keys and
-        # values.
+        # The part of the current top-level key or value that has been read, or None between keys
+        # and values.
         self._text: list[str] | None = None
         self._arguments: ArgumentsBody | None = None
 
@@ -171,8 +171,8 @@ class ObjectBody:
 def _read_arguments(value: Any) -> ArgumentsBody:
     """Parse the arguments of a call.
 
-    `value` is an object, a string that contains a JSON object, or None if the call has no
-    arguments. Raise `InvalidCall` for any other value.
+    `value` is an object, or a string that contains a JSON object. The values null, false, 0 and []
+    mean that the call has no arguments. Raise `InvalidCall` for any other value.
     """
     text = value if isinstance(value, str) else json.dumps(value or {})
     arguments = ArgumentsBody("")

@@ -96,7 +96,7 @@ class ToolParser:
     def _read_until(self, tags: Mapping[str, Callable[[], bool]], *, keeps_tag: bool) -> bool:
         """Emit text up to the first tag in `tags` and continue with the state for this tag.
 
-        If `keeps_tag` is set, the tag becomes content if the text after it is not a call.
+        With `keeps_tag`, the tag becomes content if the text after it is not a call.
         """
         if (found := find_stop(self._buffer, tuple(tags))) is not None:
             start, tag = found
@@ -171,7 +171,7 @@ class ToolParser:
         return True
 
     def _give_up(self) -> bool:
-        """Treat the text in `_raw` as content, because it is not a call."""
+        """Treat the text in `_raw` as content, unless part of it has been returned as a call."""
         raw, self._raw = self._raw, ""
         if not self._is_announced:
             self._add_content(raw)

@@ -60,13 +60,14 @@ class OpenVinoEngine:
     """A CPU engine with continuous batching, a paged KV cache and prefix caching.
 
     `config` contains engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
-    max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads, num_draft_tokens
-    and draft_model_dir. If num_threads is 0, `thread_properties` chooses the number of threads.
+    max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size and the following values:
 
-    Speculative decoding is disabled if num_draft_tokens is 0. Otherwise, the model in the
-    draft_model_dir folder generates the draft tokens. If draft_model_dir is empty, the engine
-    copies draft tokens from the prompt and the tokens generated so far (prompt lookup). The engine
-    does not reuse KV cache blocks if a draft model is used.
+    - num_threads: the number of threads. If it is 0, `thread_properties` chooses the number.
+    - num_draft_tokens: the number of draft tokens per step. If it is 0, speculative decoding is
+      disabled.
+    - draft_model_dir: the folder of the draft model. If it is empty, the engine copies draft tokens
+      from the prompt and the tokens generated so far (prompt lookup). With a draft model, the
+      engine does not reuse KV cache blocks.
 
     If `adapter` is set, the engine applies this LoRA adapter to all requests.
     """
@@ -250,11 +251,11 @@ class OpenVinoEngine:
             return []
         del self._running[slowest.request.id]
         self._stop(slowest)
-        tensor = "guided_decoding_guide" if slowest.request.guide_type else "bad_words_list"
-        why = (
-            f"{tensor} takes too long to evaluate and delays other requests; simplify the guide or "
-            "the bad words"
-        )
+        if slowest.request.guide_type:
+            tensor, next_step = "guided_decoding_guide", "simplify the guide"
+        else:
+            tensor, next_step = "bad_words_list", "send fewer or shorter words"
+        why = f"{tensor} takes too long to evaluate and delays other requests; {next_step}"
         return [SequenceUpdate(slowest.request.id, error=why, rejected=True)]
 
     def _stop(self, running: RunningRequest) -> None:

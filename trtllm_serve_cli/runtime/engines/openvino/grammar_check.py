@@ -50,9 +50,11 @@ _WIDTH = 16
 class CheckedGuide:
     """The result of a check.
 
-    `problem` is the reason why the guide cannot be used, or an empty string if the guide is valid.
-    `compile_s` is the CPU time for compiling the guide and sampling the first token. `sampling_s`
-    is the CPU time for sampling all other tokens. Both are 0 if the guide cannot be used.
+    - `problem`: the reason why the guide cannot be used, or an empty string if the guide is valid.
+    - `compile_s`: the CPU time for compiling the guide and sampling the first token.
+    - `sampling_s`: the CPU time for sampling all other tokens.
+
+    Both times are 0 if the guide cannot be used.
     """
 
     problem: str = ""
@@ -84,10 +86,9 @@ class GrammarCheck:
             if result is None:
                 # Do not cache a timeout, because the same guide may compile when the machine is
                 # less busy.
-                limit = f"{CHECK_LIMIT_S:g} s or too much memory"
                 return CheckedGuide(
-                    f"takes more than {limit} to compile and generate {_NUM_SAMPLED} tokens; "
-                    "simplify the guide"
+                    f"takes more than {CHECK_LIMIT_S:g} s to compile and to generate "
+                    f"{_NUM_SAMPLED} tokens, or requires too much memory; simplify the guide"
                 )
             self._results[key] = result
         self._results.move_to_end(key)
@@ -239,8 +240,8 @@ def main() -> None:
             responses.write(json.dumps(asdict(result)) + "\n")
             if result.problem:
                 # Create a new pipeline, because a pipeline cannot recover from a failed step.
-                # Suppress the error about the request's blocks that the old pipeline logs when it
-                # is deleted.
+                # Discard the output while the old pipeline is deleted, because the deletion logs an
+                # error about the request's blocks.
                 with _discard_output():
                     del pipeline
                 pipeline = _load(folder)

@@ -14,10 +14,7 @@ def count_sequences(request: GenerationRequest) -> int:
 
 
 def count_needed_blocks(request: GenerationRequest) -> int:
-    """Return the number of blocks that `request` needs at its maximum length.
-
-    At this length, each of its sequences has `max_new_tokens` tokens.
-    """
+    """Return the number of blocks that `request` needs if all sequences reach `max_new_tokens`."""
     num_sequences = count_sequences(request)
     return count_blocks(len(request.input_ids), request.max_new_tokens, num_sequences)
 

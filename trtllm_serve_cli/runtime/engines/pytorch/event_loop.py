@@ -1,9 +1,9 @@
 """Run an asyncio event loop in a separate thread.
 
 The loop must always be running, because TensorRT-LLM delivers the responses to a request only while
-the event loop that created the request is running. Otherwise, `_SyncQueue.notify_many` raises an
-error and the response stays in its queue (tensorrt_llm/llmapi/utils.py in NVIDIA/TensorRT-LLM, 1.0
-to 1.3).
+the event loop in which the request was created is running. Otherwise, `_SyncQueue.notify_many`
+raises an error and the response stays in its queue (tensorrt_llm/llmapi/utils.py in
+NVIDIA/TensorRT-LLM, 1.0 to 1.3).
 """
 
 from __future__ import annotations

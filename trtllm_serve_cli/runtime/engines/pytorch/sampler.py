@@ -40,11 +40,11 @@ _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
 _PROMPT_LOG_PROBS_SINCE: _Release = (1, 2, 0, 1)
 # The first version in which no request field requires the old sampler.
 _ONE_SAMPLER: _Release = max(_TORCH_SAMPLER_SINCE.values())
-# Speculative decoding types, grouped by the source of the draft tokens. Before the later 1.3
-# release candidates, a model that generates draft tokens in its own engine supports sampling only
-# with `allow_advanced_sampling`. Types in `_TWO_ENGINES` use a separate draft engine or no draft
-# model. Types in `_ONE_ENGINE` use a separate draft engine only if the mapped argument is false.
+# Speculative decoding types whose draft tokens come from a second engine or from no model. These
+# types support sampling in all versions, unless the class runs both models in one engine.
 _TWO_ENGINES = ("ngram", "draft_target", "user_provided", "auto")
+# Maps each type that runs both models in one engine by default to an argument. If the argument is
+# false, the draft model has its own engine, and the type supports sampling in all versions.
 _ONE_ENGINE = {
     "eagle": "eagle3_one_model", "eagle3": "eagle3_one_model", "mtp": "mtp_eagle_one_model"
 }  # fmt: skip
@@ -72,10 +72,10 @@ class SamplerLimits:
 
 
 def choose_sampler(arguments: Arguments, fields: Mapping[str, Any], version: str) -> Arguments:
-    """Return the argument that selects the old sampler, or an empty mapping if it is not needed.
+    """Return the argument that selects the old sampler, or an empty mapping if none is needed.
 
-    The model needs the old sampler if the new sampler of this version ignores any of the fields in
-    `_TORCH_SAMPLER_SINCE`. `fields` contains the fields of the installed `TorchLlmArgs`. Also
+    A model needs the old sampler if the new sampler in `version` ignores any of the request fields
+    in `_TORCH_SAMPLER_SINCE`. `fields` contains the fields of the installed `TorchLlmArgs`. Also
     return an empty mapping in these cases:
 
     - `arguments` already selects a sampler.

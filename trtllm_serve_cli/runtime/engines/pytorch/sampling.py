@@ -86,8 +86,8 @@ def check_servable(
     max_beam_width = int(arguments.get("max_beam_width") or 1)
     if request.beam_width != max_beam_width:
         raise InvalidRequest(
-            f"beam_width is {request.beam_width}, but TensorRT-LLM's PyTorch backend requires "
-            f"the model's max_beam_width. Set beam_width to {max_beam_width}."
+            f"beam_width is {request.beam_width}, but with TensorRT-LLM's PyTorch backend, it must "
+            f"equal the model's max_beam_width. Set beam_width to {max_beam_width}."
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(
@@ -119,9 +119,10 @@ def _check_sampler(request: GenerationRequest, sampler: SamplerLimits) -> None:
     for name in sorted(sampler.ignored):
         value = getattr(request, name)
         if value and value != _NEUTRAL.get(name):
+            shown = _TENSORS.get(name, name)
             raise InvalidRequest(
-                f"{_TENSORS.get(name, name)} is not supported by {sampler.name}. Omit it, or serve "
-                f"the model with {_REMEDIES.get(name, _OLD_SAMPLER_REMEDY)}."
+                f"{shown} is not supported by {sampler.name}. Omit {shown}, or serve the model "
+                f"with {_REMEDIES.get(name, _OLD_SAMPLER_REMEDY)}."
             )
 
 
@@ -148,8 +149,8 @@ def _check_speculative(
     for tensor, is_set in requested.items():
         if is_set:
             raise InvalidRequest(
-                f"{tensor} is not supported with speculative decoding ({decoding_type}). Omit it, "
-                f"or {advice}."
+                f"{tensor} is not supported with speculative decoding ({decoding_type}). Omit "
+                f"{tensor}, or {advice}."
             )
 
 

@@ -1,8 +1,8 @@
 """Generate made-up log probabilities for the simulated engine.
 
 The rank of a token depends only on the token and its predecessor. A token therefore has the same
-log probability in a prompt and in a response. The most likely token has a probability of 1/2, the
-second most likely 1/4, and so on.
+log probability in a prompt and in a response. A token with rank 0 has a probability of 1/2, a token
+with rank 1 has 1/4, and so on.
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ class SimRequest:
 class Step:
     """The result of one step.
 
-    `tokens` contains the requests for which the step generates a token per sequence. Requests whose
-    prompts were completed in this step come first. `started` contains the requests that started for
-    the first time in this step.
+    - `tokens`: the requests that get a new token for each sequence. Requests whose prompts were
+      completed in this step come first.
+    - `started`: the requests that started for the first time in this step.
     """
 
     duration_s: float

@@ -25,14 +25,16 @@ class StepTiming:
 
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
-    p is the number of prompt tokens that the step computes. q is the number of attention pairs:
-    each pair is a computed prompt token and an earlier token that it attends to. n is the number of
-    sequences in the decode phase. k is the number of tokens in the KV cache that these sequences
-    attend to. The coefficients are in seconds.
+    - p: the number of prompt tokens that the step computes
+    - q: the number of attention pairs, each a computed prompt token and an earlier token that it
+      attends to
+    - n: the number of sequences in the decode phase
+    - k: the number of tokens in the KV cache that these sequences attend to
 
-    `jitter` is the coefficient of variation of the gamma-distributed duration. 0 disables the
-    jitter. `request_s` is the server and network overhead per request, in seconds. Only the virtual
-    clock adds this overhead, because the overhead is real if Triton serves the simulated engine.
+    The coefficients are in seconds. `jitter` is the coefficient of variation of the
+    gamma-distributed duration. 0 disables the jitter. `request_s` is the server and network
+    overhead per request, in seconds. Only the virtual clock adds this overhead, because the
+    overhead is real if Triton serves the simulated engine.
     """
 
     step_s: float

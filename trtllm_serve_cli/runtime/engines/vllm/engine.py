@@ -215,8 +215,8 @@ class VllmEngine:
             try:
                 adapter = self._waiting.pop(request_id).result()
                 lora = adapter and LoRARequest(adapter.name, adapter.number, str(adapter.folder))
-                # Load the adapter now, because an error then fails only this request. If the engine
-                # core loaded the adapter in a step, an error would stop the engine.
+                # Load the adapter now, so that an error fails only this request. If the engine core
+                # loaded the adapter in a step, an error would stop the engine.
                 if lora is not None:
                     self._core.add_lora(lora)
             except Exception as error:
@@ -277,8 +277,8 @@ class VllmEngine:
             )
             if output.prefill_stats is not None:
                 self._num_context_tokens += output.prefill_stats.num_computed_tokens
-            # Ignore outputs of sequences that no longer have a reader, because they were cancelled
-            # or their reader is done.
+            # Ignore outputs of sequences without a reader. Such a sequence was cancelled, or its
+            # reader is done.
             if (reader := self._readers.get(output.request_id)) is None:
                 continue
             if (update := reader.read(output, outputs.timestamp)) is not None:
