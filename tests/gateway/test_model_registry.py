@@ -133,6 +133,29 @@ def test_model_without_a_tokenizer_is_refused_with_the_reason() -> None:
     assert refusal == ("demo", "the configuration of the model ensemble does not set tokenizer_dir")
 
 
+def test_unknown_tool_parser_is_refused_with_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "trtllm_serve_cli.gateway.model_registry.load_tokenizer", lambda folder: LetterTokenizer()
+    )
+
+    async def run(endpoint: Endpoint) -> str:
+        refusal: asyncio.Future[str] = asyncio.Future()
+        served = (ServedModel("demo", "ensemble", endpoint, "/tokenizer"),)
+        registry = ModelRegistry(
+            GatewayConfig(served, tool_parser="hermse"),
+            on_refused=lambda name, why: refusal.set_result(why),
+        )
+        registry.start()
+        why = await asyncio.wait_for(refusal, 10)
+        assert registry.find_problems() == []
+        await registry.close()
+        return why
+
+    with FakeTriton() as triton:
+        why = asyncio.run(run(triton.endpoint))
+    assert why.startswith("the tool parser 'hermse' does not exist; choose one of hermes, ")
+
+
 def test_configuration_of_a_local_server_is_fetched_over_http(tmp_path: Path) -> None:
     async def run(endpoint: Endpoint) -> str:
         refusal: asyncio.Future[str] = asyncio.Future()
