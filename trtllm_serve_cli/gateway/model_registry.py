@@ -190,7 +190,8 @@ class ModelRegistry:
                 self._on_refused(served.name, str(error))
                 return
             except (TllmError, ApiError, OSError) as error:
-                self._problems[served.name] = getattr(error, "what", None) or str(error)
+                problem = getattr(error, "what", None) or str(error)
+                self._problems[served.name] = problem.removesuffix(".")
             await asyncio.sleep(_RETRY_S)
 
     def _add(self, model: LoadedModel) -> None:
