@@ -98,6 +98,16 @@ def test_pre_release_lacks_flags_that_change_their_type() -> None:
     ]
 
 
+def test_pre_release_lacks_flags_without_a_common_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = ["enable", "disable"], ["on", "off"]
+    rows = [{"before": "9.0", "choices": old}, {"since": "9.0", "choices": new}]
+    table = {"program": {"--mode": rows, "--name": {"choices": old}}}
+    monkeypatch.setattr("trtllm_serve_cli.build.tensorrt.flags._load", lambda: table)
+    assert flags_of("program", Version("9.0.dev0")) == {
+        "--name": Flag("--name", choices=("enable", "disable"))
+    }
+
+
 LEGACY_PROGRAMS = ["llama/build.py", "gpt/build.py", "gpt/hf_gpt_convert.py"]
 LEGACY_VERSIONS = [Version(text) for text in ("0.5.0", "0.6.1", "0.7.0", "0.7.1")]
 

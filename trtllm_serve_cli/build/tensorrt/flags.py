@@ -131,12 +131,15 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 def _intersect(one: Flag, other: Flag) -> Flag | None:
     """Return a flag that accepts only values accepted by both flags.
 
-    Return `None` if the flags differ in type or in number of values.
+    Return `None` if the flags differ in type or in number of values, or if no value is accepted by
+    both flags.
     """
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None
     if one.choices and other.choices:
         choices = tuple(each for each in one.choices if each in other.choices)
+        if not choices:
+            return None
     else:
         choices = one.choices or other.choices
     return replace(
