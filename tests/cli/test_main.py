@@ -164,6 +164,20 @@ def test_path_that_is_too_long_exits_with_3(tllm: Tllm) -> None:
     assert (code, err.partition("\n")[0]) == (3, "Error: The path is too long.")
 
 
+def test_path_that_is_too_long_may_be_unknown(tllm: Tllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(home: object, **options: object) -> None:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+
+    monkeypatch.setattr(store, "list_models", refuse)
+    code, _, err = tllm("list")
+    assert (code, err) == (
+        3,
+        "Error: The path is too long.\n"
+        "  Why: File name too long\n"
+        " Next: use a shorter path with shorter file names\n",
+    )
+
+
 def test_home_that_is_a_file_exits_with_3(
     tllm: Tllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -170,6 +170,28 @@ def test_prefetched_adapters(
     assert {each.root for each in found} <= {"demo"}
 
 
+@pytest.mark.parametrize(
+    ("engine_kind", "warnings"),
+    [
+        (
+            "tensorrt",
+            [
+                "The gateway does not serve these adapters of the model demo, because the C++ "
+                "backend requires task ids as the names of their folders in FOLDER: poet, tenants."
+            ],
+        ),
+        ("openvino", []),
+        ("sim", []),
+    ],
+)
+def test_skipped_prefetched_adapters_are_logged(
+    adapters: Path, caplog: pytest.LogCaptureFixture, engine_kind: str, warnings: list[str]
+) -> None:
+    info = ModelInfo("demo", engine_kind=engine_kind, lora_prefetch_dir=str(adapters))
+    find_prefetched(make_model(FakeBackend(), info=info))
+    assert caplog.messages == [each.replace("FOLDER", str(adapters)) for each in warnings]
+
+
 def test_configured_adapter_does_not_replace_a_prefetched_one() -> None:
     """The engine uses a prefetched adapter with the same name, and ignores the folder."""
     model = make_model(FakeBackend())

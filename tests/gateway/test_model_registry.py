@@ -14,6 +14,7 @@ from tests.fakes.triton.server import FakeTriton
 from tests.gateway.fakes import FakeBackend, LetterTokenizer, LoadedRegistry, make_model
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.model_registry import (
@@ -131,6 +132,49 @@ def test_model_without_a_tokenizer_is_refused_with_the_reason() -> None:
     with FakeTriton() as triton:
         refusal = asyncio.run(run(triton.endpoint))
     assert refusal == ("demo", "the configuration of the model ensemble does not set tokenizer_dir")
+
+
+def test_unknown_tool_parser_is_refused_with_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "trtllm_serve_cli.gateway.model_registry.load_tokenizer", lambda folder: LetterTokenizer()
+    )
+
+    async def run(endpoint: Endpoint) -> str:
+        refusal: asyncio.Future[str] = asyncio.Future()
+        served = (ServedModel("demo", "ensemble", endpoint, "/tokenizer"),)
+        registry = ModelRegistry(
+            GatewayConfig(served, tool_parser="hermse"),
+            on_refused=lambda name, why: refusal.set_result(why),
+        )
+        registry.start()
+        why = await asyncio.wait_for(refusal, 10)
+        assert registry.find_problems() == []
+        await registry.close()
+        return why
+
+    with FakeTriton() as triton:
+        why = asyncio.run(run(triton.endpoint))
+    assert why.startswith("the tool parser 'hermse' does not exist; choose one of hermes, ")
+
+
+def test_problem_of_a_loading_model_has_no_period_in_parentheses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise NoServer("Nothing responds at localhost:1.")
+
+    monkeypatch.setattr("trtllm_serve_cli.gateway.model_registry.fetch_model_config", fail)
+
+    async def run() -> list[str]:
+        registry = ModelRegistry(GatewayConfig((SERVED,)))
+        registry.start()
+        while "its server is starting" in (problems := registry.find_problems())[0]:
+            await asyncio.sleep(0.01)
+        await registry.close()
+        return problems
+
+    problem = "The model 'demo' is not ready (Nothing responds at localhost:1)"
+    assert asyncio.run(asyncio.wait_for(run(), 10)) == [problem]
 
 
 def test_configuration_of_a_local_server_is_fetched_over_http(tmp_path: Path) -> None:

@@ -130,9 +130,11 @@ def test_parses_quantization() -> None:
     [
         ({"hidden_size": None}, "the hidden_size or n_embd or n_embed or d_model key is missing"),
         ({"hidden_size": "4096"},
-         "hidden_size must be a positive integer less than 2^40, but is '4096'"),
+         "hidden_size must be a positive integer of at most 2^40, but is '4096'"),
         ({"num_attention_heads": 0},
-         "num_attention_heads must be a positive integer less than 2^40, but is 0"),
+         "num_attention_heads must be a positive integer of at most 2^40, but is 0"),
+        ({"vocab_size": 2**40 + 1},
+         "vocab_size must be a positive integer of at most 2^40, but is 1099511627777"),
         ({"num_hidden_layers": 10**9}, "the number of layers, 1000000000, is too high"),
         ({"num_local_experts": 4, "num_experts_per_tok": 5},
          "the number of experts per token, 5, exceeds the number of experts, 4"),
@@ -149,6 +151,11 @@ def test_rejects_invalid_config(change: dict[str, Any], why: str) -> None:
         "The model's config.json is invalid.",
         why,
     )
+
+
+def test_accepts_the_largest_values() -> None:
+    shape = parse_shape(configs.LLAMA_2_7B | {"vocab_size": 2**40, "num_hidden_layers": 2**14})
+    assert (shape.vocab_size, shape.num_layers) == (2**40, 2**14)
 
 
 def test_rejects_unknown_model_type() -> None:

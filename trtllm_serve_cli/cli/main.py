@@ -76,10 +76,11 @@ def _describe_os_error(error: OSError) -> TllmError | None:
             "command again",
         )
     if error.errno == errno.ENAMETOOLONG:
-        path = str(error.filename)
+        path = str(error.filename or "")
+        reason = error.strerror or str(error)
         return TllmError(
             "The path is too long.",
-            why=f"{path[:80]}… is {len(path)} characters long",
+            why=f"{path[:80]}… is {len(path)} characters long" if path else reason,
             next_step="use a shorter path with shorter file names",
         )
     if error.errno not in _DISK_ERRORS:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from pathlib import Path
 
 from trtllm_serve_cli.gateway.config import ServedAdapter
 from trtllm_serve_cli.gateway.sampling import find_obstacle
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
+
+_log = logging.getLogger(__name__)
 
 
 def find_adapter_obstacle(model: LoadedModel) -> str | None:
@@ -41,7 +44,7 @@ def find_prefetched(model: LoadedModel) -> list[LoadedModel]:
     Return [] if the model cannot use LoRA adapters from folders, or if the gateway cannot read
     `lora_prefetch_dir`. Engines with a worker select adapters by name. Triton's C++ backend selects
     adapters by task id, so the name of an adapter's folder must be the task id. Other folders are
-    skipped.
+    skipped and logged.
     """
     if not model.info.lora_prefetch_dir or find_adapter_obstacle(model) is not None:
         return []
@@ -49,11 +52,24 @@ def find_prefetched(model: LoadedModel) -> list[LoadedModel]:
     names = list_adapters(root)
     if model.engine_kind in kind_names() and find_kind(model.engine_kind).load is not None:
         return [model.with_adapter(name, lora_name=name) for name in names]
+    skipped = [name for name in names if not _is_task_id(name)]
+    if skipped:
+        _log.warning(
+            "The gateway does not serve these adapters of the model %s, because the C++ backend "
+            "requires task ids as the names of their folders in %s: %s.",
+            model.name,
+            root,
+            ", ".join(skipped),
+        )
     return [
         model.with_adapter(name, lora_task_id=int(name), lora_folder=str(root / name))
         for name in names
-        if name.isascii() and name.isdecimal() and int(name) < 1 << 64
+        if name not in skipped
     ]
+
+
+def _is_task_id(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and int(name) < 1 << 64
 
 
 def list_adapters(folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.generate import TritonInterface
 from trtllm_serve_cli.client.model_info import CORE_MODEL, ModelInfo, fetch_model_config
-from trtllm_serve_cli.errors import RequestFailed, TllmError
+from trtllm_serve_cli.errors import BadInput, RequestFailed, TllmError
 from trtllm_serve_cli.gateway.adapters import (
     configure_adapter,
     find_adapter_obstacle,
@@ -190,7 +190,8 @@ class ModelRegistry:
                 self._on_refused(served.name, str(error))
                 return
             except (TllmError, ApiError, OSError) as error:
-                self._problems[served.name] = getattr(error, "what", None) or str(error)
+                problem = getattr(error, "what", None) or str(error)
+                self._problems[served.name] = problem.removesuffix(".")
             await asyncio.sleep(_RETRY_S)
 
     def _add(self, model: LoadedModel) -> None:
@@ -237,12 +238,24 @@ class ModelRegistry:
         async with self._tokenizer_lock:
             tokenizer = await asyncio.to_thread(_load_tokenizer, info)
         stages.end("load_tokenizer")
+        template = self._make_template(info)
         backend = await self._make_backend(served, info, tokenizer)
-        template = ChatTemplate.of(info, self._config.chat_template, self._config.tool_parser)
         created = find_creation_time(served, info)
         model = LoadedModel(served.name, info, tokenizer, backend, template, created)
         stages.end("connect")
         return dataclasses.replace(model, sampling_defaults=find_defaults(self._config, info))
+
+    def _make_template(self, info: ModelInfo) -> ChatTemplate | None:
+        """Return the model's chat template, or None if the model does not have one.
+
+        Raise `_CannotServe` if the configured tool parser is unknown.
+        """
+        parser = self._config.tool_parser
+        try:
+            return ChatTemplate.of(info, self._config.chat_template, parser)
+        except BadInput as error:
+            why = f"the tool parser {parser!r} does not exist; {error.next_step}"
+            raise _CannotServe(why) from error
 
     async def _make_backend(
         self, served: ServedModel, info: ModelInfo, tokenizer: Tokenizer

@@ -339,8 +339,8 @@ def _find_count(config: Config, what: str) -> int | None:
 
 def _check_count(name: str, config: Config) -> int:
     value = config.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MAX_COUNT:
-        raise _broken(f"{name} must be a positive integer less than 2^40, but is {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_COUNT:
+        raise _broken(f"{name} must be a positive integer of at most 2^40, but is {value!r}")
     return value
 
 

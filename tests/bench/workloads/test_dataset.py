@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -207,3 +209,24 @@ def test_empty_data_set_is_rejected(tmp_path: Path) -> None:
 def test_hub_data_set_reports_the_missing_package_or_name() -> None:
     with pytest.raises(TllmError, match=r"`datasets` package is not installed|could not be loaded"):
         read_entries("hf:no-such-user/no-such-data-set")
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ValueError("Unknown split.\nUse train."), "Unknown split."),
+        (ValueError("\nUnknown split."), "Unknown split."),
+        (OSError(), "OSError"),
+    ],
+    ids=["lines", "empty line", "no text"],
+)
+def test_hub_data_set_reports_the_error_of_the_library(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
+    def load_dataset(name: str, split: str) -> None:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    with pytest.raises(BadInput, match="The data set hf:a/b could not be loaded") as refused:
+        read_entries("hf:a/b")
+    assert refused.value.why == why

@@ -43,7 +43,10 @@ def compare(guide: Guide) -> dict[str, str | None]:
 
 
 def check_guide(guide: Guide) -> None:
-    """Raise `BadInput` if the programs of the guide's version reject the plan."""
+    """Raise `ParseError` if the programs of the guide's version reject the plan.
+
+    Raise `BadInput` if tllm cannot plan the engine.
+    """
     for step in plan(guide.model, guide.version, **guide.options):
         check_step(step, guide.version)
 

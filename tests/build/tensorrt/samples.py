@@ -8,10 +8,10 @@ from typing import Any
 
 from packaging.version import Version
 
+from tests.build.tensorrt.programs import parse_arguments
 from tests.samples import configs, older_configs
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.tensorrt.flags import check_arguments
 from trtllm_serve_cli.build.tensorrt.tensorrt_plan import plan_tensorrt
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.build.tensorrt.versions import load_containers
@@ -85,10 +85,10 @@ def options_in(command: Sequence[str]) -> dict[str, str]:
 
 
 def check_step(step: BuildStep, version: str | Version) -> None:
-    """Raise `BadInput` if the program of this version rejects the step's command."""
+    """Raise `ParseError` if the program of this version rejects the step's command."""
     program, *arguments = step.command
     if program != "trtllm-build":
         script = Path(arguments.pop(0))
         folder = _FOLDERS.get(script.parent.name, script.parent.name)
         program = script.name if script.name == "quantize.py" else f"{folder}/{script.name}"
-    check_arguments(program, Version(str(version)), arguments)
+    parse_arguments(program, Version(str(version)), arguments)

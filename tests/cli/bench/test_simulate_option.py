@@ -76,14 +76,34 @@ def test_same_seed_gives_the_same_result(timing: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("identity",), ("end-to-end",)],
-    ids=lambda words: words[0],
+    ("workload", "why", "next_step"),
+    [
+        (
+            "identity",
+            "a simulated engine accepts only one prompt per request",
+            "pass --batch-size 1, or omit --simulate",
+        ),
+        (
+            "end-to-end",
+            "a simulated engine accepts only token ids",
+            "run another workload, such as token-norm-dist, or omit --simulate",
+        ),
+    ],
 )
-def test_workloads_without_token_prompts_are_refused(timing: Path, words: tuple[str, ...]) -> None:
-    result = bench(*words, "--simulate", str(timing))
+def test_workloads_without_token_prompts_are_refused(
+    timing: Path, workload: str, why: str, next_step: str
+) -> None:
+    result = bench(workload, "--simulate", str(timing))
     assert isinstance(result.exception, BadInput)
     assert "cannot be simulated" in result.exception.what
+    assert (result.exception.why, result.exception.next_step) == (why, next_step)
+
+
+def test_identity_with_one_prompt_per_request_is_simulated(timing: Path) -> None:
+    words = ("-b", "1", "-s", "6", "-o", "3", "--num-requests", "4", "--simulate", str(timing))
+    found = summary(bench("identity", *words, "--json"))
+    assert found["num_completed"] == 4
+    assert (found["num_input_tokens"], found["num_output_tokens"]) == (24, 12)
 
 
 def test_conversations_and_prefixes_are_simulated(timing: Path) -> None:

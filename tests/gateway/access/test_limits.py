@@ -215,6 +215,16 @@ def test_a_prompt_that_can_never_run_is_not_retried() -> None:
     assert caught.value.headers() == {"x-should-retry": "false"}
 
 
+def test_errors_of_a_limit_of_one_are_singular() -> None:
+    limits = Limits(9, 9, clock=Clock())
+    with pytest.raises(ApiError, match="is limited to 1 token per minute"):
+        admit_prompt(limits, make_key(tokens_per_minute=1), 2)
+    key = make_key(requests_per_minute=1)
+    limits.admit(key)
+    with pytest.raises(ApiError, match="is limited to 1 request per minute"):
+        limits.admit(key)
+
+
 def test_queue_is_divided_by_the_processes() -> None:
     limits = Limits(10, 8, num_processes=4, clock=Clock())
     assert (limits.max_in_flight, limits.max_waiting) == (2, 2)

@@ -139,7 +139,8 @@ def test_rejects_a_value_beyond_the_engine(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as raised:
         set_parameters(tmp_path / "mine", max_seq_len="8193")
     assert str(raised.value) == (
-        "max_seq_len would be 8193, but the engine was built for 8192.\n"
+        "The settings of mine cannot be changed.\n"
+        "Why: after the change, max_seq_len is 8193, but the engine was built for 8192\n"
         f"Next: run `tllm set --repo {tmp_path / 'mine'} max_seq_len=8192`"
     )
     set_parameters(tmp_path / "mine", max_seq_len="4096")
@@ -154,19 +155,19 @@ def priorities(levels: int, usual: int) -> dict[str, str]:
     [
         (
             {}, {"default_priority_level": "3"},
-            "default_priority_level would be 3, but priority_levels is 0.\n"
+            "default_priority_level is 3, but priority_levels is 0\n"
             "Next: run `tllm set --repo {ours} priority_levels=0 default_priority_level=0`",
         ),
         (
             priorities(5, 2), {"priority_levels": "1"},
-            "default_priority_level would be 2, but priority_levels is 1.\n"
+            "default_priority_level is 2, but priority_levels is 1\n"
             "Next: run `tllm set --repo {ours} priority_levels=1 default_priority_level=1`",
         ),
         (
             {"instances_share_engine": "true", "tensorrt_llm_instance_count": "4"},
             priorities(2, 1),
-            "tensorrt_llm_instance_count would be 4, but a shared engine with queue "
-            "priorities or timeouts requires a single instance.\n"
+            "tensorrt_llm_instance_count is 4, but a shared engine with queue priorities or "
+            "timeouts requires a single instance\n"
             "Next: run `tllm set --repo {ours} tensorrt_llm_instance_count=1`",
         ),
     ],
@@ -178,7 +179,8 @@ def test_rejects_contradicting_values(
     files = {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()}
     with pytest.raises(BadInput) as raised:
         set_parameters(ours, **requested)
-    assert str(raised.value) == error.format(ours=ours)
+    start = f"The settings of {ours.name} cannot be changed.\nWhy: after the change, "
+    assert str(raised.value) == start + error.format(ours=ours)
     assert {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()} == files
 
 

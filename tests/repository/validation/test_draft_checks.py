@@ -129,8 +129,10 @@ def test_different_modes_are_an_error(tmp_path: Path, changed: str, mode: str) -
 def test_kv_cache_reuse_cannot_be_disabled(tmp_path: Path) -> None:
     repository = _write(tmp_path)
     changes = plan_changes(repository, {"enable_kv_cache_reuse": "false"})
-    with pytest.raises(BadInput, match="verifying draft tokens requires the KV cache"):
+    with pytest.raises(BadInput, match="verifying draft tokens requires the KV cache") as raised:
         apply_changes(repository, changes)
+    assert raised.value.what == f"The settings of {repository.name} cannot be changed."
+    assert raised.value.why.startswith("after the change, the draft model cannot generate")
 
 
 def test_parameters_of_upstreams_models_cannot_be_set(tmp_path: Path) -> None:

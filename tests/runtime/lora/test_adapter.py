@@ -136,6 +136,12 @@ def test_decode_adapter_rejects_invalid_tensors(changes: Any, why: str) -> None:
         decode_adapter(*q_tensors(**changes), SITES)
 
 
+def test_decode_adapter_rejects_models_without_known_modules() -> None:
+    why = r"row 0 is for module 1 \(attn_q\) of layer 0, but none of this model's modules has"
+    with pytest.raises(BadAdapter, match=why):
+        decode_adapter(*q_tensors(), {"lm_head": (8, 8)})
+
+
 @given(
     weights=npst.arrays(
         st.sampled_from([np.float16, np.int8]), npst.array_shapes(min_side=0, max_side=20)

@@ -47,6 +47,11 @@ def test_rejects_ends_that_do_not_increase(ends: list[int]) -> None:
         decode_words(np.array([[5, 6, 7], ends], dtype=np.int32))
 
 
+def test_rejects_a_word_after_the_last_position() -> None:
+    with pytest.raises(ValueError, match="position 4, but the previous word ends at the last"):
+        decode_words(np.array([[5, 6, 7], [1, 3, 4]], dtype=np.int32))
+
+
 def test_removes_words_that_contain_another() -> None:
     assert leave_out_longer(["w10", "aw1", "w1", "b", "w1"]) == ["b", "w1"]
 

@@ -21,15 +21,21 @@ def open_simulated(
     """Return a benchmark that runs on `replicas` simulated engines, without warm-up.
 
     The requests and due times are the same as in a single-worker benchmark of a real server that
-    does not report its vocabulary size. Raise `BadInput` for the `Identity` workload, whose
-    requests can have several prompts, and for text workloads, because simulated engines cannot
-    tokenize text.
+    does not report its vocabulary size. Raise `BadInput` for an `Identity` workload with several
+    prompts per request, and for text workloads, because simulated engines cannot tokenize text.
     """
-    if settings.input_kind == "text" or isinstance(settings.workload, Identity):
-        raise BadInput(
-            f"The workload {settings.name} cannot be simulated.",
-            why="a simulated engine requires exactly one prompt of token ids per request",
-            next_step="run another workload, such as token-norm-dist, or omit --simulate",
+    workload = settings.workload
+    if settings.input_kind == "text":
+        raise _refuse(
+            settings,
+            "a simulated engine accepts only token ids",
+            "run another workload, such as token-norm-dist",
+        )
+    if isinstance(workload, Identity) and workload.batch_size > 1:
+        raise _refuse(
+            settings,
+            "a simulated engine accepts only one prompt per request",
+            "pass --batch-size 1",
         )
     model = ServedModel(
         address=f"virtual clock, {replicas} x {name}",
@@ -49,6 +55,14 @@ def open_simulated(
     one_worker = replace(settings, num_workers=1)
     benchmark = Benchmark(settings, (model,), measure)
     return benchmark
+
+
+def _refuse(settings: BenchmarkSettings, why: str, next_step: str) -> BadInput:
+    return BadInput(
+        f"The workload {settings.name} cannot be simulated.",
+        why=why,
+        next_step=f"{next_step}, or omit --simulate",
+    )
 
 
 def _run(

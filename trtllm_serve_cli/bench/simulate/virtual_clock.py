@@ -48,8 +48,9 @@ def run_simulated(
 ) -> tuple[RequestRecord, ...]:
     """Simulate the requests in `specs` and return their records, sorted by request and turn.
 
-    `replicas` is the number of engines. If `stream` is false, each response contains all of its
-    tokens in a single chunk. `seed` determines the random variation of step durations.
+    Each request must have a single prompt of token ids. `replicas` is the number of engines. If
+    `stream` is false, each response contains all of its tokens in a single chunk. `seed` determines
+    the random variation of step durations.
     """
     engines = [_Engine(Scheduler(simulation, seed=seed + each)) for each in range(replicas)]
     clock = _VirtualClock(iter(specs), simulation, engines, schedule)
@@ -197,7 +198,8 @@ class _VirtualClock:
         spec = next(self.specs, None)
         if spec is None:
             return False
-        conversation = _Conversation(self.num_started, spec, spec.input_ids.tolist(), now_s - due_s)
+        prompt = spec.input_ids.ravel().tolist()
+        conversation = _Conversation(self.num_started, spec, prompt, now_s - due_s)
         self.num_started += 1
         self.num_in_flight += 1
         self._send(conversation, due_s, now_s)

@@ -296,7 +296,7 @@ def _read_hub(source: str) -> list[Line]:
     except (OSError, ValueError) as error:
         raise BadInput(
             f"The data set {source} could not be loaded.",
-            why=str(error).splitlines()[0],
+            why=(str(error).strip() or type(error).__name__).splitlines()[0],
             next_step="check the name and the split, for example hf:ORG/NAME:test",
         ) from error
     return [Line(f"{source}[{index}]", dict(row)) for index, row in enumerate(rows)]

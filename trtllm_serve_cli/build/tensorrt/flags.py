@@ -8,20 +8,17 @@ A program is "trtllm-build", "quantize.py", or a script for a family, for exampl
 
 from __future__ import annotations
 
-import argparse
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 from packaging.version import Version
 
 from trtllm_serve_cli.build.tensorrt.versions import load_table
-from trtllm_serve_cli.errors import BadInput
 
 CONVERTER = "convert_checkpoint.py"
-_TYPES = {"str": str, "int": int, "float": float}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,54 +80,6 @@ def find_owner(name: str) -> str | None:
     return _owners()[_plain(name)]
 
 
-def check_arguments(program: str, version: Version, arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse `arguments` as the program does. Return the values, keyed by argparse destination.
-
-    Raise `BadInput` if the program rejects the arguments.
-    """
-    try:
-        return vars(_parser_of(program, version).parse_args(arguments))
-    except _ParseError as error:
-        raise BadInput(
-            f"{program} in TensorRT-LLM {version} rejects a command-line argument.",
-            why=str(error),
-            next_step="correct or remove this argument; "
-            f"`{program} --help` lists the supported arguments",
-        ) from error
-
-
-class _ParseError(Exception):
-    """Raised if the arguments are not valid. By default, argparse exits the process instead."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise _ParseError(message)
-
-
-@functools.cache
-def _parser_of(program: str, version: Version) -> argparse.ArgumentParser:
-    parser = _Parser(prog=program, add_help=False, allow_abbrev=False)
-    for flag in flags_of(program, version).values():
-        _add(parser, flag)
-    return parser
-
-
-def _add(parser: argparse.ArgumentParser, flag: Flag) -> None:
-    names = (flag.name, *flag.aliases)
-    if flag.type == "flag":
-        parser.add_argument(*names, action="store_true", required=flag.required)
-        return
-    parser.add_argument(
-        *names,
-        type=_TYPES[flag.type],
-        choices=flag.choices or None,
-        nargs=flag.nargs,
-        default=flag.default,
-        required=flag.required,
-    )
-
-
 @functools.cache
 def _flags_at(program: str, version: Version) -> Mapping[str, Flag]:
     return MappingProxyType(
@@ -182,12 +131,15 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 def _intersect(one: Flag, other: Flag) -> Flag | None:
     """Return a flag that accepts only values accepted by both flags.
 
-    Return `None` if the flags differ in type or in number of values.
+    Return `None` if the flags differ in type or in number of values, or if no value is accepted by
+    both flags.
     """
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None
     if one.choices and other.choices:
         choices = tuple(each for each in one.choices if each in other.choices)
+        if not choices:
+            return None
     else:
         choices = one.choices or other.choices
     return replace(

@@ -244,7 +244,11 @@ def _check_rate(
     key: ApiKey, usage: KeyUsage, name: str, bucket: TokenBucket | None, amount: int
 ) -> None:
     if bucket is not None and (wait_s := bucket.wait_s(amount)) > 0:
-        raise _limited(key, name, f"{bucket.per_minute} {name} per minute", wait_s, usage)
+        raise _limited(key, name, _describe_rate(bucket.per_minute, name), wait_s, usage)
+
+
+def _describe_rate(per_minute: int, name: str) -> str:
+    return f"{per_minute} {name.removesuffix('s') if per_minute == 1 else name} per minute"
 
 
 def _check_tokens(key: ApiKey, usage: KeyUsage, num_tokens: int) -> None:
@@ -253,7 +257,7 @@ def _check_tokens(key: ApiKey, usage: KeyUsage, num_tokens: int) -> None:
         raise _never_allowed(
             "tokens",
             f"The prompt has {num_tokens} tokens, but the API key '{key.name}' is limited to "
-            f"{limit} tokens per minute. Shorten the prompt.",
+            f"{_describe_rate(limit, 'tokens')}. Shorten the prompt.",
         )
     _check_rate(key, usage, "tokens", usage.tokens, max(num_tokens, 1))
 

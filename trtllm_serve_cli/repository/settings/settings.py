@@ -175,8 +175,11 @@ def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str
     before = {(each.path, each.what) for each in list_contradictions(repository)}
     for finding in list_contradictions(replace(repository, texts={**repository.texts, **texts})):
         if (finding.path, finding.what) not in before:
-            raise BadInput(f"{finding.what}.".replace(" is ", " would be ", 1),
-                           next_step=finding.next_step)  # fmt: skip
+            raise BadInput(
+                f"The settings of {repository.name} cannot be changed.",
+                why=f"after the change, {finding.what}",
+                next_step=finding.next_step,
+            )
     return texts
 
 

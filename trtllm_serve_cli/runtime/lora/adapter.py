@@ -218,6 +218,11 @@ def _module_of(index: int, entry: list[int], places: Mapping[tuple[int, int], st
         raise BadAdapter(
             f"lora_config row {index} has adapter size {rank}; send a size of at least 1"
         )
+    if not places:
+        raise BadAdapter(
+            f"lora_config row {index} is for module {kind} ({_ID_NAMES[kind]}) of layer {layer}, "
+            "but none of this model's modules has a module id; use an adapter in PEFT's format"
+        )
     module = places.get((layer, kind))
     if module is None:
         kinds = ", ".join(f"{each} ({_ID_NAMES[each]})" for each in sorted({k for _, k in places}))
@@ -225,7 +230,7 @@ def _module_of(index: int, entry: list[int], places: Mapping[tuple[int, int], st
         raise BadAdapter(
             f"lora_config row {index} is for module {kind} ({_ID_NAMES[kind]}) of layer {layer}, "
             f"which this model does not have; send rows for the modules {kinds} of layers 0 to "
-            f"{max(layers, default=-1)}"
+            f"{max(layers)}"
         )
     return module
 

@@ -92,11 +92,7 @@ class TextResponseBuilder:
         if update.finish_reason is not None:
             sequence.reason = update.finish_reason
         if not self._is_streaming:
-            return (
-                self._build([self._whole(each) for each in self._sequences])
-                if (self.is_done)
-                else None
-            )
+            return self._build_whole() if self.is_done else None
         piece = self._piece(sequence, update.token_ids)
         if not piece and sequence.reason is None:
             return None
@@ -113,7 +109,7 @@ class TextResponseBuilder:
         for sequence in self._sequences:
             sequence.reason = sequence.reason or "abort"
         if not self._is_streaming:
-            return [self._build([self._whole(each) for each in self._sequences])]
+            return [self._build_whole()]
         texts = [self._piece(each, ()) for each in self._sequences]
         return [self._build(texts)] if any(texts) else []
 
@@ -155,6 +151,10 @@ class TextResponseBuilder:
     def _cut(self, text: str, sequence: _Sequence) -> str:
         is_cut = sequence.reason == "stop" and not self._request.keeps_stop_word
         return cut_stop(text, self._request.stops)[0] if is_cut else text
+
+    def _build_whole(self) -> dict[str, Array]:
+        """Return the response to a request without streaming."""
+        return self._build([self._whole(each) for each in self._sequences])
 
     def _build(self, texts: Sequence[str]) -> dict[str, Array]:
         """Return a response with `texts` and mark the tokens of all sequences as sent."""

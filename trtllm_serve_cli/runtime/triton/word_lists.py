@@ -45,6 +45,11 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
     for end in encoded[1].tolist():
         if end == -1:
             break
+        if start == encoded.shape[1]:
+            raise ValueError(
+                f"a word ends at position {end}, but the previous word ends at the last position, "
+                f"{start}; pad the end positions with -1"
+            )
         if not start < end <= encoded.shape[1]:
             raise ValueError(
                 f"a word ends at position {end}, but its end position must be between {start + 1} "

@@ -63,6 +63,10 @@ HERMES = {
     ),
     "no arguments": ('<tool_call>{"name": "a"}</tool_call>', Parsed(calls=[["id0", "a", "{}"]])),
     "null": (hermes("a", "null"), Parsed(calls=[["id0", "a", "{}"]])),
+    "empty string": (hermes("a", '""'), Parsed(hermes("a", '""'))),
+    "false": (hermes("a", "false"), Parsed(hermes("a", "false"))),
+    "zero": (hermes("a", "0"), Parsed(hermes("a", "0"))),
+    "empty list": (hermes("a", "[]"), Parsed(hermes("a", "[]"))),
     "parameters": (
         hermes("get_weather", '{"city": "Paris"}', "parameters"),
         Parsed(calls=[PARIS]),

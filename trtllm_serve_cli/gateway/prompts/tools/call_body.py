@@ -171,10 +171,10 @@ class ObjectBody:
 def _read_arguments(value: Any) -> ArgumentsBody:
     """Parse the arguments of a call.
 
-    `value` is an object, or a string that contains a JSON object. The values null, false, 0 and []
-    mean that the call has no arguments. Raise `InvalidCall` for any other value.
+    `value` is an object, or a string that contains a JSON object. The value null means that the
+    call has no arguments. Raise `InvalidCall` for any other value.
     """
-    text = value if isinstance(value, str) else json.dumps(value or {})
+    text = value if isinstance(value, str) else json.dumps({} if value is None else value)
     arguments = ArgumentsBody("")
     for char in text.strip():
         arguments.push(char)
