@@ -7,7 +7,7 @@
     │   ├── GatedModel      the hub requires an accepted licence or a token
     │   └── UnsafeCheckpoint  loading the checkpoint would run code without permission
     ├── BuildFailed         the engine could not be built, or its files are not valid
-    ├── MissingPart         a program or package that the command requires is not installed
+    ├── MissingPart         a program, package or GPU that the command requires is missing
     ├── RepositoryError     a model repository is missing, in use or broken
     ├── LaunchFailed        the server did not become ready, or its Slurm job cannot be managed
     ├── NoServer            no server is running, or no server responds at the address
@@ -71,7 +71,7 @@ class BuildFailed(TllmError):
 
 
 class MissingPart(TllmError):
-    """Raised if a program or package that the command requires is not installed."""
+    """Raised if a program, package or GPU that the command requires is missing."""
 
 
 class RepositoryError(TllmError):

@@ -77,7 +77,7 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Convert each string in `words` to the type of the `cls` field with the same name as its key.
+    """Convert each value in `words` to the type of the `cls` field that the value's key names.
 
     Return the values keyed by field name. List items are separated by commas. Raise `BadInput` if a
     field is unknown or has an invalid value.

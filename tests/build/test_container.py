@@ -162,7 +162,7 @@ def test_dry_run_works_without_a_container_engine(
             ("--mode", "container", "--engine", "openvino"),
             "tllm does not build openvino engines in a container",
         ),
-        (("--mode", "container"), "The TensorRT-LLM version for the build is not known"),
+        (("--mode", "container"), "No TensorRT-LLM version was specified for the build"),
         (
             ("--mode", "container", "--trtllm-version", "0.11.0"),
             "does not contain TensorRT-LLM's example scripts",

@@ -3,7 +3,7 @@
 A benchmark sends requests to its targets and returns a `BenchmarkResult`, which contains a record
 of every request and the metrics computed from these records. A benchmark guarantees that
 
-- the same settings and seed produce the same requests at the same due times,
+- the same settings and seed produce the same requests and, in an open loop, the same due times,
 - latencies are measured from the time when a request was due,
 - responses are timestamped before they are decoded,
 - the result reports whether the client itself was too slow, and

@@ -30,8 +30,8 @@ class Toolchain:
 
     - `python`: the interpreter that runs the steps.
     - `versions`: the versions of the interpreter's packages, keyed by package name.
-    - `trtllm_version`: the TensorRT-LLM version to build for, or `None` if TensorRT-LLM is not
-      installed.
+    - `trtllm_version`: the TensorRT-LLM version to build for, or `None` if no version is requested
+      or installed.
     - `gpu`: the GPU type, or `None` if the machine has no GPU or the GPU is not in tllm's GPU
       table.
     - `gpu_name`: the GPU name in tllm's GPU table or, for other GPUs, the name from the driver.

@@ -47,9 +47,10 @@ class EngineOptions:
     max_batch_size: Annotated[
         Count | None,
         Option(
-            "Maximum number of requests in a batch. Default: 64 for openvino, 256 for sim, and "
-            "256 to 1024 for pytorch, vllm and tensorrt, depending on the GPU. If the GPU is "
-            "unknown, tensorrt uses the trtllm-build default."
+            "Maximum number of requests in a batch. Default: 64 for openvino, 256 for sim (unless "
+            "the timing file sets a limit), and 256 to 1024 for pytorch, vllm and tensorrt, "
+            "depending on the GPU and the model. If tllm cannot choose a limit for the GPU, "
+            "tensorrt uses the trtllm-build default."
         ),
     ] = None
     max_input_len: Annotated[
@@ -60,10 +61,12 @@ class EngineOptions:
     max_num_tokens: Annotated[
         Count | None,
         Option(
-            "Maximum number of tokens per engine step. Default: 256 for openvino and 8192 for "
-            "sim. Depending on the GPU, the default is 2048 to 16384 for vllm, and 8192 or 16384 "
-            "for pytorch and tensorrt. If the GPU is unknown, tensorrt uses the trtllm-build "
-            "default."
+            "Maximum number of tokens per engine step. Default: 256 for openvino, and 8192 for "
+            "sim (unless the timing file sets a limit). Depending on the GPU and the model, the "
+            "default is 2048 to 16384 for vllm, and 8192 or 16384 for pytorch. tensorrt uses the "
+            "pytorch default, but at least --max-input-len and at most the number of tokens in a "
+            "full batch. If tllm cannot choose a limit for the GPU, tensorrt uses the "
+            "trtllm-build default."
         ),
     ] = None
     opt_num_tokens: Annotated[

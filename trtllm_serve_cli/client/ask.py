@@ -32,9 +32,10 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class Responder(Protocol):
-    """A source of responses other than a text model on Triton.
+    """A source of responses other than a single prompt sent to a text model on Triton.
 
-    Examples are an engine without a server, and a model on an OpenAI-compatible server.
+    Examples are an engine without a server, a model on an OpenAI-compatible server, and a batch of
+    prompts that are sent to Triton in one request.
     """
 
     def stream(

@@ -89,7 +89,8 @@ class GenerateRequest:
         int | None,
         Within(0),
         Option(
-            "Sample only from the K most likely tokens. 1 selects the most likely token.",
+            "Sample only from the K most likely tokens. 1 selects the most likely token, and 0 "
+            "does not exclude any tokens.",
             metavar="K",
         ),
     ] = None

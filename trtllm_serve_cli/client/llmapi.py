@@ -2,8 +2,8 @@
 
 Two inputs have different names in TensorRT-LLM 0.19 and earlier. A text model named `tensorrt_llm`
 has the llmapi layout, because the model with this name in the inflight layout does not accept text.
-Tensors in the llmapi layout do not have a batch dimension. Sources of the names: triton_backend/
-all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08, and
+Tensors in the llmapi layout do not have a batch dimension. Sources of the names:
+triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08, and
 triton-inference-server/tensorrtllm_backend@c2e65b8.
 """
 

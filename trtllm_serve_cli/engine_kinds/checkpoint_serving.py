@@ -78,8 +78,8 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
 def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str]:
     """Return the parameters that configure the instances of `tensorrt_llm` and the text models.
 
-    The parameters are both instance counts and `instances_share_engine`. `max_num_seqs` is the
-    engine's maximum number of sequences.
+    The result contains `bls_instance_count`, `tensorrt_llm_instance_count` and
+    `instances_share_engine`. `max_num_seqs` is the engine's maximum number of sequences.
 
     Several instances of `tensorrt_llm` can share a single engine. With several engines, each engine
     has exactly one instance. A queue with priorities or timeouts requires a single instance,

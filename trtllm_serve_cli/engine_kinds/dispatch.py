@@ -85,11 +85,15 @@ def find_tools(
 ) -> Toolchain:
     """Return this machine's toolchain: the running Python, its packages and the GPUs.
 
-    If `trtllm_version` is set, plan builds for this TensorRT-LLM version instead of the installed
-    version. If `container` is set, builds run in a container image with this version. Raise
-    `BadInput` if `trtllm_version` is not a version. For a container, also raise `BadInput` if the
-    version or a suitable image is unknown, if the image contains another version, or if the example
-    scripts are missing.
+    - Without `container`, the toolchain's TensorRT-LLM version is `trtllm_version` or, by default,
+      the installed version.
+    - With `container`, builds run in the image `container.image` or, by default, in NVIDIA's image
+      for `trtllm_version`. The toolchain's TensorRT-LLM version is the version in the image.
+
+    Raise `BadInput` if `trtllm_version` is not a version. For a container, also raise `BadInput` if
+    the version or a suitable image is unknown, if the image contains another version, if
+    `container.examples` is not a folder, or if neither the image nor `container.examples` provides
+    the example scripts.
     """
     packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
     gpus = _choose_gpus(find_gpus(), container.gpus if container else ())

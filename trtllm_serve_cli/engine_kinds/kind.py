@@ -95,7 +95,7 @@ class Building:
     - `no_build_reason` is a sentence that explains to the user why nothing is built. It is empty if
       the kind requires a build.
     - `describe_built` returns values for `Engine` fields. Its arguments are the engine folder, the
-      checkpoint and the details from the plan. The last build step calls it.
+      checkpoint and the details from the plan. The last build step calls this function.
     - `describe_source` returns the `Engine` for a folder that tllm did not write. Its arguments are
       the model name, the engine folder, the tokenizer folder and the source.
     - `read_details` returns the value of `Engine.details` for an engine folder.

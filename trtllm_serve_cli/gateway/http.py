@@ -97,7 +97,7 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
     """Decode JSON and return it as an instance of `kind`.
 
     Raise `ApiError` (400) if `data` is not valid JSON or is nested too deeply, or if a field is
-    invalid or not supported. The error names the invalid field.
+    invalid or not supported. The error for a field names the field.
     """
     try:
         body = msgspec.json.decode(data, type=kind)

@@ -41,7 +41,8 @@ class ModelSection:
     revision: Annotated[
         str | None,
         Option(
-            "Branch, tag or commit to fetch from an hf: source. Default: the main branch.",
+            "Branch, tag or commit to fetch from an hf: source. Default: the revision in the "
+            "source or, if the source does not contain a revision, the main branch.",
             metavar="REVISION",
         ),
     ] = None
@@ -66,7 +67,7 @@ class EngineSection:
         str,
         OneOf((AUTO, *kind_names())),
         Option(
-            "Engine kind. `auto` selects a suitable kind for this machine.",
+            "Engine kind. `auto` selects a kind that suits this machine and the model.",
             flags=("--engine",),
         ),
     ] = AUTO
@@ -74,8 +75,8 @@ class EngineSection:
         str | None,
         Option(
             "TensorRT-LLM version that builds or serves the engine. Required with --mode "
-            "container, unless the --image tag contains the version. Default: the installed "
-            "version.",
+            "container, unless --image is an NVIDIA image whose tag identifies the version. "
+            "Default: the installed version.",
             metavar="VERSION",
         ),
     ] = None

@@ -50,8 +50,8 @@ class LaunchOptions:
     """The options for `tllm start` and for the `launch` section in tllm.yaml.
 
     The options from `world_size` to `oversubscribe` have the same names as in TensorRT-LLM's launch
-    script (`launch_triton_server.py`). The options that `tllm start --help` lists in the Triton and
-    TLS panels have the same names as in Triton.
+    script (`launch_triton_server.py`). The options in the `_TRITON` and `_TLS` panels have the same
+    names as in Triton.
     """
 
     host: Annotated[
@@ -87,7 +87,8 @@ class LaunchOptions:
         bool,
         Option(
             "Send warm-up requests before reporting the server as ready: a short prompt, a long "
-            "prompt, several streams, a chat completion and a JSON schema.",
+            "prompt, several streams and, if the server supports them, a chat completion and a "
+            "request with a JSON schema.",
             flags=("--warmup/--no-warmup",),
             panel=_SERVER,
         ),
@@ -97,8 +98,9 @@ class LaunchOptions:
         Within(0),
         Option(
             "Maximum time between engine steps while requests are in flight, in seconds. If an "
-            "engine exceeds the limit, the supervisor restarts the engine. Processes that do not "
-            "respond at all are restarted after at most 30 s. With 0, hangs are only reported.",
+            "engine exceeds the limit, the supervisor restarts the engine worker or, if "
+            "necessary, the whole server. Other processes that do not respond are restarted after "
+            "at most 30 s. With 0, hangs are only reported.",
             flags=("--hang-timeout",),
             metavar="SECONDS",
             panel=_SERVER,
@@ -133,7 +135,8 @@ class LaunchOptions:
     image: Annotated[
         str | None,
         Option(
-            "Container image to run. Default: the NVIDIA image that matches the engine.",
+            "Container image to run with --mode container or auto. Default: the NVIDIA image that "
+            "matches the engine.",
             metavar="IMAGE",
             panel=_PROCESSES,
         ),
@@ -141,7 +144,8 @@ class LaunchOptions:
     container_engine: Annotated[
         ContainerEngine | None,
         Option(
-            "Container engine to use. Default: docker if it works, otherwise podman.",
+            "Container engine to use with --mode container or auto. Default: docker if it works, "
+            "otherwise podman.",
             panel=_PROCESSES,
         ),
     ] = None
@@ -149,7 +153,8 @@ class LaunchOptions:
         int | None,
         COUNT,
         Option(
-            "Number of processes for --mode mpi. Default: one process per engine rank.",
+            "Number of processes that mpirun starts. Default: the number of processes that the "
+            "engines require.",
             metavar="N",
             panel=_PROCESSES,
         ),
@@ -157,8 +162,8 @@ class LaunchOptions:
     multi_model: Annotated[
         bool,
         Option(
-            "Use orchestrator mode, in which Triton spawns the engine processes. With MPI, a "
-            "server that runs several engines always uses orchestrator mode.",
+            "Use orchestrator mode, in which Triton spawns the engine processes. With MPI, "
+            "servers with several engine instances always use orchestrator mode.",
             flags=("--multi-model/--no-multi-model",),
             panel=_PROCESSES,
         ),
@@ -212,7 +217,7 @@ class LaunchOptions:
         COUNT,
         Option(
             "Number of processes that serve the OpenAI-compatible API. Default: one per four CPU "
-            "cores, up to 4.",
+            "cores, but at least 1 and at most 4. With --runtime-lora-dir, the default is 1.",
             metavar="N",
             panel=_OPENAI,
         ),
@@ -402,7 +407,8 @@ class LaunchOptions:
         Path | None,
         Option(
             "CA certificate file for verifying gRPC clients, which must present a certificate "
-            "signed by this CA. Default: clients do not need a certificate.",
+            "signed by this CA. Requires --grpc-server-cert. Default: clients do not need a "
+            "certificate.",
             metavar="PEM",
             panel=_TLS,
         ),
@@ -427,8 +433,8 @@ class LaunchOptions:
     log_requests: Annotated[
         RequestLogging,
         Option(
-            "What to log for each request. `no`: nothing. `yes`: one line. `prompts`: one line "
-            "that includes the prompt.",
+            "What tllm's models log for each request. `no`: nothing. `yes`: one line. `prompts`: "
+            "one line that includes the prompt.",
             panel=_TELEMETRY,
         ),
     ] = "no"

@@ -116,8 +116,8 @@ def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> Gener
     NVIDIA's backend accepts ids outside the vocabulary. Replace each input id with its remainder
     modulo the vocabulary size, because NVIDIA's benchmark sends random ids from the whole INT32
     range. Remove an `end_id` outside the vocabulary, because some of NVIDIA's clients send 50256 to
-    every model. If the request also sets `min_tokens`, OpenVINO GenAI would write out of bounds for
-    an `end_id` outside the vocabulary.
+    every model. If a request with such an `end_id` also set `min_tokens`, OpenVINO GenAI would
+    write out of bounds.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)

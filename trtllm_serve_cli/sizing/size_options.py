@@ -46,15 +46,16 @@ class SizeOptions:
     input_len: Annotated[
         Count | None,
         Option(
-            "Prompt length in tokens. Default: --max-seq-len minus --output-len, or up to 1024 if "
-            "--max-seq-len is not set."
+            "Prompt length in tokens. Default: --max-seq-len minus --output-len. Without "
+            "--max-seq-len, the default is 1024, or the model's maximum sequence length minus "
+            "--output-len if this difference is smaller."
         ),
     ] = None
     output_len: Annotated[
         Count | None,
         Option(
-            "Response length in tokens. Default: 256, or less if 256 would exceed the maximum "
-            "sequence length."
+            "Response length in tokens. Default: the smallest of 256, half of the maximum "
+            "sequence length, and the maximum sequence length minus --input-len."
         ),
     ] = None
     kv_cache_free_gpu_mem_fraction: Annotated[

@@ -79,7 +79,7 @@ class Checkpoint:
     """A checkpoint on disk.
 
     - `path`: a folder if `format` is "hf", or a file if `format` is "gguf".
-    - `source`: the pinned source, which always refers to the same bytes.
+    - `source`: the source, pinned to a commit if it is on the hub.
     - `revision`: the commit, or `None` if the source is not on the hub.
     - `architecture`: the name in config.json, for example `LlamaForCausalLM`, or in the GGUF
       header, for example `llama`.

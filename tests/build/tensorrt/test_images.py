@@ -52,7 +52,7 @@ def test_copy_of_an_image_in_another_registry_has_its_version() -> None:
     [
         (
             None, None,
-            "The TensorRT-LLM version for the build is not known.\n"
+            "No TensorRT-LLM version was specified for the build.\n"
             "Why: a build in a container uses the version in the image, not the installed version\n"
             "Next: pass the version, for example --trtllm-version 1.2.1, or an image with --image",
         ),

@@ -123,8 +123,11 @@ def q_tensors(**changes: Any) -> tuple[Any, Any]:
         ),
         ({"config": [[1, 2, 1]]}, r"module 1 \(attn_q\) of layer 2, .* of layers 0 to 1"),
         ({"config": [[1, 0, 0]]}, "row 0 has adapter size 0; send a size of at least 1"),
-        ({"config": [[1, 0, 2]]}, "row 0 has 16 values, but an adapter of size 2 .* requires 32"),
-        ({"weights": [[1.0] * 17]}, "row 0 has nonzero values after the 16 values"),
+        (
+            {"config": [[1, 0, 2]]},
+            "row 0 has 16 values, but .* requires 32 values for the adapter size 2",
+        ),
+        ({"weights": [[1.0] * 17]}, "row 0 has nonzero values after its first 16 values"),
         (
             {"weights": [[1.0] * 16] * 2, "config": [[1, 0, 1]] * 2},
             f"lora_config has several rows for {Q}",

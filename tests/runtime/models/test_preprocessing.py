@@ -156,7 +156,10 @@ def test_texts_that_cannot_fit_are_rejected_before_they_are_encoded(
 
     monkeypatch.setattr(transformers.Characters, "encode", encode)
     for tensors, why in (
-        ({"QUERY": _strings([b"a" * 600])}, "has 600 characters, but the context of 4 tokens"),
+        (
+            {"QUERY": _strings([b"a" * 600])},
+            "has 600 characters, but the model's context length of 4 tokens",
+        ),
         ({"QUERY": _strings(*[[b"a" * 500]] * 9000)}, "is 4500000 bytes long"),
         ({"STOP_WORDS_DICT": _strings([b"a"] * 5000)}, "has 5000 words in its longest row"),
         (

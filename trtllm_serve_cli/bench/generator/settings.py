@@ -24,10 +24,10 @@ class BenchmarkSettings:
     """Settings that determine which requests a benchmark sends, and when.
 
     If `duration_s` is set, a run sends all requests that are due within `duration_s` seconds.
-    Otherwise, or if all requests are due at the start, a run sends `num_requests` requests. Random
-    requests depend on `seed`, the run number, the request rate and the concurrency, so each of the
-    `repeat` runs sends different requests. With a data set, each run continues where the previous
-    run stopped.
+    Otherwise, or if all requests are due at the start, a run sends `num_requests` requests (fewer
+    if a replayed recording is shorter). Random requests depend on `seed`, the run number, the
+    request rate and the concurrency, so each of the `repeat` runs sends different requests. With a
+    data set, each run continues where the previous run stopped.
     """
 
     workload: Workload

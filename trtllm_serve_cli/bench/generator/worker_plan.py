@@ -95,9 +95,10 @@ def plan_workers(
     """Return one share for each worker.
 
     The number of workers is `settings.num_workers` or the concurrency, whichever is lower. The same
-    settings and `run` result in the same requests at the same times, regardless of the number of
-    warm-up requests. Loads with different rates or concurrencies have different random prompts.
-    Otherwise, the prompts for a sweep's later loads would already be in the server's prefix cache.
+    settings, `run` and `start` result in the same requests and, in an open loop, the same due
+    times, regardless of the number of warm-up requests. Loads with different rates or concurrencies
+    have different random prompts. Otherwise, the prompts for a sweep's later loads would already be
+    in the server's prefix cache.
     An ordered workload starts with request number `start` and uses the preceding requests for the
     warm-up.
     """

@@ -215,8 +215,9 @@ def _setting(value: Any) -> str:
 def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
     """Raise `CheckFailed` if a change violates a limit.
 
-    Raise `BadInput` if a result does not contain a limit's metric. Also raise `BadInput` if the
-    metric is 0 in the first result, because a relative change from 0 is undefined.
+    Raise `BadInput` if a result does not contain a limit's metric. Also raise `BadInput` if a
+    time or rate with a limit is 0 in the first result, because a relative change from 0 is
+    undefined.
     """
     changes = {change.measure: change for change in comparison.changes}
     violations = []

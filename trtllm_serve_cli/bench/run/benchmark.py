@@ -199,8 +199,8 @@ def open_benchmark(
     """Query the targets' metadata and return a benchmark that has not run yet.
 
     The benchmark sends its requests to the targets in turn. `metrics` maps a target's index to the
-    address of its metrics endpoint. Targets without an address are not sampled. `tokenizer` counts
-    a response's tokens if the server does not report their number. Raise `NoServer` or
+    address of its metrics endpoint. Targets that `metrics` does not contain are not sampled.
+    `tokenizer` counts a response's tokens if the server does not report them. Raise `NoServer` or
     `RequestFailed` if a query fails, or `BadInput` if a model lacks a required input.
     """
     models = tuple(_find_model(target, settings) for target in targets)
@@ -243,8 +243,8 @@ def run_benchmark(
     """Send requests to the targets in turn and measure the responses.
 
     `watch` is called about twice a second or, with several workers, more often. It must be fast,
-    because a single worker calls it from the event loop that timestamps responses. If Ctrl-C ends
-    the run or all targets become unreachable, the result contains the measurements so far, and
+    because with one worker, the event loop that calls `watch` also timestamps responses. If Ctrl-C
+    ends the run or all targets become unreachable, the result contains the measurements so far, and
     `is_partial` is true. See `open_benchmark` for the other parameters and the errors.
     """
     benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)

@@ -1,9 +1,10 @@
 """Find the highest rate at which a server meets its objectives.
 
-The search doubles the rate until the server misses an objective. It then bisects the range between
-the highest rate that met all objectives and the lowest rate that missed an objective. Each step
-runs the benchmark at the geometric mean of these two rates. The search ends when the requested
-precision is reached.
+The search starts at the lowest rate and doubles the rate until the server misses an objective or
+the rate reaches the maximum. If a rate above the lowest rate missed an objective, the search
+bisects the range between the highest rate that met all objectives and the lowest rate that missed
+an objective. Each step runs the benchmark at the geometric mean of these two rates, until the
+requested precision is reached.
 
 A measurement is certain if its 95% confidence interval excludes the objective's limit. If the
 measurements at a rate are uncertain, the search repeats the benchmark at this rate. With one or two

@@ -55,8 +55,8 @@ _MIN_GAPS = 100
 # With less variation, the fit cannot distinguish the fixed duration of a step from the time per
 # token or per sequence.
 _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
-# Maximum delay of a first token after the end of its step, as a fraction of the median gap between
-# consecutive tokens of a request.
+# Determines the step in which a prompt was processed. A first token may arrive up to this fraction
+# of the median token gap after the end of its step. A later first token belongs to the next step.
 _SAME_STEP = 0.4
 # Maximum absolute relative error of a step, as a multiple of the median absolute relative error.
 # Steps with larger errors are outliers.
@@ -299,7 +299,8 @@ def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
 def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     """Return the non-negative least-squares solution.
 
-    Solve the equations for every subset of the six unknowns.
+    Solve the equations for every subset of the six unknowns, and keep the best solution without
+    negative values.
     """
     scale = np.abs(rows).max(axis=0)
     known = [column for column in range(rows.shape[1]) if scale[column] > 0]

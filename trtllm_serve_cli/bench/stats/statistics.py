@@ -216,13 +216,13 @@ def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
     """Return whether the times of a completed request meet every objective.
 
     A request has a single TTFT, TPOT, latency and queue time, so the objective's statistic is
-    ignored for these metrics. For objectives on the ITL, the statistic is computed over the
-    request's gaps.
+    ignored for these metrics. For ITL objectives, the statistic is computed over the request's
+    gaps.
 
-    A request without a sample for a metric meets all objectives on that metric. A request has no
-    ITL if fewer than two of its responses contain tokens. It has no TPOT with fewer than two
-    tokens, and no TTFT without tokens. However, if the server did not report the queue time, the
-    request misses all objectives on the queue time.
+    A request without a TTFT, TPOT or ITL meets all objectives on the missing metric. A request
+    misses all queue time objectives if the server did not report its queue time. A request has no
+    ITL if fewer than two of its responses contain tokens, no TPOT if it has fewer than two output
+    tokens, and no TTFT if it has no output tokens.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 

@@ -79,7 +79,7 @@ def _find_container(text: str | None, version: Version | None) -> Container:
     if text is None or version is None:
         last = [each for each in load_containers() if each.trtllm < FIRST_WITHOUT_ENGINES][-1]
         raise BadInput(
-            "The TensorRT-LLM version for the build is not known.",
+            "No TensorRT-LLM version was specified for the build.",
             why="a build in a container uses the version in the image, not the installed version",
             next_step=f"pass the version, for example --trtllm-version {last.trtllm}, or an image "
             "with --image",

@@ -265,7 +265,7 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
 def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
     """Return the distinct metrics addresses, keyed by target index.
 
-    If several targets have the same metrics address, the key is the index of the first target.
+    If several targets have the same metrics address, the key is the index of the first of them.
     """
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):

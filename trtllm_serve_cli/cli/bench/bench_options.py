@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from trtllm_serve_cli.choices import ArrivalProcess
 from trtllm_serve_cli.cli.shared.completion import addresses, completes
-from trtllm_serve_cli.cli.shared.openai_options import ApiKeyOption, ApiOption
+from trtllm_serve_cli.cli.shared.openai_options import ApiKeyOption, BenchApiOption
 from trtllm_serve_cli.cli.shared.option_signature import builds_options
 from trtllm_serve_cli.cli.shared.options import AsJson
 from trtllm_serve_cli.cli.shared.target import TlsCaOption
@@ -67,7 +67,7 @@ class SharedOptions:
         Option(
             "Number of requests (conversations for `tllm bench multi-turn`) to measure. Default: "
             "the number of entries in the data set, trace or histograms, or 100 for other "
-            "workloads.",
+            "workloads. By default, searches have a time limit instead (see --duration).",
             panel=_AMOUNT,
         ),
     ] = None
@@ -88,7 +88,7 @@ class SharedOptions:
     warmup: Annotated[
         int,
         Within(0),
-        Option("Number of requests to send to each target before the measurement.", panel=_AMOUNT),
+        Option("Number of requests to send to each target before each run.", panel=_AMOUNT),
     ] = 1
     seed: Annotated[
         int,
@@ -193,9 +193,10 @@ class SharedOptions:
         Option(
             (
                 "Model name: an imported model, as shown by `tllm list`, or a Triton model on the "
-                "running server, such as `ensemble`. Repeatable. A sweep measures each model "
-                "separately. Other benchmarks alternate between the models. Default: the server's "
-                "only model."
+                "server, such as `ensemble`. Repeatable. A sweep measures each model separately. "
+                "Other benchmarks alternate between the models. Default: the server's only model. "
+                "For Triton servers that tllm did not start, the default is tensorrt_llm, or the "
+                "model in --through for `tllm bench end-to-end`."
             ),
             flags=("-m", "--model"),
             metavar="NAME",
@@ -207,9 +208,9 @@ class SharedOptions:
         Option(
             "Server address: HOST:PORT for gRPC (or for HTTP with -i http), grpcs://HOST:PORT for "
             "gRPC with TLS, or the base URL with -i openai, for example http://127.0.0.1:8000/v1. "
-            "Repeatable. If tllm did not start the server, -m must name a Triton model. Default: "
-            "the only running server. With -i openai, the default is the OPENAI_BASE_URL "
-            "environment variable if it is set.",
+            "Repeatable. For servers that tllm did not start, -m accepts only the names of the "
+            "server's models. Default: the only running server. With -i openai, the "
+            "OPENAI_BASE_URL environment variable overrides the default.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
             panel=_WHERE,
@@ -223,16 +224,16 @@ class SharedOptions:
             panel=_WHERE,
         ),
     ] = "grpc"
-    api: ApiOption = None
+    api: BenchApiOption = None
     api_key: ApiKeyOption = None
     tls_ca: TlsCaOption = None
     metrics_url: Annotated[
         tuple[str, ...],
         Option(
             (
-                "Metrics address of a server that tllm did not start. With several -u options, "
-                "pass one --metrics-url for each -u, in the same order. Default: metrics are "
-                "collected only from servers that tllm started."
+                "Metrics address of a server that tllm did not start. Pass one --metrics-url for "
+                "each -u, in the same order. Default: metrics are collected only from servers "
+                "that tllm started."
             ),
             flags=("--metrics-url",),
             metavar="HOST:PORT",
@@ -288,9 +289,9 @@ class CommonOptions(SharedOptions):
     request_rate: Annotated[
         float | None,
         Option(
-            "Mean number of requests to send per second, independently of responses (open loop). "
-            "Default: all requests are sent at the same time, unless --concurrency or a trace "
-            "determines the load.",
+            "Mean number of requests to send per second, without waiting for responses (open "
+            "loop). Default: all requests are sent at the same time, unless --concurrency or a "
+            "trace determines the load.",
             metavar="PER_SECOND",
             panel=_LOAD,
             check=check_positive,

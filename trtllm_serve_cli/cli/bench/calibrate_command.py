@@ -45,8 +45,8 @@ def calibrate(
             metavar="NAME",
             help=(
                 "Model that was measured. Its scheduler limits are used for the simulation. "
-                "Without this option, the limits are 256 sequences, 8192 tokens per step, and 1 "
-                "million tokens in the KV cache."
+                "Without this option, the limits are 256 sequences, 8192 tokens per step, and "
+                "1,048,576 tokens in the KV cache."
             ),
         ),
     ] = None,

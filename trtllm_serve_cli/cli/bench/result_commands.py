@@ -34,7 +34,8 @@ def report(
             "--output",
             metavar="FILE",
             dir_okay=False,
-            help="Output HTML file. Default: report.html in DIR.",
+            help="Output HTML file. Required if several folders are passed. Default: report.html "
+            "in DIR.",
         ),
     ] = None,
     trace: Annotated[

@@ -62,7 +62,7 @@ def _refuse_server_options(options: SharedOptions) -> None:
 
 
 def find_simulation(name_or_file: str) -> Simulation:
-    """Return the timing and limits of the simulated engine from a model or a timing file.
+    """Return the timing and limits of a simulated engine, from an imported model or a timing file.
 
     Raise `UnknownModel` if `name_or_file` is neither an imported model nor a file, or `BadInput` if
     the timing is unknown or invalid. Raise another `TllmError` if the model's engine or repository

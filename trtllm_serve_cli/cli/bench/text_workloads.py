@@ -26,7 +26,7 @@ OutputTokens = Annotated[
         "--output-tokens",
         min=1,
         help="Requested response length in tokens. Without --ignore-eos, responses may be "
-        "shorter. Default: the output length in the data set, or 20 for random words.",
+        "shorter. Default: the output length of each data set entry, or 20 for random words.",
     ),
 ]
 TokensPerWord = Annotated[
@@ -36,8 +36,8 @@ TokensPerWord = Annotated[
         min=0.01,
         help=(
             "Number of tokens per word for estimating the response length from the expected "
-            "output in the data set. Default: 1.3 for `tllm bench end-to-end`. By default, "
-            "`tllm bench dataset` counts the tokens with the tokenizer."
+            "output in the data set. Default for `tllm bench dataset`: the tokenizer counts the "
+            "tokens. Default for `tllm bench end-to-end`: 1.3."
         ),
     ),
 ]
@@ -69,8 +69,9 @@ TokenizerDir = Annotated[
         "--tokenizer",
         "--tokenizer-dir",
         metavar="DIR",
-        help="Tokenizer folder. Default: the tokenizer of the server's `preprocessing` model for "
-        "`tllm bench dataset`, and no tokenizer for `tllm bench end-to-end`.",
+        help="Tokenizer folder. Default for `tllm bench dataset`: the tokenizer of the server's "
+        "`preprocessing` model, or none with -i openai or --simulate. Default for `tllm bench "
+        "end-to-end`: none.",
     ),
 ]
 
@@ -141,7 +142,7 @@ def end_to_end(
         typer.Option(
             help=(
                 "Text model to send requests to. `own` selects the text model with the same name "
-                "as the imported model. Ignored with -i openai."
+                "as the imported model. Ignored with -i openai, or if -m names a Triton model."
             )
         ),
     ] = TextModel.ENSEMBLE,

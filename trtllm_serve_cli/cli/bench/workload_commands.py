@@ -214,7 +214,7 @@ def trace(
         typer.Argument(
             metavar="FILE",
             help="JSONL trace file with the fields timestamp (in ms), input_length, output_length "
-            "and hash_ids.",
+            "and, optionally, hash_ids.",
         ),
     ],
     speed: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trtllm_serve_cli.cli.shared.openai_options import ApiKeyOption, ApiOption
+from trtllm_serve_cli.cli.shared.openai_options import ApiKeyOption, InferApiOption
 from trtllm_serve_cli.cli.shared.target import TlsCaOption
 from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.option_fields import Option, Within
@@ -30,8 +30,8 @@ ModelOption = Annotated[
         "--model",
         metavar="NAME",
         help="Model name: an imported model, as shown by `tllm list`, or a Triton model on the "
-        "running server, such as `ensemble`. Default: the server's only model, or "
-        "tensorrt_llm_bls with -u HOST:PORT.",
+        "running server, such as `ensemble`. Default: the server's only model. With -u and "
+        "without -i openai, the default is tensorrt_llm_bls.",
     ),
 ]
 
@@ -52,13 +52,13 @@ class InferOptions:
         Option(
             "Server address: HOST:PORT for gRPC or HTTP, grpcs://HOST:PORT for gRPC with TLS, or "
             "the base URL with -i openai, for example http://127.0.0.1:8000/v1. Default: the only "
-            "running server. With -i openai, the default is the OPENAI_BASE_URL environment "
-            "variable if it is set.",
+            "running server. With -i openai, the OPENAI_BASE_URL environment variable overrides "
+            "the default.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
         ),
     ] = None
-    api: ApiOption = None
+    api: InferApiOption = None
     api_key: ApiKeyOption = None
     tls_ca: TlsCaOption = None
     no_server: Annotated[
@@ -83,7 +83,8 @@ class InferOptions:
         bool | None,
         Option(
             "Apply the model's chat template, or send the prompt unchanged. Default: apply the "
-            "template if the model has one. With -i openai, the server applies the template.",
+            "template if the model has one. With -i openai and --api chat, the server applies the "
+            "template.",
             flags=("--chat/--raw",),
         ),
     ] = None
@@ -169,8 +170,8 @@ class InferOptions:
     show_tokens: Annotated[
         bool,
         Option(
-            "Print the token ids of the prompt and the response (gRPC only). The request is sent "
-            "to the preprocessing, tensorrt_llm and postprocessing models in turn.",
+            "Print the token ids of the prompt and the response (gRPC only). On a server, the "
+            "request is sent to the preprocessing, tensorrt_llm and postprocessing models in turn.",
             flags=("--show-tokens",),
         ),
     ] = False

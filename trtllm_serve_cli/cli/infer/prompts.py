@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def check_prompt(words: str) -> None:
     """Raise `BadInput` if the prompt is empty.
 
-    The server cannot detect an empty prompt, because the chat template adds text to every prompt.
+    With a chat template, the server cannot detect an empty prompt, because the template adds text
+    to every prompt.
     """
     if not words:
         raise BadInput(

@@ -38,8 +38,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[NAME] [PROMPT]",
-            help="Model name (a catalog alias or an imported model), followed by the prompt to "
-            "send. Without PROMPT, no prompt is sent.",
+            help="Model name (a catalog alias, an imported model, or any name if -s is set), "
+            "followed by the prompt to send. Without PROMPT, no prompt is sent.",
         ),
     ] = None,
     name: Annotated[

@@ -43,7 +43,7 @@ def plan(
             "-m",
             "--model",
             metavar="NAME",
-            help="Model name: a catalog alias or an imported model.",
+            help="Model name: a catalog alias or an imported model. Ignored if -s is set.",
         ),
     ] = None,
     model: OptionValues,
@@ -72,7 +72,8 @@ def plan(
     """Estimate whether a model fits on GPUs and how fast it runs.
 
     Without an NVIDIA GPU, and for imported openvino models, print the limits for this machine's CPU
-    instead. If a GPU option is set, the plan is always for GPUs.
+    instead. If --gpu or another option that does not apply to CPUs is set, the plan is always for
+    GPUs.
 
     For models on the Hugging Face Hub, only config.json and the weight index are downloaded. If the
     Hub cannot be reached, the model's dimensions are read from the catalog. See

@@ -38,16 +38,16 @@ def k8s(
         typer.Option(
             "-n",
             "--namespace",
-            help="Kubernetes namespace to set in the manifests. Default: no namespace. If --nodes "
-            "is greater than 1, the default is `default`, because multi-node manifests require a "
-            "namespace.",
+            help="Kubernetes namespace to set in the manifests. Default: no namespace, or "
+            "`default` if --nodes is greater than 1.",
         ),
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
-            help="Triton container image. If --nodes is greater than 1, the image must also "
-            "contain kubectl. Default: the NVIDIA image that matches the engine."
+            help="Triton container image. If --nodes is greater than 1, this option is required, "
+            "and the image must also contain kubectl. Default: the NVIDIA image that matches the "
+            "engine."
         ),
     ] = None,
     image_pull_secret: Annotated[
@@ -62,12 +62,17 @@ def k8s(
         int,
         typer.Option(
             min=1,
-            help="Number of server replicas. Each replica runs on --nodes nodes.",
+            help="Number of server replicas, and minimum for the autoscaler. Each replica runs on "
+            "--nodes nodes.",
         ),
     ] = 1,
     max_replicas: Annotated[
         int,
-        typer.Option(min=1, help="Maximum number of server replicas that the autoscaler creates."),
+        typer.Option(
+            min=1,
+            help="Maximum number of server replicas that the autoscaler creates. If the value is "
+            "not greater than --replicas, the manifests do not contain an autoscaler.",
+        ),
     ] = 4,
     queue_target: Annotated[
         int,
@@ -115,7 +120,8 @@ def k8s(
     pod_monitor: Annotated[
         bool,
         typer.Option(
-            help="Add a PodMonitor, so that the Prometheus Operator scrapes the server's metrics."
+            help="Add a PodMonitor so that Prometheus scrapes the server's metrics. Requires the "
+            "Prometheus Operator."
         ),
     ] = True,
     openai_image: Annotated[
@@ -159,10 +165,10 @@ def k8s(
     """Write Kubernetes manifests that serve a model.
 
     The server runs in a Deployment on a single node, or in a LeaderWorkerSet on several nodes. The
-    manifests include a Service, an autoscaler that scales on the number of waiting requests, and a
-    PodMonitor. With --json, the manifests are written as a single List. NVIDIA's images do not
-    contain tllm, so the pods serve the OpenAI-compatible API only with --openai-image. Otherwise,
-    run `tllm gateway` on another machine.
+    manifests include a Service and, by default, an autoscaler that scales on the number of waiting
+    requests, and a PodMonitor. With --json, the manifests are written as a single List. NVIDIA's
+    images do not contain tllm, so the pods serve the OpenAI-compatible API only with
+    --openai-image. Otherwise, run `tllm gateway` on another machine.
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """

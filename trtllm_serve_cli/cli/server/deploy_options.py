@@ -36,8 +36,9 @@ HangTimeoutOption = Annotated[
         min=0,
         metavar="SECONDS",
         help="Maximum time between engine steps while requests are in flight, in seconds. If an "
-        "engine exceeds the limit, the supervisor restarts the engine. Processes that do not "
-        "respond at all are restarted after at most 30 s. With 0, hangs are only reported.",
+        "engine exceeds the limit, Kubernetes restarts the container, and a Slurm job restarts "
+        "the engine or fails. The limit for other processes that do not respond is at most 30 s. "
+        "With 0, hung engines are not restarted.",
     ),
 ]
 # The `tllm start` options that the deploy commands also accept for the OpenAI-compatible API.

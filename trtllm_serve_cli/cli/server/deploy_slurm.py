@@ -83,8 +83,8 @@ def slurm(
         int | None,
         typer.Option(
             min=0,
-            help="Number of GPUs per node. 0 requests no GPUs. Default: the number of GPUs that "
-            "the engine uses on each node.",
+            help="Number of GPUs to request per node. Use 0 to request no GPUs. Default: the "
+            "number of GPUs that the engine uses on each node.",
         ),
     ] = None,
     time: Annotated[
@@ -114,15 +114,16 @@ def slurm(
         list[str] | None,
         typer.Option(
             metavar="SRC:DST[:FLAGS]",
-            help="Additional container mount to add to the --container-mounts option of pyxis. "
-            "Repeatable.",
+            help="Additional mount for the --container-mounts option of pyxis. Requires "
+            "--container-image. Repeatable.",
         ),
     ] = None,
     container_workdir: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Working directory in the container. Default: the image's working directory.",
+            help="Working directory in the container. Requires --container-image. Default: the "
+            "image's working directory.",
         ),
     ] = None,
     sbatch: Annotated[

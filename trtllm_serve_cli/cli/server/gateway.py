@@ -81,8 +81,8 @@ def gateway(
         typer.Option(
             metavar="N",
             min=1,
-            help="Number of processes that serve the API. Default: one per four CPU cores, up to "
-            "4.",
+            help="Number of processes that serve the API. Default: one per four CPU cores, but at "
+            "least 1 and at most 4. With --runtime-lora-dir, the default is 1.",
         ),
     ] = None,
     auth: Annotated[
@@ -111,7 +111,7 @@ def gateway(
         typer.Option(
             metavar="N",
             min=1,
-            help="Trace one in N requests without a traceparent header.",
+            help="Trace one in N of the requests that do not have a traceparent header.",
         ),
     ] = 1,
     dry_run: DryRunOption = False,

@@ -41,7 +41,7 @@ def start(
             "--model",
             metavar="NAME",
             help="Model to serve, as shown by `tllm list`. Repeatable. Default: the only imported "
-            "model.",
+            "model, unless --repo is set.",
         ),
     ] = None,
     repo: Annotated[

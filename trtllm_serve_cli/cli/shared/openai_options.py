@@ -19,11 +19,16 @@ API_KEY_VARIABLE = "OPENAI_API_KEY"
 BASE_URL_VARIABLE = "OPENAI_BASE_URL"
 _PANEL = "Target"
 
-ApiOption = Annotated[
+_API = "API to call with -i openai: `chat` (chat completions) or `completions`."
+InferApiOption = Annotated[
+    Literal["chat", "completions"] | None,
+    Option(f"{_API} Default: `completions` with --raw, otherwise `chat`.", panel=_PANEL),
+]
+BenchApiOption = Annotated[
     Literal["chat", "completions"] | None,
     Option(
-        "API to call with -i openai: `chat` (chat completions) or `completions`. Default: "
-        "`completions` for token ids and for prompts without a chat template, otherwise `chat`.",
+        f"{_API} Default: `chat` for the end-to-end workload, and `completions` for workloads "
+        "that send token ids.",
         panel=_PANEL,
     ),
 ]

@@ -28,7 +28,7 @@ def takes_options(
 
     The command must have a parameter with the same name as each argument. The parameter receives a
     dictionary of the options that the user set. All paths in the dictionary are absolute. `--help`
-    lists the options of the group at the parameter's position.
+    lists the options of a group at the position of the group's parameter.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

@@ -24,8 +24,8 @@ class _Versions:
 
     - `since`: the first version with the argument.
     - `removed`: the first version without the argument, or None.
-    - `always`: the value that versions without the argument always use, or None. It is accepted for
-      every version.
+    - `always`: the value that versions without the argument always use, or None. This value is
+      accepted for every version.
     """
 
     since: str = "1.0.dev0"

@@ -24,8 +24,9 @@ class Guard:
     """ASGI middleware that checks API keys and tracks each request in a `Call`.
 
     The guard rejects requests whose headers exceed `max_header_bytes`, and requests without a valid
-    key if `keys` requires one. `on_start` is called when a request arrives, for example to start a
-    span. `on_end` is called after the response, for example to update metrics.
+    key if `keys` requires one and the path is not in `PUBLIC_PATHS`. `on_start` is called when a
+    request arrives, for example to start a span. `on_end` is called after the response, for example
+    to update metrics.
     """
 
     def __init__(

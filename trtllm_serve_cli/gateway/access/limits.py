@@ -145,8 +145,8 @@ class Limits:
 
     At most `max_in_flight` requests run, and at most `max_waiting` requests wait in a FIFO queue.
     Both limits are divided by `num_processes`, because each gateway process has its own queue. Each
-    process runs at least one request. All processes share the per-key usage in `table`. If `table`
-    is None, each process counts the usage separately. `clock` returns the time in seconds.
+    process can run at least one request. All processes share the per-key usage in `table`. If
+    `table` is None, each process counts the usage separately. `clock` returns the time in seconds.
     """
 
     def __init__(

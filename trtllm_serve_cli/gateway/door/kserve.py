@@ -1,9 +1,9 @@
 """Forward KServe API requests (`/v2/…`) to Triton.
 
 Triton's HTTP front end is designed for trusted clients: Triton 2.51 crashes on large bodies with
-`chunked` transfer encoding and on deeply nested JSON. To prevent this, the gateway reads and checks
-the whole body and sends it with a content length. It forwards only inference, metadata and health
-requests, so clients cannot use the APIs that load models or map shared memory.
+`chunked` transfer encoding and on deeply nested JSON. To prevent such crashes, the gateway reads
+and checks the whole body and sends it with a content length. It forwards only inference, metadata
+and health requests, so clients cannot use the APIs that load models or map shared memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Handle `GET /v1/models` and `GET /v1/models/{id}`, in the formats of OpenAI's and Anthropic's
-APIs.
+"""Handle `GET /v1/models` and `GET /v1/models/{id}` in OpenAI's and Anthropic's formats.
 
 Sources of Anthropic's format: `anthropic/types/model_info.py` and `model_list_params.py`, and
 `anthropic/pagination.py`, in version 2.12 of the Python package `anthropic`.

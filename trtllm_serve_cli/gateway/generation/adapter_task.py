@@ -1,8 +1,8 @@
 """Send LoRA adapter weights to a Triton server if the server has not cached them.
 
 A server caches adapters by task id. A request with an unknown task id must contain the weights;
-later requests contain only the task id. If the server has evicted the adapter, it rejects the
-request before the first token.
+later requests contain only the task id. If the server has evicted the adapter, it rejects a request
+without the weights before generating the first token.
 
 For this protocol and its error messages, see `PeftCacheManager` in
 cpp/tensorrt_llm/batch_manager/peftCacheManager.cpp (NVIDIA/TensorRT-LLM). For engine kinds other

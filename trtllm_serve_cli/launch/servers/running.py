@@ -302,8 +302,8 @@ def find_to_stop(
     By default, return the only matching server that may be running. If all matching servers have
     ended, return all of them for cleanup. If `everything` is set, return all matching servers.
 
-    Raise `NoServer` if no server matches, or if several matching servers may be running and
-    `everything` is not set.
+    Unless `everything` is set, raise `NoServer` if no server matches, or if several matching
+    servers may be running.
     """
     found = find_servers(home, model, address)
     servers = [server for server in found if not server.state.is_elsewhere]

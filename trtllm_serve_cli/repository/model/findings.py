@@ -32,7 +32,7 @@ class Checked:
 
     `configs` maps model names to parsed `config.pbtxt` files. Models whose `config.pbtxt` cannot be
     parsed are omitted. Before parsing, unquoted `${name}` variables are replaced with placeholders,
-    because protobuf cannot parse them.
+    because protobuf cannot parse the variables.
     """
 
     repository: OpenRepository

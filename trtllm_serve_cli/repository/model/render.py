@@ -19,8 +19,8 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, Reposito
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
-# Name of the runtime package's copy in each repository. For example, `python3 -m
-# tllm_runtime.worker` starts an engine worker from the copy.
+# The runtime package is copied into each repository under this name, so that `python3 -m
+# tllm_runtime.worker` runs the copy.
 RUNTIME_PACKAGE = "tllm_runtime"
 
 

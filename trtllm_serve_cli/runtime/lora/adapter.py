@@ -2,9 +2,9 @@
 
 Each row of `lora_config` describes one adapted module by its module id, layer and adapter size r.
 The corresponding row of `lora_weights` contains the module's weights: A [r, in], followed by B
-[out, r] multiplied by the scaling. All rows are padded with zeros to the length of the longest row.
-The layout, ids and names are from examples/hf_lora_convert.py and tensorrt_llm/lora_manager.py in
-NVIDIA/TensorRT-LLM.
+[out, r] multiplied by the scaling. Shorter rows of `lora_weights` are padded with zeros to the
+length of the longest row. The layout, ids and names are from examples/hf_lora_convert.py and
+tensorrt_llm/lora_manager.py in NVIDIA/TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def check_shapes(weights: Array, config: Array) -> None:
 def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
     """Raise `BadAdapter` if `adapter` does not fit a model with the modules in `sites`.
 
-    Also raise `BadAdapter` if the weights contain NaN or infinity, or if a module's rank exceeds
-    `max_rank`.
+    Also raise `BadAdapter` if the weights contain NaN or infinity, or if a module's rank is not
+    between 1 and `max_rank`.
     """
     for module, change in adapter.items():
         if module not in sites:
@@ -244,13 +244,14 @@ def _unflatten(index: int, row: Array, module: str, rank: int, site: tuple[int, 
     size = rank * (num_in + num_out)
     if size > len(row):
         raise BadAdapter(
-            f"lora_weights row {index} has {len(row)} values, but an adapter of size {rank} "
-            f"(lora_config) for {module} requires {size}; send all values"
+            f"lora_weights row {index} has {len(row)} values, but {module} requires {size} values "
+            f"for the adapter size {rank} in lora_config; send all values"
         )
     if np.any(row[size:]):
         raise BadAdapter(
-            f"lora_weights row {index} has nonzero values after the {size} values of the adapter "
-            f"for {module} with size {rank} (lora_config); pad the row with zeros"
+            f"lora_weights row {index} has nonzero values after its first {size} values, but "
+            f"{module} uses only {size} values for the adapter size {rank} in lora_config; "
+            "correct the adapter size, or pad the row with zeros"
         )
     values = row[:size].astype(np.float32)
     a = values[: rank * num_in].reshape(rank, num_in)

@@ -142,7 +142,7 @@ def read_lora_name(parameters: str) -> str | None:
 def parse_lora(
     get: Callable[[str], Array | None], name: str | None, num_rows: int, folder: Path
 ) -> list[dict[str, Any]]:
-    """Return the adapter fields for the `GenerationRequest` of each row.
+    """Return the adapter fields of each row's `GenerationRequest`, as one dictionary per row.
 
     The dictionaries are empty if the request uses no adapter. Adapter weights are written to new
     files in `folder`. `read_sent` or `discard` deletes these files. Raise `InvalidRequest` if a

@@ -161,7 +161,7 @@ def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind
     try:
         return find_kind(name)
     except ValueError as error:
-        raise pb_utils.TritonModelException(f"the engine cannot be served: {error}") from error
+        raise pb_utils.TritonModelException(f"the model cannot be served: {error}") from error
 
 
 def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:

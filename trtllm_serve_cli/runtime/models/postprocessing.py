@@ -42,7 +42,7 @@ class TritonPythonModel:
         inputs = read_inputs(request)
         tokens = inputs["TOKENS_BATCH"]
         # Requests in the gpt layout do not contain sequence lengths. Count the non-negative ids
-        # instead, because padding ids are negative.
+        # instead, because negative ids are always padding.
         lengths = inputs.get("SEQUENCE_LENGTH", np.sum(tokens >= 0, axis=-1))
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (

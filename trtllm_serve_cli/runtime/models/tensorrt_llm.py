@@ -243,7 +243,7 @@ def engine_config(parameters: Parameters) -> dict[str, Any]:
     try:
         kind = find_kind(name)
     except ValueError as error:
-        raise WorkerFailed(f"the engine cannot be served: {error}") from error
+        raise WorkerFailed(f"the model cannot be served: {error}") from error
     if kind.load_embedder is not None and parameters.text("embedding", ""):
         return embedding_config(parameters)
     if kind.worker_config is None:

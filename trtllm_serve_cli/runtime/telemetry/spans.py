@@ -2,8 +2,8 @@
 
 For a decoupled model, Triton's spans end when the model receives the request, so the models send
 spans for the rest of the request. Requests from other models (Business Logic Scripting) are not
-traced, because Triton 2.51 frees their traces too early and crashes (observed). Like Triton's
-spans, these spans are sent as OTLP JSON over HTTP.
+traced, because Triton 2.51 frees their traces too early and crashes (observed). Like Triton, the
+models and the gateway send their spans as OTLP JSON over HTTP.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def new_span_id() -> str:
 def child_trace_parent(trace_parent: str, span_id: str) -> str:
     """Return the `traceparent` for the child spans of the span `span_id`.
 
-    `trace_parent` is the `traceparent` of the span `span_id`.
+    `trace_parent` is the `traceparent` of that span itself, which contains the id of its parent
+    span.
     """
     version, trace_id, _, flags = trace_parent.split("-")
     return f"{version}-{trace_id}-{span_id}-{flags}"

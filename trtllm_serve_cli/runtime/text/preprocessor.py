@@ -15,7 +15,7 @@ from ..triton.word_lists import encode_words
 from .text_limits import check_prompt_lengths, check_word_lengths
 from .tokenizer import Tokenizer, load_tokenizer
 
-# Maps each input name in `preprocessing` to the input name in a text model.
+# Maps the inputs of `preprocessing` to the inputs of a text model.
 PREPROCESSING_INPUTS = {
     "QUERY": "text_input",
     "REQUEST_OUTPUT_LEN": "max_tokens",
@@ -26,7 +26,7 @@ PREPROCESSING_INPUTS = {
     "EMBEDDING_BIAS_WORDS": "embedding_bias_words",
     "EMBEDDING_BIAS_WEIGHTS": "embedding_bias_weights",
 }
-# Maps each output name in `preprocessing` to the input name in `tensorrt_llm`.
+# Maps the outputs of `preprocessing` to the inputs of `tensorrt_llm`.
 PREPROCESSING_OUTPUTS = {
     "INPUT_ID": "input_ids",
     "REQUEST_INPUT_LEN": "input_lengths",

@@ -38,8 +38,8 @@ def check_prompt_lengths(name: str, prompts: Sequence[str], max_seq_len: int) ->
     longest = max(map(len, prompts), default=0)
     if max_seq_len and longest > limit:
         raise InvalidRequest(
-            f"{name} has {longest} characters, but the context of {max_seq_len} tokens can "
-            f"contain at most {limit}; send a shorter text"
+            f"{name} has {longest} characters, but the model's context length of {max_seq_len} "
+            f"tokens allows at most {limit} characters; send shorter text"
         )
     num_bytes = sum(len(each.encode()) for each in prompts)
     max_bytes = max(_MAX_BYTES, max_seq_len * _BYTES_PER_TOKEN)

@@ -15,8 +15,8 @@ UNFINISHED_CHARACTER = "\ufffd"
 class TokenTexts:
     """A cache of the texts of generated tokens, for a byte-level vocabulary.
 
-    `unfinished_ids` contains the tokens that end inside a character although their text does not
-    end with U+FFFD.
+    `unfinished_ids` contains the ids of tokens that may end with an incomplete character without
+    decoding to U+FFFD. A token whose text ends with U+FFFD is also treated as incomplete.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class TokenTexts:
         self._unfinished_ids = unfinished_ids
         self._texts: dict[int, str | None] = {}
         # `find` returns the text that a token adds after a complete character, or None if the token
-        # ends inside a character or has not been added. For speed, `find` is the dictionary's
+        # may end inside a character or has not been added. For speed, `find` is the dictionary's
         # method, because each stream calls it for each token.
         self.find: Callable[[int], str | None] = self._texts.get
 

@@ -35,10 +35,11 @@ class Tokenizer(Protocol):
 
     @property
     def unfinished_ids(self) -> frozenset[int] | None:
-        """The tokens that end inside a character although their text does not end with U+FFFD.
+        """IDs of tokens that may end with an incomplete character without decoding to U+FFFD.
 
-        The value is None if the vocabulary is not byte-level, because the text of a token may then
-        depend on other tokens.
+        Callers already treat a token as incomplete if its text ends with U+FFFD, so the set may be
+        empty. The value is None if the vocabulary is not byte-level, because the text of a token
+        may then depend on other tokens.
         """
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...

@@ -45,8 +45,8 @@ _GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "grammar": ("ebnf_grammar", str),
     "structural_tag": ("structural_tag", str),
 }
-# Maps each unsupported vLLM parameter to the values that have no effect in vLLM. Requests with
-# these values are accepted.
+# Maps unsupported vLLM parameters to the values that have no effect in vLLM. Requests with these
+# values are accepted.
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "detokenize": (True, "true"),
     "spaces_between_special_tokens": (True, "true"),

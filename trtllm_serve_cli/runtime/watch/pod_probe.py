@@ -1,8 +1,8 @@
 """Check the readiness or liveness of the server in a Kubernetes pod, as an exec probe.
 
 Each probe is independent of earlier probes. It observes the server until each part has shown a sign
-of life since the probe started. If the processes are idle or generate tokens, this takes about half
-a second. The probe fails if a part is silent for longer than its time limit.
+of life since the probe started. If the processes are idle or generate tokens, a probe takes about
+half a second. The probe fails if a part is silent for longer than its time limit.
 
 Kubernetes restarts the container if the liveness probe fails.
 """

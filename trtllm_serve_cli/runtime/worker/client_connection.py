@@ -13,7 +13,7 @@ REQUEST_ID_MASK = (1 << CLIENT_SHIFT) - 1
 
 
 class ClientConnection:
-    """A connected model: the owner, which started the worker, or another model.
+    """A client: the owner (the model that started the worker), another model, or a gateway.
 
     Request ids are unique only within one client, so the engine id of a request also contains the
     client number.

@@ -1,14 +1,15 @@
-"""Encode and read the frames between a Triton model and its engine worker.
+"""Encode and read the frames between an engine worker and its clients.
 
-A frame is a length (four bytes, big-endian), followed by that many bytes of JSON. The model sends:
+The clients are Triton models and gateway processes. A frame is a length (four bytes, big-endian),
+followed by that many bytes of JSON. A client sends:
 
     {"do": "submit", "request": {...GenerationRequest}}
     {"do": "cancel", "id": 7}
 
-The worker's first message is `ready` or `failed`. After `ready`, the worker sends a `step`
-message to each model whose requests have updates from an engine step. The message contains the
-updates of all these requests. At regular intervals, the worker also sends `stats` to the model that
-started it, in a `step` message that may contain no updates. These are the worker's messages:
+The worker's first message is `ready` or `failed`. After `ready`, the worker sends a `step` message
+to each client whose requests have updates from an engine step. The message contains the updates of
+all these requests. At regular intervals, the worker also sends `stats` to the model that started
+it, in a `step` message that may contain no updates. These are the worker's messages:
 
     {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...],
      "for_guests": {"excludes_input": false}, "stages_s": {"load_engine": 1.52, ...}}
@@ -18,14 +19,14 @@ started it, in a `step` message that may contain no updates. These are the worke
 Every message also contains a `number`: each side numbers the frames that it sends on a connection,
 starting with 0. A lost, duplicated or reordered frame therefore ends the connection when the next
 frame arrives. To make sure that another frame arrives, the worker regularly sends `{"is": "ping"}`,
-and the model answers each ping with `{"do": "pong"}`. Peers of earlier versions neither number
+and the client answers each ping with `{"do": "pong"}`. Peers of earlier versions neither number
 their messages nor answer pings.
 
 `optional_fields` names the fields in `OPTIONAL_FIELDS` (engine.py) that the worker supports. A
 worker of an earlier version does not send this list, and would fail if a request contained one of
 these fields. `for_guests` contains the settings of the model that started the worker, for other
-models that connect to the worker. `stages_s` contains the durations of the worker's startup stages.
-Workers of earlier versions do not send `stages_s`.
+clients that connect to the worker. `stages_s` contains the durations of the worker's startup
+stages. Workers of earlier versions do not send `stages_s`.
 
 Either side ends the connection by closing its end of the socket.
 """

@@ -53,10 +53,10 @@ _SELF_TEST_ID = 1 << 60
 class Worker:
     """The main loop of an engine worker, which ends when the owner closes its socket.
 
-    The owner is the model that started the worker. Other models connect to `listener` to receive
-    tokens directly instead of through the owner.
+    The owner is the model that started the worker. Other models and the gateway connect to
+    `listener` to receive tokens directly instead of through the owner.
 
-    - `client_settings`: the owner's settings that other models need.
+    - `client_settings`: the owner's settings that other clients need.
     - `num_slots`: the number of requests that can run concurrently.
     - `max_queue_size`: the maximum number of waiting requests, or 0 for no limit.
     - `stages_s`: the durations of the worker's startup stages.

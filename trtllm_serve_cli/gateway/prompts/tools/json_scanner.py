@@ -106,7 +106,7 @@ class JsonScanner:
                 return ""
             self._escape = ""
             return escape
-        # This is not a JSON escape. Remove the backslash of an escaped apostrophe. Escape other
-        # backslashes, which may be part of a regular expression.
+        # The backslash does not start a valid JSON escape sequence. Remove the backslash before an
+        # apostrophe. Escape any other backslash, because it may be part of a regular expression.
         self._escape = ""
         return "'" if char == "'" else "\\\\" + _CONTROL.get(char, char)

@@ -83,10 +83,10 @@ class Scorer:
 
 
 def check_scorable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` unless the request generates at most one token with greedy decoding.
+    """Raise `InvalidRequest` if the prompt of `request` cannot be scored.
 
-    Also raise `InvalidRequest` if the request uses a penalty, min_tokens, bad words, a guide or a
-    logit bias.
+    The request must generate a single sequence of at most one token with greedy decoding. It must
+    not use a penalty, min_tokens, bad words, a guide or a logit bias.
     """
     limits = {
         "max_tokens above 1": request.max_new_tokens > 1,

@@ -93,6 +93,8 @@ def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> Adapt
 
     - The installed version always uses the requested value.
     - The argument selects a sampler, and the installed version has a single sampler.
+    - The argument is `allow_advanced_sampling`, and the speculative decoding class always supports
+      sampling.
 
     Raise `ValueError` if the installed classes lack any other argument, or the speculative decoding
     type.
@@ -213,8 +215,8 @@ def _find_decoding_class(decoding_type: str, classes: list[type]) -> type:
 def decoding_tag(cls: type) -> str:
     """Return the `decoding_type` of a speculative decoding class.
 
-    The type is a class variable up to version 1.2 and the default value of a field since 1.3.
-    Return an empty string if the class has neither.
+    The type is a class variable up to version 1.2, and the default value of a field in later
+    versions. Return an empty string if the class has neither.
     """
     field = getattr(cls, "model_fields", {}).get("decoding_type")
     return str(getattr(cls, "decoding_type", "") if field is None else field.default)

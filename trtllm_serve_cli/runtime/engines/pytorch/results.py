@@ -25,7 +25,8 @@ class ResultReader:
     """A reader for the new tokens in a request's result.
 
     The reader itself detects the end of each sequence, because the API reliably reports the end
-    only for the last sequence. The API also does not accept multi-token stop words as token ids.
+    only for the last sequence. It also searches for multi-token stop words, because the API does
+    not accept such words as token ids.
     """
 
     def __init__(self, request: GenerationRequest) -> None:

@@ -287,8 +287,8 @@ def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int
 
     If any tokens have a bias of 100 or more, return only these tokens. Otherwise, return the
     prompt's tokens, except the end token, single-token bad words, and tokens with a bias of -100 or
-    less. If this excludes all prompt tokens, return only the lowest token that is not excluded, or
-    token 0 if all tokens are excluded.
+    less. If all prompt tokens are excluded, return only the lowest token that is not excluded, or
+    token 0 if the whole vocabulary is excluded.
     """
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     banned |= {token for token, bias in request.logit_bias if bias <= -_DECISIVE_BIAS}

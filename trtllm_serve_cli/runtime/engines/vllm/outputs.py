@@ -132,7 +132,8 @@ def _log_probs(output: Any, num_tokens: int) -> tuple[float, ...]:
 def _top_log_probs(rows: Any, count: int, num_tokens: int) -> tuple[tuple[TokenLogProb, ...], ...]:
     """Return the `count` most likely tokens in each of the first `num_tokens` rows.
 
-    Each token is paired with its log probability. Return an empty tuple if `count` is 0.
+    Each token is paired with its log probability. Return an empty tuple if `count` or `num_tokens`
+    is 0.
     """
     if not count or not num_tokens:
         return ()
@@ -147,7 +148,7 @@ def _describe_prompt(output: Any, request: GenerationRequest) -> PromptFacts | N
     """Return the number of cached prompt tokens and the prompt log probabilities in an output.
 
     `output` is the first output for the request. Include the log probabilities only if the request
-    sets `return_prompt_log_probs`. Return None if the output contains neither value.
+    sets `return_prompt_log_probs`. Return None if the result would contain neither value.
     """
     stats, rows = output.prefill_stats, output.new_prompt_logprobs_tensors
     num_cached = None if stats is None else stats.num_cached_tokens

@@ -23,8 +23,8 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the `SamplingParams` arguments for all sequences of `request`.
 
     Omit the seed, the guide, the bad words and the prompt log probabilities, because `VllmEngine`
-    sets these arguments. Also omit unset optional fields to use vLLM's defaults, except for top_k
-    and top_p (see `random_sampling`).
+    sets these arguments. Except for top_k and top_p (see `random_sampling`), also omit unset
+    optional fields, so that vLLM's defaults apply.
     """
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
