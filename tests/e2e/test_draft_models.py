@@ -118,7 +118,7 @@ def test_infer_reaches_the_draft_model(served: EmulatedTllm) -> None:
     ("model", "options", "message"),
     [
         ("agreeing", {"stream": True}, "stream cannot be combined with num_draft_tokens"),
-        ("agreeing", {"beam_width": 2}, "num_draft_tokens requires beam_width to be 1"),
+        ("agreeing", {"beam_width": 2}, "beam_width is 2, but must be 1 with num_draft_tokens"),
         ("agreeing", {"num_draft_tokens": 9}, "max_draft_len of the engine is 5"),
         ("plain", {}, "num_draft_tokens requires a draft model"),
     ],
