@@ -115,23 +115,46 @@ def test_configured_tokenizer_replaces_the_folder_on_another_machine(
     assert folders == [Path("/here")]
 
 
-def test_model_without_a_tokenizer_is_refused_with_the_reason() -> None:
-    async def run(endpoint: Endpoint) -> tuple[str, str]:
-        refusal: asyncio.Future[tuple[str, str]] = asyncio.Future()
-        registry = ModelRegistry(
-            GatewayConfig((ServedModel("demo", "ensemble", endpoint),)),
-            on_refused=lambda name, why: refusal.set_result((name, why)),
-        )
-        registry.start()
-        model, why = await refusal
-        with pytest.raises(ApiError, match="cannot serve the model 'demo', because the conf"):
-            registry.find("demo")
-        await registry.close()
-        return model, why
+async def _refuse(endpoint: Endpoint, tokenizer_dir: str | None = None) -> tuple[str, str]:
+    """Return the name of the model that the gateway refuses, and the reason."""
+    refusal: asyncio.Future[tuple[str, str]] = asyncio.Future()
+    served = (ServedModel("demo", "ensemble", endpoint),)
+    registry = ModelRegistry(
+        GatewayConfig(served, tokenizer_dir=tokenizer_dir),
+        on_refused=lambda name, why: refusal.set_result((name, why)),
+    )
+    registry.start()
+    model, why = await refusal
+    with pytest.raises(ApiError, match="cannot serve the model 'demo', because") as raised:
+        registry.find("demo")
+    assert why in raised.value.message
+    await registry.close()
+    return model, why
 
+
+def test_model_without_a_tokenizer_is_refused_with_the_reason() -> None:
     with FakeTriton() as triton:
-        refusal = asyncio.run(run(triton.endpoint))
+        refusal = asyncio.run(_refuse(triton.endpoint))
     assert refusal == ("demo", "the configuration of the model ensemble does not set tokenizer_dir")
+
+
+@pytest.mark.parametrize(
+    ("error", "package"),
+    [
+        (ImportError(name="sentencepiece"), "the sentencepiece package"),
+        (ImportError("install jieba"), "another package: install jieba"),
+    ],
+)
+def test_tokenizer_that_needs_a_package_is_refused(
+    monkeypatch: pytest.MonkeyPatch, error: ImportError, package: str
+) -> None:
+    def load(folder: Path) -> LetterTokenizer:
+        raise error
+
+    monkeypatch.setattr("trtllm_serve_cli.gateway.model_registry.load_tokenizer", load)
+    with FakeTriton() as triton:
+        _, why = asyncio.run(_refuse(triton.endpoint, "/here"))
+    assert why == f"its tokenizer requires {package}"
 
 
 def test_unknown_tool_parser_is_refused_with_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:

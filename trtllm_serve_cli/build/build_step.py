@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-# Placeholder for a step's output folder.
+# Placeholder for the build's work folder, which all steps share.
 WORK = "{work}"
 # Subfolder of the work folder for files that are deleted after the build.
 SCRATCH_NAME = ".scratch"

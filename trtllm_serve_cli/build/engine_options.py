@@ -61,12 +61,11 @@ class EngineOptions:
     max_num_tokens: Annotated[
         Count | None,
         Option(
-            "Maximum number of tokens per engine step. Default: 256 for openvino, and 8192 for "
-            "sim (unless the timing file sets a limit). Depending on the GPU and the model, the "
-            "default is 2048 to 16384 for vllm, and 8192 or 16384 for pytorch. tensorrt uses the "
-            "pytorch default, but at least --max-input-len and at most the number of tokens in a "
-            "full batch. If tllm cannot choose a limit for the GPU, tensorrt uses the "
-            "trtllm-build default."
+            "Maximum number of tokens per engine step. Default by engine kind: openvino 256; sim "
+            "the timing file's limit or 8192; vllm 2048 to 16384, and pytorch 8192 or 16384, "
+            "depending on the GPU and the model; tensorrt the same as pytorch, raised to "
+            "--max-input-len and capped at the tokens of a full batch, or the trtllm-build "
+            "default for unknown GPUs."
         ),
     ] = None
     opt_num_tokens: Annotated[

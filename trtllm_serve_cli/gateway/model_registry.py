@@ -367,6 +367,8 @@ def _load_tokenizer(info: ModelInfo) -> Tokenizer:
     try:
         return load_tokenizer(Path(info.tokenizer_dir))
     except ImportError as error:
-        raise _CannotServe(f"its tokenizer requires the {error.name} package") from error
+        # Transformers raises errors without a name for optional packages.
+        package = f"the {error.name} package" if error.name else f"another package: {error}"
+        raise _CannotServe(f"its tokenizer requires {package}") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise _CannotServe(f"its tokenizer cannot be loaded: {error}") from error

@@ -160,10 +160,11 @@ def start_beating(role: Role, model: str) -> None:
     file = PulseFile(role, model)
     if file.path is None:
         return
+    # Nothing closes the file, so it stays open and locked until the process exits.
     writer = PulseWriter(file.path)
 
-    def beat(file: PulseFile = file) -> None:  # the argument keeps the file open
-        while file.path is not None:
+    def beat() -> None:
+        while True:
             writer.beat()
             time.sleep(PERIOD_S)
 

@@ -101,8 +101,8 @@ def compare(
         typer.Option(
             metavar="CHANGE",
             help=(
-                "Metric change for which the command exits with code 3, for example "
-                "'ttft:p95>+5%' or 'requests_per_s<-5%'. Repeatable. Default: no limit."
+                "Exit with code 3 if a metric changes by more than this limit, for example "
+                "'ttft:p95>+5%' or 'requests_per_s<-5%'. Repeatable. Default: no limits."
             ),
         ),
     ] = None,

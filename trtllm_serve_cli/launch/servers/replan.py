@@ -1,4 +1,4 @@
-"""Plan a server again, with its original options and the current model files."""
+"""Compute a server's launch plan again from its original options and the current model files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trtllm_serve_cli.paths import Home
 
 
 def replan(home: Home, server: RunningServer) -> LaunchPlan:
-    """Plan `server` again, with its original options and the current model files.
+    """Return a new launch plan for `server`, with its original options and the current model files.
 
-    Raise `BadInput` if the server is a Slurm job, and the errors that `plan_for_this_machine`
-    raises.
+    Raise `BadInput` if the server is a Slurm job. Also raise the same exceptions as
+    `plan_for_this_machine`.
     """
     if server.job is not None:
         raise BadInput(

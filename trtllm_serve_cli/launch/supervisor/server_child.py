@@ -160,9 +160,9 @@ def remove_container_of(plan: LaunchPlan) -> None:
 
 
 def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
-    """Return whether Triton can be killed after its model processes have ended.
+    """Return whether it is safe to kill Triton once its model processes have exited.
 
-    In local mode, Triton 2.51 then only waits up to two seconds for timers. Return False in all
-    other modes. Also return False with tracing, because Triton writes the traces when it exits.
+    It is safe only in local mode, where Triton 2.51 just waits for timers at that point, for up to
+    two seconds. It is not safe with tracing, because Triton writes the traces when it exits.
     """
     return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)

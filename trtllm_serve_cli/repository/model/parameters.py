@@ -33,7 +33,7 @@ ValueType = Literal[
     "tree",
     "json",
 ]
-# Prefix of places in the `parameters` map of a `config.pbtxt`.
+# Prefix of a field path in `fills` that refers to the `parameters` map of a `config.pbtxt`.
 _ENTRY = "parameters."
 # Parameters of type "path" that also accept a name. For `tokenizer_dir`, the name is a Hugging Face
 # repository. For `engine_python`, the name is a program on PATH.

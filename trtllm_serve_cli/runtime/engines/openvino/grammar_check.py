@@ -71,7 +71,7 @@ class GrammarCheck:
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
-        # The latest results by guide type and guide, cached to avoid checking a guide repeatedly.
+        # LRU cache of check results, keyed by guide type and guide.
         self._results: OrderedDict[tuple[str, str], CheckedGuide] = OrderedDict()
 
     def check(self, guide_type: str, guide: str) -> CheckedGuide:

@@ -111,7 +111,7 @@ class Scheduler:
 
     @property
     def num_in_context(self) -> int:
-        """The number of requests whose prompts are being computed."""
+        """The number of requests whose prompts are being processed."""
         return len(self._prompts)
 
     @property
@@ -125,7 +125,7 @@ class Scheduler:
     def count_used_blocks(self) -> int:
         """Return the number of KV cache blocks for the tokens of all running requests.
 
-        The count includes the blocks of prompts that are still being computed. It excludes blocks
+        The count includes the blocks of prompts that are still being processed. It excludes blocks
         that the scheduler has reserved for tokens that have not been generated.
         """
         running = (*self._prompts.values(), *self._decoding.values())
@@ -227,11 +227,11 @@ class Scheduler:
         return tokens
 
     def _compute_prompts(self, num_decoded: int) -> tuple[list[SimRequest], int, int]:
-        """Compute prompts within the step's token budget.
+        """Process prompts within the step's token budget.
 
-        Return the requests whose prompts are complete, the number of computed tokens, and the
+        Return the requests whose prompts are complete, the number of processed tokens, and the
         number of token pairs (see `StepTiming`). A prompt may exceed the budget if nothing else is
-        computed in the step. Without this exception, a paused request might never resume, because
+        processed in the step. Without this exception, a paused request might never resume, because
         its generated tokens are recomputed with its prompt.
         """
         budget = self._limits.max_num_tokens - num_decoded
