@@ -161,8 +161,8 @@ def with_link_targets(path: Path) -> list[Path]:
 def _ulimits(host: ContainerHost) -> dict[str, str]:
     """Return the ulimits from tensorrtllm_backend's README, capped at the host's hard limits.
 
-    If the host has hard limits, also return the limits on open files and processes. Rootless podman
-    fails if its default limits exceed the user's hard limits.
+    If the host has hard limits, also return the hard limits for open files and processes, because
+    rootless podman fails if its default limits exceed the user's hard limits.
     """
     if not host.hard_limits:
         return {name: str(value) for name, value in _ULIMITS.items()}

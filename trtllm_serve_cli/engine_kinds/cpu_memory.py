@@ -18,7 +18,7 @@ from trtllm_serve_cli.runtime.engines.openvino.threads import (
 # Estimated memory for the server's processes, in addition to the weights and the KV cache.
 _SERVER_BYTES = 1 << 30
 # The fraction of the remaining memory that the KV cache may use. The rest is for activations, other
-# models, other programs, and a second copy of the model for scoring prompts.
+# models, other programs, and a second copy of the model that computes prompt log probabilities.
 _CACHE_FRACTION = 0.5
 # Minimum KV cache size in tokens, even if the machine has too little memory.
 _MIN_TOKENS = 2048
@@ -64,7 +64,7 @@ def find_host() -> CpuHost:
 
 
 def count_required_bytes(size: EngineSize, host: CpuHost) -> int:
-    """Return the memory for the weights, the server's processes and the smallest KV cache."""
+    """Return the bytes for the weights, the server's processes and the smallest KV cache."""
     cache_bytes = _MIN_TOKENS * kv_bytes_per_token(size, host)
     return size.weight_bytes + _SERVER_BYTES + int(cache_bytes)
 

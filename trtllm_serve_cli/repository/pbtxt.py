@@ -4,7 +4,7 @@
 also accepts the templates in triton-inference-server/tensorrtllm_backend, which protobuf rejects if
 a `${name}` variable is unquoted.
 
-A place is the path to a field, for example `max_batch_size`, `instance_group.count`,
+A `place` is the path to a field, for example `max_batch_size`, `instance_group.count`,
 `input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`. In
 `input`, `output`, `parameters` and `step`, the path names one element. In any other list, the path
 selects all elements.
@@ -33,8 +33,8 @@ _CLOSED_BY = {"{": "}", "<": ">", "[": "]"}
 _TEMPLATE = re.compile(r"\$\{([^}\n]*)\}")
 
 
-# A parsed place, as (field name, element name) pairs. The element name selects an element of a list
-# field. It is None if the field is not a list, or if all elements are selected.
+# A parsed field path, as (field name, element name) pairs. The element name selects an element of a
+# list field. It is None if the field is not a list, or if all elements are selected.
 _Steps = tuple[tuple[str, str | None], ...]
 
 
@@ -102,7 +102,7 @@ def parse_config(text: str) -> Any:
 
 
 def find_values(text: str, place: str) -> list[str]:
-    """Return the values at `place` in text order, or [] if `place` has no value.
+    """Return the values of the field `place` in text order, or [] if it has no value.
 
     Raise `PbtxtError` if the text cannot be parsed.
     """
@@ -111,13 +111,13 @@ def find_values(text: str, place: str) -> list[str]:
 
 
 def line_of(text: str, place: str) -> int | None:
-    """Return the 1-based line of the first value at `place`, or None if the value is missing."""
+    """Return the 1-based line of the first value of the field `place`, or None if it is missing."""
     found = _find(text, _read(text), _steps(place))
     return _line(text, found[0].start) if found else None
 
 
 def change(text: str, place: str, value: str) -> str:
-    """Return `text` with `value` at `place`. If the field is missing, add it.
+    """Return `text` with the field `place` set to `value`. If the field is missing, add it.
 
     Pass `value` without quotes. Quotes are added if the field is a string. If the field is a list
     of numbers, `value` replaces the complete list. Raise `PbtxtError` if the text cannot be parsed.
@@ -161,7 +161,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def write_value(place: str, value: str) -> str:
-    """Return `value` as a literal for the field at `place`. String literals are quoted.
+    """Return `value` as a literal for the field `place`. String literals are quoted.
 
     Raise `KeyError` if Triton's model configuration has no such field.
     """
@@ -198,7 +198,7 @@ def _steps(place: str) -> _Steps:
 
 
 def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:
-    """Return the scalars at the path `steps`, which is a parsed place.
+    """Return the scalars at the parsed field path `steps`.
 
     A list with several elements is returned as one scalar, from the first to the last element, so
     that `change` replaces the complete list.
@@ -322,7 +322,7 @@ class _Reader:
         return _Message(0, len(self._text), fields)
 
     def _peek(self) -> str:
-        """Return the next token if it is punctuation, "end" at the end of the text, or ""."""
+        """Return the next token if it is punctuation, "end" at the end of the text, else ""."""
         if self._next == len(self._tokens):
             return "end"
         kind, start, end = self._tokens[self._next]

@@ -138,7 +138,8 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> BuildStep:
 
 
 def _plan_export(request: BuildRequest, tools: Toolchain, weights: str) -> BuildStep:
-    # By default, the exporter requires the sentence-transformers package for embedding models.
+    # Set the library for embedding models, because the exporter would otherwise require the
+    # sentence-transformers package.
     task = (
         ("feature-extraction", "--library", "transformers")
         if request.checkpoint.is_embedding_model

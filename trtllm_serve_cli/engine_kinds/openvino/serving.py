@@ -61,7 +61,7 @@ def _describe_limits(engine: Engine, values: Mapping[str, str], host: CpuHost | 
         limits += f", {int(values[_KV_TOKENS]):,} tokens in the KV cache"
         if (max_seq_len := int(values["max_seq_len"])) < engine.max_position_embeddings:
             limits += f", {max_seq_len:,} tokens per sequence"
-    # If the number of threads is not set, the engine chooses a number at startup.
+    # If the number of threads is not set, show the engine's default for the host.
     num_threads = int(values.get("num_threads") or 0) or (host and host.num_threads)
     if num_threads:
         limits += f", {num_threads} thread{'s' * (num_threads > 1)}"

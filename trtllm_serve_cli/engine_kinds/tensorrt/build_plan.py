@@ -116,7 +116,7 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
     speculative decoding target model".
 
     Raise `BadInput` if `options` disables paged context FMHA although it is required, or if
-    `max_beam_width` exceeds the engine's limit.
+    `max_beam_width` in `parameters` exceeds the beam width of the build.
     """
     _check_beam_width(options, parameters)
     if parameters.get("draft_engine_dir") and options.speculative_decoding_mode is None:

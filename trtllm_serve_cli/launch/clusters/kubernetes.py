@@ -190,7 +190,8 @@ def _deployment(name: str, options: KubernetesOptions, template: Manifest) -> Ma
     spec = {
         "replicas": options.replicas,
         "selector": {"matchLabels": _server_labels(name)},
-        # Delete the old pod first, because the new pod may otherwise wait forever for its GPUs.
+        # Delete the old pod first. Otherwise, the new pod may wait forever for GPUs that the old
+        # pod uses.
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
@@ -333,7 +334,7 @@ def _model_volumes(
         raise BadInput(
             f"The claim {options.claim} does not contain all of {model.name}'s files.",
             why=(
-                f"the pods use the claim as a copy of TLLM_HOME ({home}), but these files are "
+                f"the pods use the claim as a copy of TLLM_HOME ({home}), but these folders are "
                 f"outside TLLM_HOME: {', '.join(outside)}"
             ),
             next_step="omit --claim if every node has the model's files at the same paths, or "
@@ -369,8 +370,9 @@ def _pod_monitor(name: str) -> Manifest:
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
     """Return an autoscaler that adds replicas if too many requests are waiting.
 
-    The autoscaler checks the number of requests waiting in Triton. If the engine reports its
-    waiting requests, the autoscaler checks their number separately.
+    The autoscaler compares the average number of requests waiting in Triton per replica with the
+    target. If the engine reports its own waiting requests, the autoscaler also compares their
+    average number with the target.
     """
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:

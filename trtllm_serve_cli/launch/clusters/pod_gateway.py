@@ -140,8 +140,9 @@ def _container(gateway: PodGateway, mounts: Sequence[Manifest], pre_stop_s: int)
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-m", "trtllm_serve_cli.gateway", config],
         "ports": [{"name": "openai", "containerPort": gateway.config.port}],
-        # The startup and liveness probes request the chat page. The page does not depend on Triton,
-        # so a Triton restart does not restart the gateway. /health depends on the models.
+        # Only the readiness probe requests /health, which depends on the models. The other probes
+        # request the chat page, which does not depend on Triton, so that a restart of Triton does
+        # not restart the gateway.
         "startupProbe": probe("/", 2, 30),
         "readinessProbe": probe("/health", 5, 3),
         "livenessProbe": probe("/", 10, 3),

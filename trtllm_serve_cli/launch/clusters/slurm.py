@@ -67,8 +67,8 @@ class SlurmOptions:
     - `sbatch`: additional options for the `sbatch` command.
     - `prologue`: shell commands to run before the server starts.
     - `http_port`, `grpc_port`, `metrics_port`: Triton's ports. If a port is None, the job derives
-      it from the job ID. If all three are None, the job uses higher ports if the derived ports are
-      in use.
+      it from the job ID. If all three are None and a derived port is in use, the job uses higher
+      ports.
     - `openai_port`: port of the OpenAI-compatible API. If None, the job derives the port from the
       job ID and uses a higher port if the derived port is in use.
     """
@@ -103,7 +103,7 @@ class SlurmPlan:
     - `flags`: Triton's flags for all ranks.
     - `first_flags`: additional flags for the rank that serves requests.
     - `other_flags`: additional flags for all other ranks.
-    - `moves_ports`: true if the job uses higher ports when the derived ports are in use.
+    - `moves_ports`: true if the job uses higher ports when a derived port is in use.
     - `address`, `exit_code`, `state_folder`: paths of the files and the folder that the job writes,
       as shell words.
     - `watch`: shell words that precede Triton's command, or an empty tuple if no program watches

@@ -2,7 +2,7 @@
 
 Each job has a folder in TLLM_HOME/servers, which must be on a file system that the nodes share. The
 folder contains the submitted plan (`job.json`) and the address, exit code and logs that the job
-writes. tllm queries Slurm for the job state. It stores the state only after Slurm's controller has
+writes. tllm queries Slurm for the job state, and stores the state only after Slurm's controller has
 removed the job.
 """
 
@@ -72,8 +72,8 @@ class SlurmJob:
 
     - `state`: Slurm job state, or "UNKNOWN" if Slurm was not queried or did not report a state.
     - `reason`: why the job is waiting or has ended.
-    - `is_forgotten`: true if the job has ended, and Slurm's controller has removed the job or
-      `tllm stop` was run for it.
+    - `is_forgotten`: true if the job has ended and tllm no longer queries its state, either because
+      Slurm's controller has removed the job or because `tllm stop` was run for the job.
     """
 
     id: str
@@ -113,7 +113,7 @@ def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Command
         raise MissingPart(
             f"{command[0]} is not installed.",
             why="tllm submits and tracks jobs with Slurm's commands",
-            next_step="run tllm on a machine with Slurm's commands, for example a login "
+            next_step="run tllm on a machine where Slurm is installed, for example a login "
             f"node{script}",
         )
     if answer.code is None:

@@ -16,8 +16,8 @@ from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 # The folder in which the job records the server's state for `tllm status` and the gateway.
 STATE_FOLDER = "state"
 # Time limit, in seconds, for reloading an engine that has died. During the reload, `tllm status`
-# reports the server as unresponsive. The limit is high, because a failed job may have to wait in
-# the queue before it starts again.
+# reports the server as unresponsive. The limit is high, because the job fails if the limit is
+# exceeded, and a job that is submitted again may have to wait in the queue.
 _LOAD_TIMEOUT_S = 1800.0
 
 

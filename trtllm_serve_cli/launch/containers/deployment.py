@@ -105,7 +105,7 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if the engine cannot run on the machine.
 
-    Without this check, Triton may spend minutes loading an unsuitable engine before it fails.
+    Without this check, Triton may load an unsuitable engine for minutes before the start fails.
     If `is_one_machine` is false, the engine may also use GPUs on other machines.
     """
     if check_fits := find_kind(model.engine_kind).deployment.check_fits:

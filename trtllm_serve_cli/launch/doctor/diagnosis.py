@@ -21,8 +21,8 @@ from trtllm_serve_cli.launch.triton.stub_paths import WHY, is_usable
 
 _GIB = 1 << 30
 _MIB = 1 << 20
-# Minimum resources for the demo model's engine and checkpoint. Each of Triton's Python stubs needs
-# 1 MiB of shared memory, so the minimum is enough for 64 stubs.
+# Minimum resources for the demo model's engine and checkpoint, in bytes. Each of Triton's Python
+# stubs needs 1 MiB of shared memory, so 64 MiB are enough for 64 stubs.
 _MIN_DISK = 1 * _GIB
 _MIN_MEMORY = 2 * _GIB
 _MIN_SHARED_MEMORY = 64 * _MIB

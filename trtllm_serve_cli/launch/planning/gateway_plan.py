@@ -86,7 +86,8 @@ def configure_gateway(
 
 
 def _choose_num_processes(options: LaunchOptions, num_cores: int) -> int:
-    # Default to one process, because each process serves only the adapters that it has loaded.
+    # If clients can load adapters, default to one process, because an adapter that a client loads
+    # is available only in the process that handled the request.
     default = 1 if options.runtime_lora_dir else choose_num_processes(num_cores)
     return options.openai_processes or default
 

@@ -232,7 +232,7 @@ class LaunchPlan:
         return json.dumps(self._as_data(), default=str, indent=2)
 
     def _as_data(self) -> dict[str, Any]:
-        """Return all fields as a dict, with the key `given` for the request's `overrides`."""
+        """Return all fields as a dict, in which the key of the request's `overrides` is `given`."""
         plan = dataclasses.asdict(self)
         if self.request is not None:
             plan["request"]["given"] = plan["request"].pop("overrides")

@@ -32,7 +32,8 @@ _MPIRUN_EXIT_S = 5.0
 # one second to exit, and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
 # Time limit, in seconds, for a container's first process to exit after another process in the
-# container has died. When a container ends, its processes are killed in no particular order.
+# container has died. When a container ends, its processes are killed in no particular order, so the
+# first process may be the last to exit.
 _CONTAINER_END_S = 2.0
 # Time limit, in seconds, for the attached docker or podman client to exit after its container has
 # exited. On a busy machine, the client can take several seconds to exit.

@@ -14,7 +14,7 @@ _FLAGS = ("--grpc-server-cert", "--grpc-server-key")
 
 
 def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> Tls | None:
-    """Return the TLS settings for tllm's clients, or None if no files are set.
+    """Return the TLS settings for tllm's clients, or None if no files are given.
 
     tllm's clients trust only `certificate`. They use the name in the certificate as the server
     name. If `root` is set, the server requires client certificates, and tllm's clients present the

@@ -100,7 +100,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def count_nvidia_gpus() -> int:
-    """Return the number of NVIDIA GPUs on this machine or, in a container, in the container."""
+    """Return the number of NVIDIA GPUs that this machine or this container can access."""
     return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
 
 

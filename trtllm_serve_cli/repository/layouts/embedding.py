@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
 # Default value of `max_num_tokens`. The default is larger than for text generation, because
-# embeddings do not use the KV cache.
+# embeddings do not require memory for a KV cache.
 _MAX_NUM_TOKENS = 16384
 # Maps each parameter that has an effect in this layout to its entry in `config.pbtxt`.
 _ENTRIES = {

@@ -4,7 +4,7 @@ The layout has the same models as the inflight layout, except `tensorrt_llm_bls`
 
 A response contains the prompt and the generated text for each row of the request's batch. Responses
 are never streamed. Source: all_models/gpt in triton-inference-server/tensorrtllm_backend, tags
-v0.5.0 to v0.19.0. In the upstream repository, `tensorrt_llm` is a Python model for TensorRT-LLM's
+v0.5.0 to v0.19.0. In NVIDIA's repository, `tensorrt_llm` is a Python model for TensorRT-LLM's
 Python runtime. In repositories rendered by tllm, the runtime package serves this model.
 """
 

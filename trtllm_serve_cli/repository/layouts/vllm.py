@@ -34,8 +34,8 @@ _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
 }
 
 
-# Entries that are not written to `model.json`, because they have no effect in the vllm layout or
-# the model cannot use them.
+# Entries of `tensorrt_llm` in the inflight layout that are not written to `model.json`, because the
+# model in the vllm layout does not read them from this file.
 _NOT_ARGUMENTS = (
     "engine_kind",
     "gpt_model_type",

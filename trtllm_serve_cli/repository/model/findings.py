@@ -31,8 +31,8 @@ class Checked:
     """A repository that is being validated.
 
     `configs` maps model names to parsed `config.pbtxt` files. Models whose `config.pbtxt` cannot be
-    parsed are omitted. Before parsing, unquoted `${name}` variables are replaced with placeholders,
-    because protobuf cannot parse the variables.
+    parsed are omitted. `validate_repository` replaces unquoted `${name}` variables with
+    placeholders before it parses the files, because protobuf cannot parse the variables.
     """
 
     repository: OpenRepository
@@ -49,7 +49,7 @@ class Checked:
     ) -> Finding:
         """Return a finding about the model's `config.pbtxt`.
 
-        If `place` is set, the finding refers to the line of the field at `place`.
+        If the field path `place` is set, the finding refers to the line of that field.
         """
         line = _line(self.repository.texts[model], place) if place else None
         return Finding(severity, self.repository.path / model / CONFIG, line, what, next_step)

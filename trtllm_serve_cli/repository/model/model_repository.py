@@ -87,11 +87,11 @@ class OpenRepository:
         return "gpt" if is_gpt and _values(core, "backend") == ["python"] else "inflight"
 
     def role(self, model: str) -> str | None:
-        """Return the name of the upstream model that `model` replaces, or None.
+        """Return the name of the model in NVIDIA's repository that `model` replaces, or None.
 
         If `ensemble` is a Python model, it corresponds to `tensorrt_llm_bls`, because both models
         have the same parameters. Only models in the inflight and gpt layouts have the parameters
-        and tensors of the upstream models. In other layouts, return None.
+        and tensors of NVIDIA's models. In other layouts, return None.
         """
         if self.layout not in UPSTREAM_LAYOUTS:
             return None
@@ -102,7 +102,7 @@ class OpenRepository:
         return model if model in ROLES else None
 
     def roles(self, model: str) -> tuple[str, ...]:
-        """Return the names of the upstream models whose parameters and tensors `model` has.
+        """Return the names of NVIDIA's models whose parameters and tensors `model` has.
 
         A draft model also has the parameters of `tensorrt_llm`.
         """
@@ -112,7 +112,7 @@ class OpenRepository:
         return (role,) if role else ()
 
     def places(self, parameter: Parameter) -> Iterator[tuple[str, str]]:
-        """Yield a (model, place) pair for each `config.pbtxt` field that the parameter sets."""
+        """Yield the model and the path of each `config.pbtxt` field that the parameter sets."""
         for model in self.texts:
             for place in parameter.places(self.role(model), self.layout):
                 yield model, place
@@ -127,7 +127,7 @@ class OpenRepository:
         )
 
     def values(self, model: str, place: str) -> list[str]:
-        """Return the values at `place` in the model's `config.pbtxt`.
+        """Return the values of the field with the path `place` in the model's `config.pbtxt`.
 
         Raise `RepositoryError` if the file cannot be parsed.
         """
@@ -137,7 +137,7 @@ class OpenRepository:
             raise unreadable(self, model, error) from error
 
     def value(self, model: str, place: str) -> str:
-        """Return the value at `place` in the model's `config.pbtxt`.
+        """Return the value of the field with the path `place` in the model's `config.pbtxt`.
 
         Return "" if the value is missing or is an unfilled variable, or if the file cannot be
         parsed.
@@ -198,7 +198,7 @@ def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> Rep
 
 
 def _values(text: str, place: str) -> list[str]:
-    """Return the values at `place` in `text`, or [] if `text` cannot be parsed."""
+    """Return the values of the field `place` in `text`, or [] if `text` cannot be parsed."""
     try:
         return find_values(text, place)
     except PbtxtError:

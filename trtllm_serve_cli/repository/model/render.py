@@ -43,7 +43,8 @@ def _version_files(model: ModelConfig, runtime: Mapping[str, str]) -> dict[str, 
     files = dict(model.files)
     if model.module is not None:
         files |= {f"{RUNTIME_PACKAGE}/{name}": source for name, source in runtime.items()}
-    # Write a file even if the backend needs no files, because Triton requires a version folder.
+    # Triton requires a version folder. If the backend needs no files, add an empty file, so that
+    # the folder is created.
     return files or {".keep": ""}
 
 

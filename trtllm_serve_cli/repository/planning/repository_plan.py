@@ -53,8 +53,8 @@ RESERVED_NAMES = frozenset(
         "tensorrt_llm_bls",
     )
 )  # fmt: skip
-# Parameters that must have the same value in a draft model and its target model. If the values
-# differ, requests to one of the two models fail.
+# Parameters for which a draft model uses the value of its target model. With different values,
+# requests to one of the two models may fail.
 _SHARED_WITH_DRAFT = (
     "decoupled_mode",
     "exclude_input_in_output",
@@ -259,7 +259,7 @@ def _used(models: Sequence[ModelConfig], layout: Layout) -> set[str]:
 
 
 def _has_field(model: ModelConfig, place: str, layout: Layout) -> bool:
-    """Return whether the `config.pbtxt` of `model` may contain a field at `place`."""
+    """Return whether the `config.pbtxt` of `model` may contain the field `place`."""
     if place.startswith("parameters."):
         return place.removeprefix("parameters.") in model.parameters
     # The gpt layout has no fields for queues and streaming, because Triton does not queue requests

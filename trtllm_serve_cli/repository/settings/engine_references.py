@@ -41,7 +41,7 @@ class Removal:
 
 
 def record_references(home: Home, repository: Path) -> None:
-    """Link to `repository` from each engine store that contains one of its engines."""
+    """Create a link to `repository` in each store that contains an engine of the repository."""
     mark = hashlib.sha256(str(repository).encode()).hexdigest()[:16]
     for store in {path.parent for path in _paths_in(repository)}:
         if store == home.engines or is_store(store):

@@ -75,7 +75,7 @@ class Change:
     """A change to one value in a model's `config.pbtxt`.
 
     `old` is None if the change adds the value. If a template contains a `${name}` variable in an
-    unexpected field, `place` is the variable instead of a field.
+    unexpected field, `place` is the variable instead of a field path.
     """
 
     parameter: str

@@ -25,7 +25,7 @@ _TOOL_TIMEOUT_S = 10.0
 def report_hang(
     plan: LaunchPlan, hanging: Sequence[Silence], processes: Sequence[psutil.Process]
 ) -> None:
-    """Write a hang report to the server's folder and a line for each hung part to the log.
+    """Write a hang report to the server's folder, and log a line for each hung part.
 
     The report contains the state of `processes`, the stacks of the hung Python processes, the
     output of `nvidia-smi` and the last lines of the log.
@@ -74,9 +74,9 @@ def _read_wait_channel(pid: int) -> str:
 
 
 def _read_stacks(hanging: Sequence[Silence], log: Path) -> list[str]:
-    """Make the hung processes write their stacks to the log. Return the new log lines.
+    """Make the hung processes write their stacks to the log, and return the new log lines.
 
-    Return at most the last `_NUM_STACK_LINES` new lines.
+    If there are more than `_NUM_STACK_LINES` new lines, return only the last ones.
     """
     start = 0
     with contextlib.suppress(OSError):
