@@ -20,8 +20,8 @@ DEFAULT_MAX_IN_FLIGHT = 4096
 DEFAULT_MAX_WAITING = 4096
 DEFAULT_RECEIVE_TIMEOUT_S = 30.0
 DEFAULT_SEND_TIMEOUT_S = 60.0
-# Open files that each gateway process needs in addition to one per running or queued request. They
-# include connections to servers and idle client connections.
+# Number of open files that each gateway process needs in addition to one per running or queued
+# request, for example for connections to servers and for idle client connections.
 _OTHER_OPEN_FILES = 256
 
 # Pattern for LoRA adapter names.
@@ -94,10 +94,10 @@ class GatewayConfig:
     # Files with the TLS certificate and the private key, or None to serve plain HTTP.
     tls_certificate: str | None = None
     tls_key: str | None = None
-    # Maximum sizes of the request headers and the request body.
+    # Maximum sizes of the request headers and the request body, in bytes.
     max_header_bytes: int = 32 * 1024
     max_body_bytes: int = DEFAULT_MAX_BODY_MIB * MIB
-    # Timeout in seconds for receiving the request headers. It also applies separately to the body.
+    # Timeout in seconds for receiving the request headers, and separately for receiving the body.
     receive_timeout_s: float = DEFAULT_RECEIVE_TIMEOUT_S
     # Maximum numbers of running and queued requests, divided equally among the gateway's processes.
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT

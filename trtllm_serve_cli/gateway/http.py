@@ -173,8 +173,8 @@ class EventStream(Response):
         except asyncio.CancelledError:
             if not watchdog.has_cancelled:
                 raise
-            # End the response as after a disconnect. A normal close would first wait until the
-            # client has read the buffered data.
+            # Abort the connection, as if the client had disconnected. A normal close would first
+            # wait for the client to read the buffered data.
             if body is not None:
                 body.abort()
         finally:

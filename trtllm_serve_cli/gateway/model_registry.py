@@ -67,7 +67,8 @@ class ModelRegistry:
         # The names of the adapters that clients have loaded and not unloaded.
         self._runtime_adapters: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        # Load one tokenizer at a time, because concurrent first imports of transformers fail.
+        # Load one tokenizer at a time. Some tokenizers import transformers, and the import fails if
+        # several threads start it concurrently.
         self._tokenizer_lock = asyncio.Lock()
 
     @property
@@ -228,8 +229,8 @@ class ModelRegistry:
         return sum(each.name == name for each in self._config.models) > 1
 
     async def _connect(self, served: ServedModel, stages: StageTimer) -> LoadedModel:
-        # Use HTTP for the supervised server, to avoid importing gRPC: the gateway usually sends
-        # requests directly to the server's engine worker.
+        # Query the supervised server over HTTP, to avoid importing gRPC. The gateway usually does
+        # not need gRPC, because it sends requests directly to the server's engine worker.
         interface: TritonInterface = "grpc" if self._config.server_directory is None else "http"
         info = await asyncio.to_thread(_fetch_info, served, interface)
         if self._config.tokenizer_dir is not None:
@@ -345,8 +346,8 @@ async def open_worker(
 ) -> WorkerBackend:
     """Return a backend that is connected to an engine worker.
 
-    `find` returns the name of the worker's socket, or None. Raise `ApiError` (503) after
-    `timeout_s` if the worker has not accepted the connection or has not reported a ready engine.
+    `find` returns the name of the worker's socket, or None. Raise `ApiError` (503) if the worker
+    does not accept the connection and report a ready engine within `timeout_s` seconds.
     """
     worker = WorkerBackend(find, tokenizer)
     deadline_s = time.monotonic() + timeout_s
@@ -367,7 +368,7 @@ def _load_tokenizer(info: ModelInfo) -> Tokenizer:
     try:
         return load_tokenizer(Path(info.tokenizer_dir))
     except ImportError as error:
-        # Transformers raises errors without a name for optional packages.
+        # If an optional package is missing, transformers raises an `ImportError` without a `name`.
         package = f"the {error.name} package" if error.name else f"another package: {error}"
         raise _CannotServe(f"its tokenizer requires {package}") from error
     except (OSError, ValueError, RuntimeError) as error:

@@ -12,8 +12,8 @@ SCOPE_KEY = "tllm.response_body"
 class ResponseBody:
     """The body of a response that uvicorn sends with chunked transfer coding.
 
-    ASGI's `send` is a coroutine, so only the response's task can await it. While the client reads
-    fast enough, the callbacks that receive tokens call `write` instead.
+    ASGI's `send` must be awaited, which callbacks cannot do. While the client reads fast enough,
+    the callbacks that receive tokens therefore call `write` instead.
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:

@@ -288,8 +288,9 @@ def _list_used(body: SamplingBody, fields: Mapping[str, Any]) -> Iterator[str]:
     if fields["return_log_probs"]:
         yield "logprobs"
     if fields["return_prompt_log_probs"]:
-        # All engines that score prompts also return alternatives for prompt tokens, so do not check
-        # "logprobs above 0".
+        # Do not check "logprobs above 0". Every engine kind that returns the log probabilities of
+        # prompt tokens also returns the alternatives to these tokens, even if it does not return
+        # alternatives to generated tokens.
         yield "echo with logprobs"
     elif fields["num_top_log_probs"]:
         yield "top_logprobs" if hasattr(body, "top_logprobs") else "logprobs above 0"

@@ -22,7 +22,9 @@ def serve(
     listener: socket.socket | None = None,
     usage: UsageTable | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Then finish the requests in flight within `config.drain_s`.
+    """Serve until SIGTERM or SIGINT.
+
+    Then wait up to `config.drain_s` seconds for the requests in flight to finish.
 
     `listener` is a socket that is already bound to the gateway's port. If it is None, bind a new
     socket. `usage` is the per-key usage table that the gateway's processes share, or None for a

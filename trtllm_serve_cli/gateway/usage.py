@@ -17,7 +17,8 @@ def describe_usage(
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
-    # OpenAI's specification does not allow null for `prompt_tokens_details`, so omit the field.
+    # If the number is unknown, omit `prompt_tokens_details`, because OpenAI's specification does
+    # not allow null for this field.
     if cached_tokens is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
     return usage

@@ -62,7 +62,8 @@ class Call:
     # True if the whole response was sent. If it is still false after the call has ended, the client
     # disconnected or the gateway failed.
     is_complete: bool = False
-    # Status of an error that occurred after status 200 had been sent, or 0.
+    # Status of an error that occurred after the response had started, 500 for an unhandled
+    # exception, or 0.
     late_error: int = 0
     ticket: Ticket | None = None
 

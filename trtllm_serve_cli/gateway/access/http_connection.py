@@ -52,7 +52,8 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_timer()
         self._num_bytes = 0
         super().on_headers_complete()
-        # The request's task starts later, so it finds the `ResponseBody` in its scope.
+        # The task that handles the request cannot start until this method returns. When the task
+        # starts, the scope therefore contains the `ResponseBody`.
         if self.cycle is not None:
             self.cycle.scope[SCOPE_KEY] = ResponseBody(self.cycle)  # type: ignore[literal-required]
 
@@ -78,7 +79,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _on_timeout(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            # The response to the previous request is still being sent, so keep the connection open.
+            # The response to the previous request is not complete yet, so keep the connection open.
             self._start_timer()
         elif self._num_bytes:
             message = (

@@ -64,7 +64,7 @@ class KeyUsage:
     limit is not set.
     """
 
-    # Number of sequences of admitted requests, by gateway process.
+    # For each gateway process, the number of running and queued sequences.
     running: Any
     requests: TokenBucket | None = None
     tokens: TokenBucket | None = None
@@ -107,7 +107,8 @@ class Ticket:
 
         Raise `ApiError` (429) if the prompt has more tokens than the limit, or more than are
         currently available. A rejected request does not count towards the key's requests per
-        minute. It counts towards the other limits until `release` is called.
+        minute. Until `release` is called, it still counts towards the key's concurrency limit and
+        the number of running requests.
         """
         key, usage = self.key, self.usage
         if key is None or usage is None or usage.tokens is None:
@@ -197,7 +198,7 @@ class Limits:
         return ticket
 
     def on_release(self, ticket: Ticket) -> None:
-        """Update the counts after a request and start the next request in the queue.
+        """Update the counts when a request ends or leaves the queue, and start the next request.
 
         Only `Ticket.release` calls this method.
         """
@@ -276,7 +277,7 @@ def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsag
 
 
 def _never_allowed(reason: str, message: str) -> ApiError:
-    """Return the error for a request that is too large for a limit of its key.
+    """Return the error for a request that alone exceeds a limit of its API key.
 
     Retrying cannot succeed, so the `x-should-retry: false` header keeps OpenAI's clients from
     retrying.

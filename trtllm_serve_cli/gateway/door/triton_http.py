@@ -97,7 +97,7 @@ class TritonHttp:
             raise _no_response(failure) from failure
 
     def order(self, addresses: Sequence[str]) -> list[str]:
-        """Return the addresses in the order in which the next request must try them."""
+        """Return the addresses in the order in which to try them for the next request."""
         turn = next(self._turns) % len(addresses)
         now_s = self._clock()
         return sorted(

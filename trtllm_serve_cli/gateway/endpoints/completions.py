@@ -113,8 +113,8 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
             "`echo` to true.",
             "max_tokens",
         )
-    # Prompt log probabilities do not depend on sampling parameters. Therefore, requests that score
-    # prompts do not use the model's defaults, even if they also generate text.
+    # Prompt log probabilities do not depend on sampling parameters, so requests for them do not use
+    # the model's defaults, even if these requests also generate text.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
         # The engine still generates one token. Omit the sampling parameters, because the token is
@@ -323,7 +323,7 @@ class CompletionWriter(Writer):
         return _encode(self._head | {"choices": self._describe_choices(), "usage": usage})
 
     def _keep(self, delta: TextDelta) -> TextDelta:
-        """Return `delta`. If the response contains only the prompts, remove the generated text."""
+        """Return `delta`, without the generated output if the response contains only prompts."""
         if not self._plan.discards_output:
             return delta
         reason: FinishReason | None = None if delta.finish_reason is None else "length"

@@ -128,8 +128,8 @@ async def describe_tokenizer(request: Request) -> Response:
 def _find_model(request: Request, name: str | None) -> LoadedModel:
     """Return the model with this name, or the only model if `name` is None.
 
-    Raise `ApiError` if the key may not use the model, or if the model is unknown or not available.
-    Also raise it if `name` is None and the gateway serves several models.
+    Raise `ApiError` if the key may not use the model, if the model is unknown or not available, or
+    if `name` is None and the gateway serves several models.
     """
     models: ModelRegistry = request.app.state.models
     name = models.require_only_name() if name is None else name

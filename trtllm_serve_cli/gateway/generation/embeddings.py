@@ -1,4 +1,4 @@
-"""Compute the embeddings for an API call on a backend."""
+"""Compute the embeddings that an API call requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 
 
 async def compute_embeddings(backend: Backend, inputs: Sequence[Sequence[int]]) -> list[str]:
-    """Return the embeddings of `inputs`, which are lists of token ids.
+    """Return the embedding of each list of token ids in `inputs`.
 
     Each embedding is a string in the format of `encode_vector` in runtime/embedding.py. Cancelling
     the caller's task cancels the requests. Raise `ApiError` if the engine rejects or cannot

@@ -112,7 +112,7 @@ class Generation:
     async def batches(self) -> AsyncGenerator[list[TextDelta], None]:
         """Yield new text until all sequences have finished.
 
-        If the caller reads slowly, one batch contains text from several engine steps. Closing the
+        If the caller reads slowly, a batch can contain text from several engine steps. Closing the
         generator cancels the requests. Raise `ApiError` if the engine rejects or cannot complete a
         request.
         """

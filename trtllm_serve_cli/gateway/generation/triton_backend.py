@@ -100,7 +100,8 @@ class TritonBackend:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stops: set[asyncio.Task[None]] = set()
         self._stop_timeout_s = stop_timeout_s
-        # Maps adapter names and task ids to the adapter states on this server.
+        # The states of the LoRA adapters on this server, keyed by the task id or the name that
+        # selects the adapter.
         self._adapters: dict[str | int, AdapterTask] = {}
         self._is_ready = True
         self._ready_period_s = ready_period_s
@@ -174,7 +175,7 @@ class TritonBackend:
         docs/decisions/triton-2.51.md.
         """
         message = plan_stop(self._core, f"{self._id_prefix}{request_id}")
-        # The stop request fails if the request to stop has already ended.
+        # The stop request fails if the stopped request has already ended.
         with contextlib.suppress(grpc.RpcError):
             async for _ in self._stub.ModelStreamInfer(iter([message])):
                 pass

@@ -35,9 +35,9 @@ class ChatTemplate:
     def of(
         cls, info: ModelInfo, override: str | None = None, tool_parser: str | None = None
     ) -> ChatTemplate | None:
-        """Return the chat template from `override` or, by default, from the model's configuration.
+        """Return the chat template `override` or, if it is not set, the model's own template.
 
-        Return None if neither contains a template. Raise `BadInput` if `tool_parser` is unknown.
+        Return None if there is no template. Raise `BadInput` if `tool_parser` is unknown.
         """
         if tool_parser is not None and tool_parser not in FORMATS:
             raise BadInput(

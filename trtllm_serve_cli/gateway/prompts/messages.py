@@ -26,7 +26,7 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
 
 
 def _find_problem(message: ChatMessage) -> tuple[str, str] | None:
-    """Return an invalid field and its error message, or None if all fields are valid."""
+    """Return the first invalid field and what is wrong with it, or None if all are valid."""
     if message.content == []:
         return "content", "is empty. Send text or at least one content part."
     if message.role == "tool" and not message.tool_call_id:

@@ -24,7 +24,7 @@ class ContentPart(msgspec.Struct, kw_only=True):
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):
-    """A function call. The arguments are a JSON string."""
+    """A function call. `arguments` is a JSON object, encoded as a string."""
 
     name: str
     arguments: str = ""

@@ -35,7 +35,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marked fields of a request body. The gateway supports all other fields."""
+    """The fields of a request body that the gateway ignores or rejects."""
 
     ignored: frozenset[str]
     rejected: Mapping[str, Rejection]
@@ -56,7 +56,7 @@ def rejected(why: str, next_step: str = "Omit it.") -> msgspec.Meta:
 
 @cache
 def find_marks(kind: type[msgspec.Struct]) -> Marks:
-    """Return the marked fields of a request body type."""
+    """Return the fields of a request body type that the gateway ignores or rejects."""
     hints = get_type_hints(kind, include_extras=True)
     ignored = set()
     rejections = {}

@@ -162,7 +162,8 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     ] = 0
     moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None
     # Fields that have no effect on the generated text. The response repeats some of their values.
-    # The gateway rejects only the value `message.output_text.logprobs` in `include`.
+    # As an exception, the gateway rejects `include` if it contains
+    # `message.output_text.logprobs`.
     include: Annotated[list[str] | None, IGNORED] = None
     max_tool_calls: Annotated[int | None, IGNORED] = None
     metadata: Annotated[Metadata | None, IGNORED] = None

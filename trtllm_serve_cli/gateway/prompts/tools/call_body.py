@@ -11,7 +11,7 @@ from trtllm_serve_cli.gateway.prompts.tools.json_scanner import InvalidCall, Jso
 _NAME_KEYS = ("name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _OTHER_KEYS = ("type", "id")
-# The maximum length of a tag with a function name or argument name.
+# The maximum number of characters in a tag that contains a function name or an argument name.
 _MAX_TAG = 512
 
 
@@ -43,7 +43,7 @@ class CallBody(Protocol):
 
 
 class ArgumentsBody:
-    """A call whose name is already known. The parsed text is the JSON object of its arguments."""
+    """A call whose name is already known. The text is a JSON object that contains the arguments."""
 
     def __init__(self, name: str, id: str | None = None) -> None:
         self.name = name
@@ -146,7 +146,7 @@ class ObjectBody:
         if self._scanner.expects == "colon":
             self._key = json.loads(text)
             if self._key not in (*_NAME_KEYS, *_ARGUMENT_KEYS, *_OTHER_KEYS):
-                raise InvalidCall(f"the tool call has the unknown key {self._key!r}")
+                raise InvalidCall(f"the tool call has an unknown key: {self._key!r}")
             if self._key in _ARGUMENT_KEYS and self._arguments is not None:
                 raise InvalidCall("the tool call has duplicate arguments")
         elif self._key in _NAME_KEYS:

@@ -73,8 +73,8 @@ def guide_any_call(options: ToolOptions) -> tuple[str, str]:
 def _embed(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -> Any:
     """Move the definitions from a function's schema to `definitions` and return the rest.
 
-    The definitions of all functions share one schema, so their names are prefixed with the
-    function's name.
+    The guide contains the definitions of all functions, so the name of each definition is prefixed
+    with the name of its function.
     """
     moved = ("$defs", "definitions")
     for key in moved:

@@ -87,7 +87,7 @@ class ToolParser:
             self._content += self._held_space
         self._buffer = self._held_space = ""
 
-    # States that all formats share.
+    # Parser states that all formats use.
 
     def _read_content(self) -> bool:
         """Emit text as content until a call starts. Each subclass implements this state."""
