@@ -107,7 +107,7 @@ def test_keeps_the_scheduler_limits() -> None:
     ("run", "why"),
     [
         (measure(stream=False), "some responses contain several tokens"),
-        (measure(number=1), "calibration requires 100 gaps between tokens, but "),
+        (measure(number=1), "calibration requires at least 100 gaps between tokens, but "),
         (measure(stdev=0), "most prompts have a similar length (median: 600)"),
         (measure(concurrency=1), "most steps have a similar number of sequences (median: 1)"),
         (MeasuredRun("none", (), 1), "calibration requires token arrival times"),

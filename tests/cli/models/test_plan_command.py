@@ -134,7 +134,7 @@ def test_plan_for_a_cpu_as_json(tllm: Tllm) -> None:
 def test_model_that_does_not_fit_into_the_memory(tllm: Tllm) -> None:
     _write(configs.LLAMA_2_70B)
     out = tllm("plan", "-s", "local:m")[1]
-    assert "The model does not fit. It requires at least 77.3 GB." in out
+    assert "The model does not fit. It requires at least 77.3 GB of memory." in out
 
 
 @pytest.mark.usefixtures("cpu")

@@ -19,8 +19,8 @@ _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
 _LATE_SENDING_FRACTION = 0.05
 _LATE_LOOP_FRACTION = 0.1
-# Minimum run duration, in seconds, for judging the client's CPU load and event loop lag. Shorter
-# runs have too few timer ticks.
+# Minimum run duration, in seconds, for judging the client's CPU load and event loop lag. In a
+# shorter run, a single short burst of work could dominate both values.
 _MIN_RUN_S = 0.2
 
 

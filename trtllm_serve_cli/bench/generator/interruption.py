@@ -43,7 +43,7 @@ def interruptible() -> Iterator[Interruption]:
 
 @contextlib.contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread and in the processes that it spawns.
+    """Block SIGINT in this thread and in the processes that the thread spawns.
 
     Ctrl-C sends SIGINT to all processes of the terminal's foreground process group. Without
     blocking, a process that is still starting would print a traceback.

@@ -267,9 +267,11 @@ class _Answer:
     """The parts of a response received so far.
 
     Parts that follow the final part are ignored. If the model returns text, a part with tokens but
-    without text does not count as a chunk. Its tokens are added to the next chunk. The first
-    `num_prompt_tokens` tokens are the prompt and are not counted. If the server reports a different
-    total at the end, this total is distributed evenly across the chunks.
+    without text does not count as a chunk. Its tokens are added to the next chunk. If no text
+    follows, they are added to the last chunk or, without an earlier chunk, form a new chunk. The
+    first `num_prompt_tokens` tokens are the prompt and are not counted. If the total that the
+    server reports differs from the number of counted tokens, the server's total is distributed
+    evenly across the chunks.
     """
 
     end_s: float

@@ -69,7 +69,10 @@ class Share:
 
     @property
     def num_planned(self) -> int | None:
-        """The number of requests and later turns, or `None` if the share is unlimited."""
+        """The number of requests, including the later turns of conversations.
+
+        It is `None` if the share is unlimited.
+        """
         if isinstance(self.specs, Stream):
             return None
         return sum(1 + len(spec.turns) for spec in self.specs)
@@ -99,6 +102,7 @@ def plan_workers(
     times, regardless of the number of warm-up requests. Loads with different rates or concurrencies
     have different random prompts. Otherwise, the prompts for a sweep's later loads would already be
     in the server's prefix cache.
+
     An ordered workload starts with request number `start` and uses the preceding requests for the
     warm-up.
     """

@@ -61,8 +61,9 @@ class ServedModel:
       fields that the server accepts.
     - `required_inputs` contains the inputs that are not optional.
     - `unsigned_inputs` contains the inputs of type UINT32.
-    - `returns_prompt` is true if non-streaming responses start with the prompt. In this case,
-      neither the model's configuration nor an input can exclude the prompt.
+    - `returns_prompt` is true if non-streaming responses start with the prompt, because the model's
+      configuration does not exclude the prompt and the model does not have the
+      `exclude_input_in_output` input.
     - `api_key` is the API key of an OpenAI-compatible server. It is omitted from results.
     - `imported_model` is the name of the imported model, or `None` if unknown.
     """

@@ -1,4 +1,4 @@
-"""Parse objectives, which are limits on the time metrics of a run, such as `ttft:p95<500ms`."""
+"""Parse objectives such as `ttft:p95<500ms`, which limit the time metrics of a run."""
 
 from __future__ import annotations
 

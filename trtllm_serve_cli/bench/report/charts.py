@@ -209,7 +209,7 @@ def _path(places: Sequence[Point], colour: str) -> str:
 
 
 def _corners(places: Sequence[Point]) -> list[Point]:
-    """Return the corners of the step line through `places`."""
+    """Return the corners of the step line through the points in `places`."""
     corners = list(places[:1])
     for (_, before), (x, y) in pairwise(places):
         corners += [(x, before), (x, y)]
@@ -234,7 +234,7 @@ def _bars(places: Sequence[Point], bottom: float, colour: str) -> str:
 
 
 def _dots(places: Sequence[Point], colour: str, names: Sequence[str]) -> str:
-    """Draw a dot at each place. With names, the dots are larger and show the names as tooltips."""
+    """Draw a dot at each point. With names, the dots are larger and show the names as tooltips."""
     if not names:
         return "".join(_dot(place, colour, 1.6) for place in places)
     return "".join(

@@ -1,8 +1,8 @@
 """Check a result against a reference file, as tensorrtllm_backend's `--check-perf-json` does.
 
-The reference file maps each key to expected values. The value names are the column names in the CSV
-files of tensorrtllm_backend's benchmark. A measured value passes if |measured - reference| <= atol
-+ rtol * |reference|, as in `numpy.isclose`.
+The reference file maps each key to expected values, which have the same names as the columns in the
+CSV files that tensorrtllm_backend's benchmark writes. A measured value passes if
+|measured - reference| <= atol + rtol * |reference|, as in `numpy.isclose`.
 
 Source: `check_performance` in `tools/inflight_batcher_llm/benchmark_core_model.py` of
 tensorrtllm_backend@c2e65b8.

@@ -332,9 +332,9 @@ def _interval(
 ) -> tuple[Interval | None, By | None]:
     """Return the confidence interval for the relative change, and its basis: runs or requests.
 
-    If either result has a single run, the interval is estimated from the variation between
-    requests. Rates have an interval only if both results have several runs. Return `(None, None)`
-    if there is no interval.
+    If both results have several runs, the interval is estimated from the variation between runs.
+    Otherwise, the interval for a time is estimated from the variation between requests, and a rate
+    has no interval. Return `(None, None)` if there is no interval.
     """
     ratio, by = ratio_of_runs(*runs), RUNS
     if ratio is None and isinstance(metric, TimeMetric) and 1 in map(len, runs):

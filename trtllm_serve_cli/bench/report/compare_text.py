@@ -37,7 +37,7 @@ def noise_notes(comparison: Comparison) -> Iterable[str]:
     before, after = comparison.num_runs
     if min(before, after) > 1:
         yield (
-            "The intervals cover the noise between runs "
+            "The intervals account for the noise between runs "
             f"({before} and {after} runs, Welch's t-test)."
         )
         if min(before, after) < 4:
@@ -47,9 +47,9 @@ def noise_notes(comparison: Comparison) -> Iterable[str]:
             )
     else:
         yield (
-            "The intervals cover only the noise between requests "
+            "The intervals account only for the noise between requests "
             f"(runs: {before} and {after}, bootstrap). "
-            "To include the noise between runs, use --repeat 5."
+            "To also account for the noise between runs, use --repeat 5."
         )
 
 

@@ -186,7 +186,8 @@ def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart 
         Axis(x, fit_scale((point[0] for point in points), from_zero=True)),
         # Leave space for the label above the highest point.
         Axis(y, fit_scale((point[1] * 1.1 for point in points), from_zero=True, may_be_log=True)),
-        # Put the slowest percentile first, because the labels are drawn above the first line.
+        # Put the slowest percentile first. Only the points of the first line have labels, and above
+        # the highest line, the labels do not cover the other lines.
         list(reversed(lines)),
     )
 

@@ -106,8 +106,8 @@ def describe_load(load: Mapping[str, Any]) -> str:
 def read_results(folders: Iterable[Path]) -> list[StoredResult]:
     """Read the results in `folders`.
 
-    Each folder is a result folder, or the folder of a sweep or a search that contains result
-    folders. Raise `BadInput` if a folder does not contain a result, or if a result is invalid.
+    Each folder is a result folder, or contains the result folders of a sweep or a search. Raise
+    `BadInput` if a folder does not contain a result, or if a result is invalid.
     """
     return [read_result(found) for folder in folders for found in find_results(folder)]
 

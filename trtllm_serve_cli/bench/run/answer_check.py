@@ -55,11 +55,11 @@ def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
 def plan_request(settings: BenchmarkSettings) -> GenerateRequest:
     """Return a request with greedy sampling and, if possible, a prompt that is not measured.
 
-    After the check, the prompt may be in the server's KV cache, which would shorten its measured
-    latency. With a data set, the request uses the first warm-up prompt or, without a warm-up, the
-    last prompt of the data set. The measurement sends this prompt again only if it reaches the end
-    of the data set. With a random workload, any prompt is suitable, because all random prompts are
-    different.
+    After the check, the prompt may be in the server's KV cache. If the benchmark then measured a
+    request with the same prompt, the latency would be too low. With a data set, the request uses
+    the first warm-up prompt or, without a warm-up, the last prompt of the data set. The measurement
+    sends this prompt again only if it reaches the end of the data set. With a random workload, any
+    prompt is suitable, because the measurement sends other random prompts.
     """
     start = -max(settings.num_warmup_requests, 1)
     (spec,) = settings.workload.draw(1, 1, np.random.default_rng(settings.seed), start)

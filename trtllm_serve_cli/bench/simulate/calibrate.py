@@ -310,8 +310,8 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
         for chosen in combinations(known, number):
             at = np.array(chosen)
             # Scale the columns, because sequence counts and token-pair counts differ by orders of
-            # magnitude. Otherwise, the singular values of the smaller columns could fall below
-            # `rcond` times the largest singular value, and `lstsq` would treat them as 0.
+            # magnitude. Otherwise, columns with small values could result in singular values below
+            # `rcond` times the largest one, and `lstsq` would treat these singular values as 0.
             scaled = gram[np.ix_(at, at)] / np.outer(scale[at], scale[at])
             found = np.linalg.lstsq(scaled, moments[at] / scale[at], rcond=1e-12)[0] / scale[at]
             if (found < 0).any():
@@ -375,8 +375,8 @@ def _check_steps_suffice(runs: Sequence[MeasuredRun], observed: Sequence[_Observ
     sequences = np.concatenate([each.sequences for each in observed])
     if len(sequences) < _MIN_GAPS:
         what = (
-            f"calibration requires {_MIN_GAPS} gaps between tokens, but the runs contain only "
-            f"{len(sequences)}"
+            f"calibration requires at least {_MIN_GAPS} gaps between tokens, but the runs contain "
+            f"only {len(sequences)}"
         )
         raise _insufficient_steps(names, what, "--num-requests 200")
     lengths = [each.num_input_tokens for run in runs for each in run.records if each.is_completed]

@@ -21,8 +21,9 @@ def open_simulated(
     """Return a benchmark that runs on `replicas` simulated engines, without warm-up.
 
     The requests and due times are the same as in a single-worker benchmark of a real server that
-    does not report its vocabulary size. Raise `BadInput` for an `Identity` workload with several
-    prompts per request, and for text workloads, because simulated engines cannot tokenize text.
+    does not report its vocabulary size. Raise `BadInput` for text workloads, and for `Identity`
+    workloads with several prompts per request, because simulated engines accept only a single
+    prompt of token ids per request.
     """
     workload = settings.workload
     if settings.input_kind == "text":

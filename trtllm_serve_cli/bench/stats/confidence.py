@@ -1,10 +1,10 @@
-"""Compute 95% confidence intervals for statistics and for ratios between statistics.
+"""Compute 95% confidence intervals for statistics and for ratios of statistics.
 
-With several runs, the intervals cover the variation between runs. The interval for a ratio is
-Welch's interval for the difference between the mean logarithms.
+`ratio_of_runs` and `mean_of_runs` require several runs and account for the variation between runs.
+The interval for a ratio is computed from the logarithms of the values with Welch's method.
 
-With a single run, the intervals cover only the variation between requests. They are computed with
-the percentile bootstrap, which resamples whole requests.
+All other intervals account only for the variation between requests. They are computed with the
+percentile bootstrap, which resamples whole requests.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | No
 
 
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Return the interval for the ratio `after` / `before` of the geometric means.
+    """Return the interval for the geometric mean of `after` divided by that of `before`.
 
     `before` and `after` contain one value for each run. Return `None` if either contains fewer than
     two values, or if a value is zero or negative.
@@ -119,7 +119,7 @@ def resample(
     percentile. Resampling only draws values from the original sample, so it cannot estimate
     percentiles near the minimum or the maximum.
 
-    A sample is stored as the number of times that each group was drawn. The values are therefore
+    A sample is stored as the number of times that each group was drawn, so the values have to be
     sorted only once.
     """
     filled = [group for group in groups if len(group)]

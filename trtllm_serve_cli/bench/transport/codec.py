@@ -159,7 +159,8 @@ def _plan_signed_tensors(
 ) -> dict[str, NDArray[Any]]:
     """Return the request's tensors, keyed by input name. Each tensor has a batch dimension.
 
-    Without an end id in the request, the model generates exactly `request_output_len` tokens.
+    If a request with token ids does not contain a valid end id, the model generates exactly
+    `request_output_len` tokens.
     `exclude_input_in_output` removes the prompt from the output, so that all returned tokens are
     generated tokens.
     """

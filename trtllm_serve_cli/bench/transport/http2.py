@@ -1,8 +1,8 @@
 """Implement a minimal asyncio HTTP/2 client that runs many gRPC calls on one connection.
 
-gRPC's asyncio client uses several times as much CPU time per call. With gRPC's client, the load
-generator would send fewer requests per second, and a server on the same machine would get less CPU
-time (docs/concepts/performance.md).
+gRPC's asyncio client uses several times as much CPU time per call as this client. With gRPC's
+client, the load generator would send fewer requests per second, and a server on the same machine
+would get less CPU time (docs/concepts/performance.md).
 
 Frames follow RFC 9113. The client sets the size of the header compression table to 0. Identical
 header blocks therefore always decode to the same headers, and each distinct block has to be decoded

@@ -19,10 +19,10 @@ from trtllm_serve_cli.client.transport.openai.failures import find_error
 from trtllm_serve_cli.client.transport.openai.response_pieces import DONE, read_text, read_usage
 
 _DONE = DONE.encode()
-# vLLM, SGLang and trtllm-serve accept `ignore_eos` and `min_tokens`. `min_tokens` has the same
-# effect as `ignore_eos`, but is more expensive for the server, which has to mask tokens in each
-# step. Only vLLM (vllm/entrypoints/openai/protocol.py, since 0.10.2) and tllm's gateway accept
-# `return_token_ids`.
+# vLLM, SGLang and trtllm-serve accept `ignore_eos` and `min_tokens`. If `min_tokens` equals the
+# maximum number of tokens, it has the same effect as `ignore_eos`, but is more expensive for the
+# server, which has to mask tokens in each step. Only vLLM (vllm/entrypoints/openai/protocol.py,
+# since 0.10.2) and tllm's gateway accept `return_token_ids`.
 EXTENSIONS = frozenset({"ignore_eos", "min_tokens", "return_token_ids"})
 # Fields that a request can omit or replace if the server rejects them.
 OPTIONAL = frozenset({"max_tokens", "stream_options", "temperature"}) | EXTENSIONS

@@ -15,8 +15,8 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 class SharedPrefix:
     """A workload in which each request starts with one of `num_prefixes` system prompts.
 
-    `own` defines the distributions of the output lengths and of the prompt lengths. These prompt
-    lengths exclude the prefix.
+    `own` defines the distributions of the output lengths and of the prompt lengths without the
+    prefix.
     """
 
     own: TokenNormDist

@@ -26,8 +26,8 @@ def show_progress(
     """Yield a callback that shows the `Progress` that it receives."""
     from trtllm_serve_cli.bench.report.tables import describe_amount, describe_load
 
-    # Print the addresses on a separate line, because the addresses and the bar together exceed 80
-    # columns.
+    # Print the addresses on a separate line, because the addresses and the bar together would
+    # exceed 80 columns.
     where = ", ".join(addresses)
     output.notify(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
     formatter = ProgressFormatter(settings.duration_s)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _DURATION_S = 30.0
-# Approximate maximum number of requests in a simulated run of the default duration. The records of
-# a request with 128 tokens require about 20 KiB of memory.
+# Approximate maximum number of requests in a simulated run of the default duration. The limit keeps
+# memory use low, because a request with 128 tokens requires about 20 KiB.
 _MAX_SIMULATED = 30_000
 # The default of --max-rate, as a multiple of --min-rate. Without a limit, a search would not end if
 # every rate met the objectives.

@@ -113,8 +113,8 @@ def dataset(
 def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -> Path:
     """Return the tokenizer folder that the targets' `preprocessing` models specify.
 
-    Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because no server
-    provides the folder. See `find_tokenizer_folder` for the other errors.
+    Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because there are
+    then no `preprocessing` models to query. See `find_tokenizer_folder` for the other errors.
     """
     interface = common.interface
     if targets is None or interface == "openai":

@@ -79,9 +79,10 @@ def infer_batch(
 def _assign_ids(
     requests: Iterable[GenerateRequest | TllmError], name: str, names: list[str]
 ) -> Iterator[GenerateRequest | TllmError]:
-    """Yield the requests of a batch, each with a unique id, and append the ids to `names`.
+    """Yield the requests of a batch and append their ids to `names`.
 
-    For an invalid line, yield an error and append an empty id.
+    A request without an id receives an id that consists of `name` and the request's index. For an
+    invalid line, yield an error and append an empty id.
     """
     for index, request in enumerate(requests):
         if isinstance(request, TllmError):

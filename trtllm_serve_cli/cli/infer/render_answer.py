@@ -20,11 +20,11 @@ from trtllm_serve_cli.errors import TllmError
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 
-# Placeholder for a non-breaking space. NUL cannot occur in a piece's text, because `repr`
-# escapes it.
+# Replaces spaces at which `textwrap` must not break the line. After wrapping, the spaces are
+# restored. The text itself cannot contain NUL, because `repr` escapes it.
 _NO_BREAK = "\0"
-# Time to wait for a response before printing how to cancel the request. By default, requests have
-# no time limit, so the user may be waiting for a server that hangs.
+# Time, in seconds, to wait for a response before printing how to cancel the request. By default,
+# requests have no time limit, so the user may be waiting for a server that hangs.
 NOTICE_S = 10.0
 
 

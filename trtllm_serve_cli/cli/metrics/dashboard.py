@@ -151,7 +151,7 @@ def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Gr
 
 
 def sparkline(values: Sequence[float | None], width: int, maximum: float | None = None) -> str:
-    """Return the last `width` values as character bars, with a gap for each None.
+    """Return the last `width` values as bar characters, with a space for each None.
 
     A full-height bar represents `maximum`, or the highest value shown if `maximum` is not set.
     """

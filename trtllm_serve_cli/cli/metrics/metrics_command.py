@@ -159,7 +159,7 @@ def export(
     if what == "grafana" and any((model, url, hold)):
         raise typer.BadParameter(
             "-m, -u and --for apply only to prometheus. Omit these options for grafana, because "
-            "the dashboard works with any server."
+            "the dashboard works with any server and does not define alerts."
         )
     addresses = _find_addresses(url, model) if what == "prometheus" else ()
     for path in write_export(output_dir, plan_export(what, addresses, hold or _HOLD), force=force):
@@ -189,9 +189,9 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the metrics of each server that responds, and print the errors of all other servers.
+    """Show the metrics of each server that responds.
 
-    The first error is raised instead of printed.
+    If servers do not respond, raise the error for the first of them, and print the other errors.
     """
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics

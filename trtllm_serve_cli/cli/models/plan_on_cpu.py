@@ -91,7 +91,8 @@ def _show(plan: CpuPlan) -> None:
     sentences = [f"Limits of the engine kind {engine.kind}: {plan.describe_limits()}"]
     if not plan.fits:
         sentences = [
-            f"The model does not fit. It requires at least {show_size(plan.required_bytes or 0)}."
+            f"The model does not fit. It requires at least {show_size(plan.required_bytes or 0)} "
+            "of memory."
         ]
     sentences.append("To plan for a GPU, pass its type, for example --gpu h200.")
     for sentence in sentences:

@@ -1,4 +1,4 @@
-"""Show how long each stage of server starts and model imports took."""
+"""Show how long the stages of model imports and server starts took."""
 
 from __future__ import annotations
 

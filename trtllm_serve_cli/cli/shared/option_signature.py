@@ -68,7 +68,7 @@ def builds_options(
 
     The command receives an instance of the class in the parameter named `parameter`. `--help` lists
     the options at the position of this parameter, or after all other options if `at_end` is set.
-    The options are sorted by `key`.
+    The options are in the order of the fields or, if `key` is set, sorted by `key`.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -164,7 +164,8 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 def _help(field: OptionField, *, has_default: bool) -> str:
     """Return the option's help text with the default.
 
-    Omit the default for flags, or if Typer or the help text already shows the default.
+    Omit the default if the option is a flag or has no default, or if Typer or the help text already
+    shows the default.
     """
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
