@@ -1,6 +1,6 @@
 """Define the settings of embedding models.
 
-The command line imports this module, so it must not import NumPy.
+This module must not import NumPy, because the command line imports this module.
 """
 
 from __future__ import annotations

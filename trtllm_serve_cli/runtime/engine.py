@@ -300,7 +300,7 @@ class EngineStats:
     - `kv_blocks_reused` and `kv_blocks_missed`: the numbers of prompt blocks found and not found in
       the KV cache since the engine was loaded.
     - `preemptions`: the number of preemptions since the engine was loaded.
-    - `memory_bytes`: the host memory in use.
+    - `memory_bytes`: the host memory in use. The `openvino` and `sim` engine kinds report the peak.
     """
 
     active_requests: int = 0

@@ -1,4 +1,4 @@
-"""Change the environment variables that MPI and CUDA read when they are loaded."""
+"""Change the environment variables that MPI and CUDA read when they are initialized."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Write heartbeats to small files that the server's supervisor reads.
 
 The folder `$TLLM_PULSES` contains one file for each model process, gateway process and engine
-worker. If a process hangs, the heartbeat count in its file stops increasing. A hung process cannot
-block the supervisor, because reading a file does not require a response from the process.
+worker. If a process hangs, the counts in its file stop changing. A hung process cannot block the
+supervisor, because reading a file does not require a response from the process.
 
 The process that creates a file locks it. The kernel releases the lock when the process exits, so
 the supervisor can ignore the files of unloaded models. The model that starts an engine worker

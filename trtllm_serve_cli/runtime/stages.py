@@ -1,7 +1,7 @@
 """Measure a process's startup stages and format them as log fields.
 
-The server's supervisor reads the fields from the log. In containers and on clusters, users can read
-the fields in the logs.
+The server's supervisor reads the fields from the log. Users can also read the fields in the logs of
+containers and cluster jobs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GATEWAY_READY = "the gateway can serve the model"
 class StageTimer:
     """Measures the durations of consecutive stages.
 
-    `durations_s` maps the names of completed stages to their durations.
+    `durations_s` maps the names of completed stages to their durations in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

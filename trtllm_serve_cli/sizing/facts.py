@@ -37,7 +37,7 @@ class ModelFacts:
 
 
 def read_facts(source: Source, home: Home) -> ModelFacts:
-    """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
+    """Read a model's shape and size from config.json and the safetensors index, or the GGUF header.
 
     If the hub is busy, cannot be reached or denies access, read the shape from the model catalog.
     If the catalog does not contain the model, raise the hub's error.
@@ -74,7 +74,7 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
 
 
 def read_checkpoint_facts(checkpoint: Checkpoint) -> ModelFacts:
-    """Read a model's facts from a checkpoint on disk. The weights may be missing.
+    """Read a model's shape and size from a checkpoint on disk. The weights may be missing.
 
     Raise `BadInput` if the model's config is invalid or its architecture is not supported, or
     `SourceError` if a file cannot be read.

@@ -28,8 +28,9 @@ class Family:
     tllm-specific keys for properties that are not in config.json, for example `has_sinks`. `adapt`
     converts a config to the keys and structure of a Llama config.
 
-    If a config has a sliding window but does not specify the layers that use it, all layers use the
-    window, except every n-th layer if `window_period` is n > 1.
+    `window_period` applies if a config has a sliding window but does not specify which layers use
+    it. If `window_period` is 1, all layers use the window. If it is n > 1, every n-th layer does
+    not use the window.
     """
 
     is_gated: bool = True

@@ -11,10 +11,12 @@ from trtllm_serve_cli.sizing.shape import Experts, ModelShape
 class ParameterCounts:
     """The number of parameters in each part of a model.
 
-    - `embedding`: includes learned positions.
+    - `embedding`: includes learned position embeddings, and projections between `embedding_size`
+      and `hidden_size`.
     - `experts`: includes routers and shared experts.
     - `head`: 0 if the LM head is tied to the embedding.
-    - `active`: the total number of parameters, minus the experts that a token does not select.
+    - `active`: the total number of parameters, minus those of the experts that a token does not
+      select.
     """
 
     embedding: int
@@ -89,7 +91,7 @@ def count_head(shape: ModelShape) -> int:
 
 
 def count_attention(shape: ModelShape) -> AttentionParameters:
-    """Count the attention parameters in one layer, including norms inside the attention."""
+    """Count the attention parameters in one layer, including the norms and sinks inside it."""
     hidden, heads, extras = shape.hidden_size, shape.num_attention_heads, shape.extras
     output_bias = hidden if extras.output_bias else 0
     if latent := shape.latent:

@@ -30,7 +30,7 @@ from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 _MAX_BATCH_SIZE, _MAX_NUM_TOKENS = 2048, 8192
-# Maximum number of GPUs to try if the model does not fit on the available GPUs.
+# Maximum number of GPUs to try if the model does not fit on `num_gpus` GPUs.
 _MAX_GPUS = 128
 # Bounds on the ratio of on-disk size to computed size. Above the maximum, the weights are stored in
 # a wider type than the serving type. Below the minimum, the weights are quantized even though
@@ -41,7 +41,7 @@ _AS_STORED = "as stored"
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The format names in a plan, for display."""
+    """The names of the number formats that a plan uses."""
 
     dtype: str
     quantization: str
@@ -224,7 +224,7 @@ def _list_for_world_size(
 ) -> tuple[Parallelism, ...]:
     """Return the valid parallelisms with `world_size` GPUs in descending order of `tp`.
 
-    The highest `tp` is at most `num_gpus`.
+    `tp` is at most `num_gpus`.
     """
     found = []
     for tp in range(min(world_size, num_gpus), 0, -1):

@@ -17,9 +17,9 @@ class Format:
     """A number format.
 
     - `bits`: the average number of bits per value, including scales.
-    - `rate`: the `Gpu` field with the compute rate on which the format's rate is based.
+    - `rate`: the `Gpu` field that contains the base compute rate.
     - `capability`: the minimum compute capability.
-    - `speed`: the format's compute rate, as a multiple of `rate`.
+    - `speed`: the format's compute rate, as a multiple of the base rate.
     """
 
     bits: float
@@ -31,8 +31,8 @@ class Format:
 # Formats for the large matrices in layers. The embedding, head, norms and routers are not
 # quantized. AWQ and GPTQ have a 16-bit scale for every 128 weights. NVFP4 has an 8-bit scale for
 # every 16 weights, and MXFP4 has an 8-bit scale for every 32 weights. SmoothQuant (int8_sq) is
-# estimated at the 16-bit rate, although GPUs multiply faster in int8. float32 is estimated at half
-# the 16-bit rate, which is TF32's rate.
+# estimated at the 16-bit rate, although GPUs multiply faster in int8. float32 is estimated at
+# TF32's rate, which is half the 16-bit rate.
 WEIGHT_FORMATS = {
     "float32": Format(32, speed=0.5),
     "float16": Format(16),

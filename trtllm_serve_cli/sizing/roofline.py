@@ -22,8 +22,8 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 BANDWIDTH_REACHED = 4.3 / 4.8
-# Maps the `Gpu` fields with peak rates to the fraction of the rate that a GPU sustains. FP4 was not
-# measured and uses the FP8 fraction.
+# Maps each compute rate field of `Gpu` to the fraction of the data-sheet rate that a GPU sustains.
+# FP4 was not measured and uses the FP8 fraction.
 COMPUTE_REACHED = {"fp16": 670 / 989, "fp8": 1310 / 1979, "fp4": 1310 / 1979}
 
 
@@ -45,9 +45,9 @@ class Speed:
 class StepCost:
     """The parts of an engine step's minimum duration, in seconds.
 
-    A step takes the sum of the following times:
+    The minimum duration is the sum of these times:
 
-    - `step_s`: the fixed time of every step.
+    - `step_s`: once per step.
     - `sequence_s`: for each sequence that receives a token.
     - `kv_token_s`: for each token that is read from the KV cache.
     - `prompt_token_s`: for each prompt token.
@@ -116,7 +116,7 @@ def estimate_speed(
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Computes the durations of steps, KV cache reads and prompts on one GPU in a stage."""
+    """Estimates how many seconds a GPU in a stage needs for steps, KV cache reads and prompts."""
 
     shape: ModelShape
     parallelism: Parallelism
@@ -127,7 +127,8 @@ class _Cost:
     def step_s(self, batch: int) -> float:
         """Return the time to generate one token for each of `batch` sequences.
 
-        On average, half of each sequence's output is in the KV cache.
+        Assume that the KV cache contains each sequence's prompt and half of its output, the average
+        over the sequence's decoding steps.
         """
         context = self.demand.input_len + self.demand.output_len // 2
         read = self._weights_read(batch) + batch * self._kv_read(context)

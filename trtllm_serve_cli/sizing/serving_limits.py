@@ -1,8 +1,8 @@
 """Choose an engine's default limits for a model and a GPU.
 
-Small limits leave a fast GPU underused. For example, vLLM 0.26 was measured on an H200 with the
-shape of Llama 2 7B. With limits of 256 sequences and 8192 tokens per step, it served 235 requests
-per second. With limits of 1024 sequences and 16,384 tokens, it served 246.
+Small limits leave a fast GPU underused. We measured vLLM 0.26 on an H200 with a model the size of
+Llama 2 7B: it served 235 requests per second with limits of 256 sequences and 8192 tokens per step,
+and 246 requests per second with limits of 1024 sequences and 16384 tokens per step.
 
 Large limits cause pauses on a slow GPU, because a step with many prompt tokens delays the next
 token of all other sequences.
@@ -20,7 +20,7 @@ from trtllm_serve_cli.sizing.roofline import estimate_step_cost
 from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import split_stages
 
-# Maximum estimated duration of a step that processes only prompts. The estimate for 16,384 tokens
+# Maximum estimated duration of a step that processes only prompts. The estimate for 16384 tokens
 # of Llama 2 7B on an H200 is 0.33 s.
 _STEP_S = 0.35
 _MIN_TOKENS, _MAX_TOKENS = 2048, 16384
@@ -53,7 +53,7 @@ def choose_limits(
 ) -> ServingLimits:
     """Return the default limits for a model that uses `memory` on each GPU.
 
-    Both limits are powers of two. `max_num_tokens` is the largest power from 2048 to 16,384 for
+    Both limits are powers of two. `max_num_tokens` is the largest power from 2048 to 16384 for
     which a step that processes only prompts takes an estimated 0.35 s or less. `max_num_seqs` is
     the largest power from 256 to 1024 that leaves room for 128 tokens per sequence in the KV cache.
     If no power in the range meets the condition, the limit is the smallest power.

@@ -23,8 +23,9 @@ from trtllm_serve_cli.option_fields import Option, Within
 class SizeOptions:
     """The serving options for a plan.
 
-    If `tp` and `pp` are None, `tllm plan` compares several values. If another option is None, it
-    gets a default, which may depend on the model and the other options.
+    If both `tp` and `pp` are None, `tllm plan` compares several values for them. If only one is
+    None, it defaults to 1. The defaults of the other options may depend on the model and on each
+    other.
     """
 
     tp: TensorParallelism | None = None

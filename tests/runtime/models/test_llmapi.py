@@ -174,7 +174,7 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
         (
             {"sampling_param_logits_post_processor_name": [b"json_only"]},
             "sampling_param_logits_post_processor_name (logits post-processors) is not supported "
-            "by the openvino engine kind, because only upstream's model in the llmapi layout runs",
+            "by the openvino engine kind, because only NVIDIA's Triton model for the LLM API runs",
         ),
         (
             {"sampling_param_temperature": [-1.0]},

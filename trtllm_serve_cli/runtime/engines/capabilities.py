@@ -203,11 +203,11 @@ EMBEDDINGS = Feature(
     ("/v1/embeddings",),
 )
 
-# Maps each feature that no engine kind supports to the reason. Only upstream's model in the llmapi
-# layout supports these features.
+# Maps each feature that no engine kind supports to the reason. Only NVIDIA's Triton model for the
+# LLM API supports these features.
 UPSTREAM_ONLY: Mapping[Feature, str] = {
     ADAPTER_PATHS: "adapters are read from lora_prefetch_dir and selected by lora_name",
-    LOGITS_PROCESSORS: "only upstream's model in the llmapi layout runs Python code for each token",
+    LOGITS_PROCESSORS: "only NVIDIA's Triton model for the LLM API runs Python code for each token",
 }
 
 FEATURES = (

@@ -17,7 +17,7 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:
-    """Return the tensors in `path` by name, converted to float32.
+    """Return the tensors in `path`, keyed by name and converted to float32.
 
     Raise `ValueError` if the file is invalid or a tensor does not have a floating-point type, or
     `OSError` if the file cannot be read.
@@ -34,7 +34,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in `path` by name. Only the header is read.
+    """Return the shapes of the tensors in `path`, keyed by name. Only the header is read.
 
     Raise `ValueError` if the file is invalid, or `OSError` if it cannot be read.
     """

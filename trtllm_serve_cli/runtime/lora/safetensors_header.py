@@ -48,7 +48,7 @@ class TensorEntry:
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Return the header's entries by tensor name.
+    """Return the header's entries, keyed by tensor name.
 
     Raise `BadHeader` if the file is invalid, or `OSError` if it cannot be read.
     """

@@ -37,8 +37,8 @@ from .running_request import NewTokens, RunningRequest, find_guided, find_slowes
 from .scoring import Scorer
 from .step_guard import StepClock, StepGuard
 
-# The maximum time that a step waits for a guide check or a score while the pipeline has no
-# requests, in seconds.
+# The maximum time that a step waits for a guide check or for prompt log probabilities while the
+# pipeline has no requests, in seconds.
 _IDLE_S = 0.02
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
@@ -86,7 +86,8 @@ class OpenVinoEngine:
             int(config["max_batch_size"])
         )
         self._running: dict[int, RunningRequest] = {}
-        # The ids of cancelled requests, which the pipeline keeps until its next step.
+        # The ids of cancelled requests whose slots are not free yet. The pipeline keeps a cancelled
+        # request until its next step.
         self._cancelled: list[int] = []
         self._grammar_check = GrammarCheck(engine_dir, int(config["vocab_size"]))
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="grammar")

@@ -33,8 +33,8 @@ CHUNK_SIZE = 128
 class Scorer:
     """A second copy of the model that computes prompt log probabilities in a separate thread.
 
-    The scorer also selects the response token, because scored requests generate at most one. The
-    model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0,
+    Requests for prompt log probabilities generate at most one token, which the scorer also selects.
+    The model in `engine_dir` is loaded when the first request arrives. If `num_threads` is 0,
     `thread_properties` chooses the number of threads. If `has_adapter` is true, all requests are
     rejected, because this copy of the model does not apply the adapter. `pending` maps the id of
     each request in flight to its future.
@@ -49,7 +49,7 @@ class Scorer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scorer")
 
     def submit(self, request: GenerationRequest) -> None:
-        """Start scoring a request's prompt. Raise `InvalidRequest` if it cannot be scored."""
+        """Start computing log probabilities. Raise `InvalidRequest` if they are not supported."""
         check_scorable(request)
         if self._has_adapter:
             raise InvalidRequest(
@@ -64,7 +64,7 @@ class Scorer:
             future.cancel()
 
     def take(self) -> list[SequenceUpdate]:
-        """Return the updates for the requests that have been scored."""
+        """Return the updates for the requests that have ended since the last call."""
         done = [each for each, future in self.pending.items() if future.done()]
         return [self.pending.pop(each).result() for each in done]
 
@@ -78,12 +78,12 @@ class Scorer:
                 self._model = load_model(self._engine_dir, self._properties)
             return score(self._model, request)
         except Exception as error:  # an error in one request must not affect other requests
-            why = f"the prompt cannot be scored: {last_line(error)}"
+            why = f"the prompt log probabilities cannot be computed: {last_line(error)}"
             return SequenceUpdate(request.id, error=why)
 
 
 def check_scorable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` if the prompt of `request` cannot be scored.
+    """Raise `InvalidRequest` if `score` does not support the request.
 
     The request must generate a single sequence of at most one token with greedy decoding. It must
     not use a penalty, min_tokens, bad words, a guide or a logit bias.
@@ -121,7 +121,7 @@ def load_model(engine_dir: Path, properties: dict[str, Any]) -> Any:
 
 
 def score(model: Any, request: GenerationRequest) -> SequenceUpdate:
-    """Score the prompt of `request` and return the request's only update."""
+    """Compute the prompt log probabilities and return the request's only update."""
     tokens, count = request.input_ids, request.num_top_log_probs
     log_probs: list[float] = []
     top: list[tuple[TokenLogProb, ...]] = []

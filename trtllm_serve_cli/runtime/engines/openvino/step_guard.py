@@ -1,9 +1,10 @@
 """Detect engine steps that are slow because of guides.
 
-While OpenVINO GenAI (2026.4) samples, it computes the tokens that each guide allows. The step ends
-when all requests have been sampled. With an ambiguous grammar such as `x ::= [a-z]* | x x`, the
-cost per token grows roughly with the cube of the text length. The guide check (grammar_check.py)
-covers only the first 32 tokens.
+When OpenVINO GenAI (2026.4) samples a token for a request with a guide, it first computes the
+tokens that the guide allows. A step ends when tokens have been sampled for all requests, so one
+slow guide delays all requests. With an ambiguous grammar such as `x ::= [a-z]* | x x`, the cost per
+token grows roughly with the cube of the text length. The guide check (grammar_check.py) covers only
+the first 32 tokens, so it may accept guides that become too slow later.
 
 The thread that calls the pipeline participates in inference, but not in sampling. Its CPU time
 therefore shows how much inference a step contained. Steps without guides show how long a step with

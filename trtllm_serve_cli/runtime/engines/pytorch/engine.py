@@ -73,8 +73,8 @@ class PyTorchEngine:
             if "lora_config" in self._arguments
             else None
         )
-        # Like upstream's backend, accept greedy requests for several sequences, which TensorRT-LLM
-        # rejects by default.
+        # By default, the LLM API rejects greedy requests for several sequences. Accept these
+        # requests, as NVIDIA's backend does.
         os.environ.setdefault("TLLM_ALLOW_N_GREEDY_DECODING", "1")
         self._llm, self._sampler = load_llm(self._arguments)
         self._statistics = IterationStatistics(self._llm)
@@ -231,7 +231,8 @@ def _sampling_params(request: GenerationRequest, vocab_size: int) -> Any:
 
 
 def _bias_tensor(request: GenerationRequest, vocab_size: int) -> Any:
-    # Import PyTorch locally, because only logit biases need it. TensorRT-LLM has already loaded it.
+    # Import PyTorch here, because only logit biases need it. The import is fast, because
+    # TensorRT-LLM has already loaded PyTorch.
     import torch
 
     bias = np.zeros(vocab_size, dtype=np.float32)

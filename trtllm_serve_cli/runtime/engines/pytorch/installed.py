@@ -1,9 +1,9 @@
 """Adapt `LLM` arguments to the classes of the installed TensorRT-LLM version.
 
-Argument names and the tags of speculative decoding methods differ between releases and release
-candidates of TensorRT-LLM. This module derives the names from the installed Pydantic classes, not
-from the version. It does not import `tensorrt_llm`. The known differences are from
-tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM (1.0 to later release candidates of 1.3).
+Argument names and valid `decoding_type` values differ between releases and release candidates of
+TensorRT-LLM. This module derives both from the installed Pydantic classes, not from the version. It
+does not import `tensorrt_llm`. The known differences are from tensorrt_llm/llmapi/llm_args.py in
+NVIDIA/TensorRT-LLM (1.0 to later release candidates of 1.3).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from ..engine_arguments import Arguments
 from .arguments import LLM_ARGUMENTS
 
-# Maps arguments that some versions lack to the value that these versions always use. With these
+# Arguments that some versions lack, with the value that these versions always use. With these
 # versions, a model that sets another value fails to load.
 _ALWAYS: Mapping[str, Any] = {"backend": "pytorch", "kv_cache_config.onboard_blocks": True}
 # Arguments that have no effect in versions that mark them as deprecated.
@@ -196,9 +196,9 @@ def _adapt_decoding(
 
 
 def _find_decoding_class(decoding_type: str, classes: list[type]) -> type:
-    """Return the class whose tag or name matches `decoding_type`, ignoring case and underscores.
+    """Return the class whose own `decoding_type` or name matches the given `decoding_type`.
 
-    Raise `ValueError` if no class matches.
+    Case and underscores are ignored. Raise `ValueError` if no class matches.
     """
     tag = _plain(decoding_type)
     for each in _EAGLE if tag in _EAGLE else (tag,):

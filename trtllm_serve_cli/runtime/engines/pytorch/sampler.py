@@ -36,9 +36,9 @@ _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
     **dict.fromkeys(PENALTIES, (1, 3, 0, 25)),
     **dict.fromkeys(("len_penalty", "early_stopping", "beam_search_diversity_rate"), (1, 3, 0, 26)),
 }
-# The first version that returns prompt log probabilities, with either sampler.
+# The first version that returns prompt log probabilities, with TorchSampler or TRTLLMSampler.
 _PROMPT_LOG_PROBS_SINCE: _Release = (1, 2, 0, 1)
-# The first version in which no request field requires the old sampler.
+# The first version in which no request field requires TRTLLMSampler.
 _ONE_SAMPLER: _Release = max(_TORCH_SAMPLER_SINCE.values())
 # Speculative decoding types whose draft tokens come from a second engine or from no model. These
 # types support sampling in all versions, unless the class runs both models in one engine.
@@ -72,14 +72,14 @@ class SamplerLimits:
 
 
 def choose_sampler(arguments: Arguments, fields: Mapping[str, Any], version: str) -> Arguments:
-    """Return the argument that selects the old sampler, or an empty mapping if none is needed.
+    """Return the argument that selects TRTLLMSampler, or an empty mapping if it is not needed.
 
-    A model needs the old sampler if the new sampler in `version` ignores any of the request fields
-    in `_TORCH_SAMPLER_SINCE`. `fields` contains the fields of the installed `TorchLlmArgs`. Also
+    A model needs TRTLLMSampler if TorchSampler in `version` ignores any of the request fields in
+    `_TORCH_SAMPLER_SINCE`. `fields` contains the fields of the installed `TorchLlmArgs`. Also
     return an empty mapping in these cases:
 
     - `arguments` already selects a sampler.
-    - `arguments` enables speculative decoding, which the old sampler does not support.
+    - `arguments` enables speculative decoding, which TRTLLMSampler does not support.
     - `fields` contains no sampler argument.
     """
     is_chosen = "sampler_type" in arguments or "enable_trtllm_sampler" in arguments

@@ -232,7 +232,7 @@ class Scheduler:
         Return the requests whose prompts are complete, the number of processed tokens, and the
         number of token pairs (see `StepTiming`). A prompt may exceed the budget if nothing else is
         processed in the step. Without this exception, a paused request might never resume, because
-        its generated tokens are recomputed with its prompt.
+        its prompt and its generated tokens, which are recomputed together, may exceed the budget.
         """
         budget = self._limits.max_num_tokens - num_decoded
         is_chunked = self._limits.enable_chunked_context

@@ -68,8 +68,8 @@ def set_batch_invariance(environ: MutableMapping[str, str], config: Mapping[str,
 
 
 def _import_packages(config: dict[str, Any]) -> None:
-    # Set the environment variables before the import, because CUDA and vLLM read them during the
-    # import.
+    # Set the environment variables before the import, because CUDA and vLLM may read them during
+    # the import.
     choose_gpus(os.environ, config["gpu_device_ids"])
     set_batch_invariance(os.environ, config)
     from . import engine  # noqa: F401
