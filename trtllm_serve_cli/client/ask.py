@@ -32,10 +32,10 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class Responder(Protocol):
-    """A source of responses other than a single prompt sent to a text model on Triton.
+    """A source of responses that `stream` and `generate` accept instead of an `Endpoint`.
 
-    Examples are an engine without a server, a model on an OpenAI-compatible server, and a batch of
-    prompts that are sent to Triton in one request.
+    Examples are an engine without a server, a model on an OpenAI-compatible server, and a
+    `RowBatch`, which sends several prompts to Triton in one request.
     """
 
     def stream(

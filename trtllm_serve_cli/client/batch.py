@@ -168,7 +168,7 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
         weights, config = _load_adapter(overrides.pop("lora_dir"))
         overrides |= {"lora_weights": weights, "lora_config": config}
     # Responses to requests with beam search or draft tokens cannot be streamed. Do not compare the
-    # values with `>`: they may not be numbers, because `plan_inputs` checks them later.
+    # values with `>`, because `plan_inputs` has not yet checked that they are numbers.
     is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
     is_streamed = is_streamed and not overrides.get("num_draft_tokens")
     return dataclasses.replace(defaults, **overrides, stream=is_streamed)

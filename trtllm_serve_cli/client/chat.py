@@ -98,7 +98,7 @@ def render_chat(
 
 @lru_cache(maxsize=64)
 def _compile(source: str, thread: int) -> tuple[LimitedSandbox, jinja2.Template]:
-    """Compile a template once per thread, because a `LimitedSandbox` has only one budget."""
+    """Compile a template once per thread, because a `LimitedSandbox` serves only one thread."""
     environment = LimitedSandbox()
     return environment, environment.from_string(source)
 

@@ -90,7 +90,7 @@ def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
 
 def _missing_input(model: str, name: str, version: str) -> BadInput:
     """Return the error for a request with an input that the model lacks."""
-    # Import lazily, because loading the table of upstream's model inputs takes about 0.1 s.
+    # Import lazily, because loading the table of NVIDIA's model inputs takes about 0.1 s.
     from trtllm_serve_cli.repository.model.contract import find_first_version
 
     first = find_first_version("ensemble", name) if version else None

@@ -71,7 +71,7 @@ class ModelInfo:
 
         If a server has several repositories, each model's name starts with a prefix for its
         repository. The prefix is taken from `core_model`, or from this model's name if that name
-        ends with the name of an upstream text model.
+        ends with the name of one of NVIDIA's text models.
         """
         if role == CORE_MODEL and self.core_model:
             return self.core_model
@@ -121,7 +121,7 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         lora_datatype=_find_lora_datatype(tensors),
         excludes_input=parameters.get("exclude_input_in_output", "").lower() == "true",
         tensorrt_llm_version=parameters.get("tensorrt_llm_version", ""),
-        # Upstream's `tensorrt_llm_bls` model treats these values as true.
+        # NVIDIA's `tensorrt_llm_bls` model treats these values as true.
         accumulates_tokens=parameters.get("accumulate_tokens", "").lower()
         in ("true", "yes", "1", "t"),
         lora_prefetch_dir=_parse_name(parameters.get("lora_prefetch_dir", "")),

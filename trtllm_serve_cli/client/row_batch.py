@@ -1,6 +1,6 @@
 """Send several prompts in one request, with one row of each tensor per prompt.
 
-Upstream's end_to_end_grpc_client.py does the same with `--batch-inputs` (tag v0.19.0 of
+NVIDIA's end_to_end_grpc_client.py does the same with `--batch-inputs` (tag v0.19.0 of
 triton-inference-server/tensorrtllm_backend). Each response from a decoupled model contains the
 index of its row in `batch_index`.
 """

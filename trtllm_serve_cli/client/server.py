@@ -102,7 +102,7 @@ def probe_token(
     if completion.ttft_s is None:
         raise RequestFailed(
             f"{model} did not generate a token.",
-            why="the call ended without a response",
+            why="the request ended without a response",
             next_step="read the server's log with `tllm logs`",
         )
     return completion

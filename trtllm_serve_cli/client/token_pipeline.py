@@ -1,7 +1,7 @@
 """Send requests through the `preprocessing`, `tensorrt_llm` and `postprocessing` models in turn.
 
 Unlike the text models, these three models return the token ids of the prompt and the response.
-Upstream's tools/inflight_batcher_llm/end_to_end_test.py (tags v0.8.0 to v0.19.0 of
+NVIDIA's tools/inflight_batcher_llm/end_to_end_test.py (tags v0.8.0 to v0.19.0 of
 triton-inference-server/tensorrtllm_backend) sends requests in the same way.
 """
 
@@ -41,7 +41,7 @@ from trtllm_serve_cli.runtime.text.preprocessor import (
 from trtllm_serve_cli.runtime.triton.core_inputs import CORE_NAMES, EXCLUDE_INPUT
 
 _ROLES = ("preprocessing", CORE_MODEL, "postprocessing")
-# Maps `postprocessing` inputs to the `tensorrt_llm` outputs that are passed to them. Upstream's
+# Maps `postprocessing` inputs to the `tensorrt_llm` outputs that are passed to them. NVIDIA's
 # model requires these inputs in TensorRT-LLM 0.6 to 0.8 and accepts them up to 0.13.
 _PASSED_ON = {"CUM_LOG_PROBS": "cum_log_probs", "OUTPUT_LOG_PROBS": "output_log_probs"}
 # A `postprocessing` input that does not exist in the gpt layout or in TensorRT-LLM 0.5.
@@ -231,8 +231,9 @@ class _Calls:
 def open_token_pipeline(endpoint: Endpoint, text_model: ModelInfo) -> TokenPipeline:
     """Return the pipeline in the same repository as `text_model`.
 
-    Raise `BadInput` if the server does not have all three models, or if `postprocessing` does not
-    have an input for sequence lengths. Raise `NoServer` if the server cannot be reached.
+    Raise `BadInput` if the configuration of one of the three models cannot be fetched, or if
+    `postprocessing` does not have an input for sequence lengths. Raise `NoServer` if the server
+    cannot be reached.
     """
     infos = []
     for role in _ROLES:

@@ -81,8 +81,8 @@ def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
 
 
 def _plain_name(name: str, family_type: str) -> str:
-    # The parser adds `_total` to counter names. Remove the suffix, because Triton's counter names
-    # do not have a suffix.
+    # The parser adds `_total` to counter names that lack it. Remove the suffix from all counter
+    # names, because Triton's own counters do not have it.
     return name.removesuffix("_total") if family_type == "counter" else name
 
 

@@ -1,7 +1,7 @@
 """Limit the time and memory used to render a chat template.
 
-A template runs inside this process and cannot be killed. Every operation that can take long or
-create large values therefore spends from a `Budget` before it runs.
+A template runs inside this process and cannot be killed. Every operation that can take a long time
+or create large values therefore spends from a `Budget` before it runs.
 """
 
 from __future__ import annotations

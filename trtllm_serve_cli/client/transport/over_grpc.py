@@ -187,7 +187,7 @@ def _read_pem(path: str | None) -> bytes | None:
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
     """Return the model's configuration as a JSON-compatible dict.
 
-    Fields that have default values are omitted.
+    Fields whose values are the defaults are omitted.
     """
     with _connect_for_calls(endpoint, model, timeout_s) as stub:
         reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)

@@ -66,7 +66,7 @@ def plan_served_parameters(info: ModelInfo, request: GenerateRequest) -> dict[st
 
 
 def _find_type(info: ModelInfo, name: str, default: Datatype) -> Datatype:
-    """Return the type of an input in the model's configuration.
+    """Return the type that the model's configuration declares for the input `name`.
 
     Models for the oldest versions of TensorRT-LLM have unsigned inputs.
     """

@@ -188,10 +188,10 @@ class TritonPythonModel:
         self._in_flight.start(request, sender, get, rows, new_response_builder, record)
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
-        """Return an `EngineRow` for each row of the request.
+        """Return the rows of the request.
 
-        A subclass may return rows of another type, which the caller passes to
-        `_new_response_builder`.
+        Each row implements `EngineRow`. The caller also passes the row to `_new_response_builder`,
+        so subclasses can return other row types.
         """
         return parse_rows(get, exclude_input=self._exclude_input)
 
@@ -225,10 +225,10 @@ def _create_metrics(parameters: Parameters) -> EngineMetrics:
 
 
 def _name_shared_socket(parameters: Parameters) -> str:
-    """Return the name of the socket for connections from other models and instances.
+    """Return the name of the worker's socket for other models, other instances and the gateway.
 
-    If the model has a queue policy or several engines, return an empty name, which disables these
-    connections.
+    If the model has a queue policy or several engines, return an empty name. The worker then
+    accepts no connections from them.
     """
     is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
     return shared_socket_name(parameters.model_name) if is_shared else ""

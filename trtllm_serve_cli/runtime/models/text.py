@@ -5,8 +5,8 @@ decodes the generated tokens. It keeps a decoder per sequence, because streaming
 lose spaces and characters. Tokens come directly from the engine worker of `tensorrt_llm` if the
 worker accepts connections, and otherwise through Business Logic Scripting (BLS). For requests with
 `num_draft_tokens`, a text model also calls a draft model (`draft_decoding.py`). `ensemble` is not a
-Triton ensemble but a text model, because Triton's ensemble scheduler does not keep decoders and
-does not cancel a running step.
+Triton ensemble but a text model, because Triton's ensemble scheduler does not keep decoders between
+responses and does not cancel a running step.
 """
 
 from __future__ import annotations

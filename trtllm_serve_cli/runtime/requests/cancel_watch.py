@@ -37,7 +37,7 @@ class CancelWatch:
     """A thread that calls `on_cancel` for each watched request that a client has cancelled.
 
     The thread repeats the call every `period_s` seconds until the request is removed, because
-    `on_cancel` has no effect until the engine runs the request.
+    `on_cancel` may have no effect if the engine is not running the request yet.
     """
 
     def __init__(self, period_s: float) -> None:

@@ -54,8 +54,8 @@ class CoreAdapter:
     def adapt(self, inputs: Mapping[str, Array]) -> CoreRequest:
         """Return the request to send to `tensorrt_llm` for `inputs`.
 
-        Raise `InvalidRequest` if `inputs` contains several prompts, but this TensorRT-LLM version
-        accepts only one.
+        Raise `InvalidRequest` if `inputs` contains several prompts, but `tensorrt_llm` uses a
+        TensorRT-LLM version that accepts only one prompt per request.
         """
         version = self.version or (9999, 0)
         num_rows = len(inputs["input_ids"])
@@ -108,9 +108,9 @@ class CoreRequest:
     def complete(self, outputs: dict[str, Array]) -> dict[str, Array]:
         """Return a response's outputs as the newest version of TensorRT-LLM would return them.
 
-        The backend returns `batch_index` only if a request has several rows, and `sequence_index`
-        only if it has several sequences. A response without these outputs is for the first row and
-        sequence.
+        The backend returns `batch_index` only if the request has several rows, and `sequence_index`
+        only if the request has several sequences. A response without these outputs is for the first
+        row and sequence.
         """
         completed = dict(outputs)
         for index in ("batch_index", "sequence_index"):

@@ -44,7 +44,7 @@ class CoreCaller:
     ) -> Iterator[dict[str, Array]]:
         """Return an iterator that sends `inputs` to `model` and yields each response's outputs.
 
-        Raise `InvalidRequest` if this TensorRT-LLM version does not support the request. The
+        Raise `InvalidRequest` if the model's TensorRT-LLM version does not support the request. The
         returned iterator raises `InvalidRequest` if `model` rejects the request, or `RequestError`
         if the request fails.
         """

@@ -59,8 +59,9 @@ _LIMITS = {
     "return_context_logits": 0,
     "return_generation_logits": 0,
 }
-# Inputs that a request with draft tokens must not contain. A guide applies to the whole response
-# and an embedding table to the whole prompt, but each step has a different prompt.
+# Inputs that a request with draft tokens must not contain. A guide applies to the whole response,
+# but each step generates only a part of it. An embedding table applies to the whole prompt, but the
+# prompt of each step also contains the tokens generated so far.
 _REJECTED = ("guided_decoding_guide", "guided_decoding_guide_type", "prompt_embedding_table")
 _NAMES = {"streaming": "stream"}
 _FIRST_STEP = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns")

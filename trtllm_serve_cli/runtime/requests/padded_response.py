@@ -1,9 +1,9 @@
 """Build the padded token responses for the gpt layout.
 
 All sequences of a response are padded at the end to the same length. As in TensorRT-LLM's Python
-runtime, this length is the longest prompt plus the requested number of tokens. Source:
-`finalize_decoder` in tensorrt_llm/runtime/generation.py in NVIDIA/TensorRT-LLM, versions 0.5 to
-0.8.
+runtime, this length is the length of the longest prompt plus the maximum number of new tokens.
+Source: `finalize_decoder` in tensorrt_llm/runtime/generation.py in NVIDIA/TensorRT-LLM, versions
+0.5 to 0.8.
 """
 
 from __future__ import annotations

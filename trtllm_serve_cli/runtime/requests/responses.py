@@ -67,7 +67,7 @@ class RowResponseBuilder:
     def end_early(self) -> list[dict[str, Array]]:
         """End the unfinished sequences and return the responses with their tokens.
 
-        For a streaming request, return no responses, because its tokens have already been sent.
+        If `is_streaming` is true, return no responses, because all tokens have already been sent.
         """
         if self.is_streaming or not self.unfinished:
             return []

@@ -37,7 +37,7 @@ _LONG_WINDOW = 16
 class StreamDecoder:
     """A decoder that returns the text of one growing sequence in pieces.
 
-    `token_texts` is set if the vocabulary is byte-level.
+    `token_texts` is an optional cache for a byte-level vocabulary.
     """
 
     def __init__(

@@ -47,8 +47,8 @@ class StepDecoder:
     def decode_ahead(self, updates: Iterable[SequenceUpdate]) -> None:
         """Decode the new tokens of one step's updates in one call.
 
-        Call this method before the updates are delivered. If only one window must be decoded, its
-        stream decodes it later.
+        Call this method before the updates are delivered. A single window is not decoded ahead,
+        because the stream itself can decode the window in one call.
         """
         if not self._streams:
             return

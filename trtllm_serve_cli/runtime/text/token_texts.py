@@ -28,8 +28,8 @@ class TokenTexts:
         self._unfinished_ids = unfinished_ids
         self._texts: dict[int, str | None] = {}
         # `find` returns the text that a token adds after a complete character, or None if the token
-        # may end inside a character or has not been added. For speed, `find` is the dictionary's
-        # method, because each stream calls it for each token.
+        # may end inside a character or has not been added. Each stream calls `find` for each token,
+        # so for speed, it is the dictionary's `get` method itself.
         self.find: Callable[[int], str | None] = self._texts.get
 
     def add(self, token_ids: Set[int]) -> None:

@@ -45,13 +45,13 @@ _GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "grammar": ("ebnf_grammar", str),
     "structural_tag": ("structural_tag", str),
 }
-# Maps unsupported vLLM parameters to the values that have no effect in vLLM. Requests with these
-# values are accepted.
+# Maps vLLM parameters that are not supported to vLLM's default values. Requests that set a
+# parameter to its default are accepted.
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "detokenize": (True, "true"),
     "spaces_between_special_tokens": (True, "true"),
 }
-# Triton adds parameters with these prefixes to requests.
+# Triton and its clients add parameters with these prefixes to requests.
 _OF_TRITON = ("triton_", "binary_data")
 
 

@@ -1,4 +1,4 @@
-"""Work around slow request reading and crashes in Triton's Python stub.
+"""Work around crashes and slow access to request inputs in Triton's Python stub.
 
 Stubs older than python_backend #390 (December 2024) free tensor arrays on threads that do not hold
 the GIL. With Python 3.12, this bug crashes the stub process, and therefore the server. With earlier
@@ -30,7 +30,7 @@ def read_inputs(request: Any) -> dict[str, Array]:
     """Return a request's input tensors, keyed by name.
 
     Reading all tensors in one call is faster than calling `get_input_tensor_by_name` for each name,
-    because each `get_input_tensor_by_name` call requests all tensors.
+    because each `get_input_tensor_by_name` call fetches all tensors.
     """
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 

@@ -75,9 +75,9 @@ def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None
 
 
 def leave_out_longer(texts: Iterable[str]) -> list[str]:
-    """Return `texts` without duplicates and without texts that contain a shorter text.
+    """Return `texts` without duplicates and without any text that contains another of the texts.
 
-    The result is sorted by length. Banning the shorter text also bans all texts that contain it.
+    The result is sorted by length. Banning a text also bans all longer texts that contain it.
     """
     shortest: list[str] = []
     for text in sorted(set(texts), key=lambda text: (len(text), text)):

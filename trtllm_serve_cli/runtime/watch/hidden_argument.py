@@ -19,8 +19,8 @@ _ARG_START, _ARG_END = 45, 46
 def hide_in_command_lines(pids: Iterable[int], secret: str) -> dict[int, str]:
     """Overwrite `secret` in the command lines of the processes `pids`.
 
-    Return the reason for each process whose command line still contains `secret`, keyed by process
-    id.
+    For each process whose command line still contains `secret`, return the reason, keyed by
+    process id.
     """
     visible = {}
     for pid in pids:

@@ -184,7 +184,7 @@ def run_task(
 ) -> int:
     """Run Triton with `command` and return the exit code, or 128 + n if signal n ended Triton.
 
-    Return 1 if the whole server was killed because a part hung. `token` and `prefix` are the
+    Return 1 if the whole server was killed because a process hung. `token` and `prefix` are the
     arguments of `SecretGuard`. `watch` contains the settings and the path of the state file, or is
     None if this rank does not detect hangs. `poll_s` is the interval between checks, in seconds.
     """

@@ -1,9 +1,10 @@
 """Detect hung parts of a server from regular observations.
 
-Each part of a server has a mark, which changes while the part is alive: when a process writes a
-heartbeat, an engine completes a step, or Triton responds. If the mark does not change within a time
-limit, the part is silent, and the server is no longer ready. After a second, longer time limit, the
-part counts as hung and is restarted.
+The observed parts of a server are its processes, its engines and Triton's endpoints. A part makes
+progress when the process writes a heartbeat, the engine completes a step, or Triton responds to a
+health request on the endpoint. If a part makes no progress within a time limit, the part is silent,
+and the server is no longer ready. After a second, longer time limit, the part counts as hung, and
+its process or the whole server is restarted.
 
 A busy engine has long time limits, because a single step can take a long time if it includes a
 prefill or a compilation. An idle process writes about two heartbeats per second, so its time limits
@@ -21,8 +22,8 @@ from typing import Literal
 from ..pulse import Pulse, PulseState, Role, read_pulses
 from .processes import is_stopped
 
-# Maximum silence, in seconds, to count between two observations. If the observer was suspended or
-# received no CPU time, the server's processes probably did not run either.
+# Maximum time, in seconds, to add to a part's silence between two observations. If the observer was
+# suspended or received no CPU time, the server's processes probably did not run either.
 _MAX_ELAPSED_S = 5.0
 # The kind of process to restart if a part hangs. For "model" and "triton", the whole server is
 # restarted.
@@ -98,13 +99,16 @@ class HangLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """An observation of one part of a server. The part is alive while its mark changes.
+    """An observation of one part of a server.
 
+    - `part`: the name of the part.
+    - `mark`: a value that changes when the part makes progress, for example the number of
+      heartbeats.
     - `what`: the message for users if the part is silent.
-    - `silent_after_s`: the part is silent if its mark does not change for this time.
-    - `hangs_after_s`: the part is hung if its mark does not change for this time.
+    - `silent_after_s`: the part is silent if `mark` does not change for this time, in seconds.
+    - `hangs_after_s`: the part is hung if `mark` does not change for this time, in seconds.
     - `owner`: the kind of process to restart if the part hangs.
-    - `pid`: the process id of the part.
+    - `pid`: the id of the part's process.
     """
 
     part: str
@@ -118,7 +122,11 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The latest sign of a part, and the time since its mark last changed."""
+    """The time for which a part of the server has made no progress.
+
+    `sign` is the part's latest `Sign`. `lasted_s` is the time in seconds since `Sign.mark` last
+    changed.
+    """
 
     sign: Sign
     lasted_s: float = 0.0
@@ -151,8 +159,8 @@ def read_pulse_signs(
 def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, has_stopped: bool = False) -> Sign | None:
     """Return the `Sign` for a heartbeat, or None while the process starts for the first time.
 
-    `has_stopped` is true if a signal has stopped the process. A stopped busy engine has the short
-    time limits of an idle process, because its step makes no progress.
+    `has_stopped` is true if a signal has stopped the process. The short time limits of an idle
+    process then also apply to a busy engine, because a stopped engine cannot complete its step.
     """
     part = f"{pulse.role} {pulse.model} {pulse.pid}"
     who = f"{_OWNERS[pulse.role]}{'' if pulse.role == 'gateway' else pulse.model}"
@@ -193,8 +201,8 @@ def update_silences(
 ) -> dict[str, Silence]:
     """Return the `Silence` of each part in `signs`, keyed by part name.
 
-    `elapsed_s` is the time since the previous observation. A part's silence starts when the part is
-    first observed or its mark changes.
+    `elapsed_s` is the time in seconds since the previous observation. A part's silence starts when
+    the part is first observed, and starts again each time `Sign.mark` changes.
     """
     return {sign.part: _follow(before.get(sign.part), sign, elapsed_s) for sign in signs}
 

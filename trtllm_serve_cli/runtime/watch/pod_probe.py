@@ -1,8 +1,9 @@
 """Check the readiness or liveness of the server in a Kubernetes pod, as an exec probe.
 
-Each probe is independent of earlier probes. It observes the server until each part has shown a sign
-of life since the probe started. If the processes are idle or generate tokens, a probe takes about
-half a second. The probe fails if a part is silent for longer than its time limit.
+Each probe is independent of earlier probes. It observes the server until each part (see
+`liveness`) has made progress since the probe started. If the processes are idle or generate tokens,
+a probe takes about half a second. The probe fails if a part is silent for longer than its time
+limit.
 
 Kubernetes restarts the container if the liveness probe fails.
 """
@@ -32,7 +33,7 @@ def find_bad(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Silence]:
-    """Observe a server until a part is bad or the marks of all parts have changed.
+    """Observe a server until `is_bad` returns true for a part, or all parts have made progress.
 
     Return the parts for which `is_bad` returns true. `clock` returns the time in seconds.
     """

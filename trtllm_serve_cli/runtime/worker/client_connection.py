@@ -20,8 +20,9 @@ class ClientConnection:
 
     More than `max_unanswered_pings` unanswered pings indicate that the client hangs, or that a
     frame between the client and the worker is incomplete. The worker then cancels the client's
-    requests and sends the client no more messages. Pings are counted instead of seconds, because
-    the worker sends no pings during a long engine step.
+    requests and sends the client no more messages. Unanswered pings are counted instead of seconds,
+    because the worker sends no pings during a long engine step, so even a responsive client sends
+    no pongs during that time.
     """
 
     def __init__(self, number: int, sock: socket.socket, max_unanswered_pings: int) -> None:
@@ -34,8 +35,8 @@ class ClientConnection:
         # client is disconnected in this case.
         self.reads = True
         self.numbers = FrameNumbers()
-        # The number of pings since the last pong, or None before the first pong, because clients of
-        # earlier versions do not answer pings.
+        # The number of pings since the last pong. None until the first pong, so that the limit does
+        # not apply to older clients, which do not answer pings.
         self.num_unanswered: int | None = None
 
     def engine_id(self, request_id: int) -> int:

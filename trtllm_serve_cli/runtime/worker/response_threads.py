@@ -2,9 +2,9 @@
 
 In Triton's Python backend, sending a response blocks until the server has received it. Two threads
 therefore send the updates of a step, each for different requests. A single thread could not keep up
-with 128 streams that receive each token in a separate response. For 256 streams, four instances of
-a text model used 3.1 cores with four threads per instance, and 2.6 cores with two threads per
-instance (benchmarks/streams.py, Triton 2.51, 16 cores).
+with 128 streams that receive each token in a separate response. More threads use more CPU time: for
+256 streams, four instances of a text model used 3.1 cores with four threads per instance, but only
+2.6 cores with two threads per instance (benchmarks/streams.py, Triton 2.51, 16 cores).
 """
 
 from __future__ import annotations

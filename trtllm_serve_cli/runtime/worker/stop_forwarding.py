@@ -91,7 +91,7 @@ def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
 
 
 def stop_socket_name(model_name: str) -> str:
-    """Return the group name of the model's instances, which is unique to this server."""
+    """Return a name for the group of the model's instances. The name is unique to this server."""
     return f"{identify_server()} {model_name}"
 
 

@@ -1,7 +1,7 @@
 """The main loop of an engine worker, which receives commands over sockets.
 
 The main thread runs the engine's steps, and reader threads convert frames to commands. The worker
-exits when the Triton model that started it exits or closes its socket.
+exits when the process that started it exits or closes the connection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .client_connection import CLIENT_SHIFT, REQUEST_ID_MASK, ClientConnection
 from .protocol import ProtocolError, read_frame
 
 # Maximum interval, in seconds, between two statistics messages from an idle worker. The messages
-# reset gauges to 0.
+# set the gauges for running requests to 0.
 _IDLE_STATS_PERIOD_S = 0.5
 # Minimum interval, in seconds, between two pings to a client. The worker sends no pings during an
 # engine step.

@@ -33,7 +33,7 @@ class WorkerFailed(Exception):
 class WorkerLink:
     """A model's connection to an engine worker.
 
-    `limits` contains the engine's limits and is set when a worker connects. The reader thread
+    `limits` contains the engine's limits and is set when the worker is ready. The reader thread
     calls `on_step` and `on_stats` and logs their exceptions. `on_step` receives all updates of a
     step before they are passed to the request handlers.
 

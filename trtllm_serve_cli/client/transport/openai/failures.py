@@ -3,8 +3,8 @@
 OpenAI's error body is `{"error": {"message", "type", "param", "code"}}`. Other servers use other
 formats:
 
-- Older versions of vLLM and trtllm-serve return only the inner object (`ErrorResponse` in
-  tensorrt_llm/serve/openai_protocol.py).
+- trtllm-serve (`ErrorResponse` in tensorrt_llm/serve/openai_protocol.py) and older versions of vLLM
+  return only the inner object.
 - FastAPI returns `{"detail": …}`.
 - Triton returns `{"error": "…"}`.
 """

@@ -39,8 +39,8 @@ _FIELDS: Mapping[str, str] = MappingProxyType(
         "num_return_sequences": "n",
     }
 )
-# Fields of `GenerateRequest` that are not copied to the body. Other fields of the body have the
-# same effect, or the API always behaves as if the fields were set.
+# Fields of `GenerateRequest` that are not copied to the body, because other fields of the body have
+# the same effect, or because the API always behaves as if these fields were true.
 _EXPRESSED_OTHERWISE = frozenset(
     {
         "text_input",
@@ -53,8 +53,8 @@ _EXPRESSED_OTHERWISE = frozenset(
     }
 )
 # Maps fields of `GenerateRequest` to their names in error messages. Fields that are not listed are
-# options with the same name. `exclude_input_in_output` is not an option, because only batch files
-# can set it.
+# options with the same name. `exclude_input_in_output` is not an option: only batch files can set
+# it.
 _FLAGS = {
     "exclude_input_in_output": "exclude_input_in_output",
     "return_perf_metrics": "--perf",

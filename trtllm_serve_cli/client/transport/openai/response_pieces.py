@@ -33,7 +33,7 @@ class PieceParser:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether a sequence has started and all started sequences have finished."""
+        """True if at least one sequence has started and all started sequences have finished."""
         sequences = self._sequences.values()
         return bool(sequences) and all(each.is_finished for each in sequences)
 

@@ -64,7 +64,7 @@ def fetch_version(endpoint: OpenAIEndpoint, timeout_s: float = _TIMEOUT_S) -> st
 def _fetch_models(endpoint: OpenAIEndpoint, timeout_s: float) -> list[ListedModel]:
     """Return the models in the server's list, without LoRA adapters.
 
-    vLLM also lists the adapters. Their entries have the `parent` field.
+    vLLM also lists the adapters, with a `parent` field that names the base model.
     """
     body = get_json(endpoint, f"{endpoint.url.path}/models", timeout_s)
     try:
