@@ -53,7 +53,8 @@ _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.I
 # Maps each port flag to the protocol name in its shell variable, for example HTTP for
 # TLLM_HTTP_PORT.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
-# Flags to pass only to the first rank, because only this rank serves requests.
+# Flags to pass only to the first rank, which serves requests. The other ranks get the flags from
+# `other_rank_flags` instead.
 _FIRST_RANK_FLAGS = (
     *_PORTS, *RESTRICTING, "http-address", "grpc-address", "metrics-address",
     "model-control-mode", "allow-gpu-metrics",

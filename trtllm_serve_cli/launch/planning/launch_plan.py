@@ -340,7 +340,8 @@ def plan_launch(
     flags: Flags = {
         "model-repository": str(repository),
         "model-control-mode": options.model_control_mode,
-        # Load all models in parallel, because disk reads and process starts limit the load time.
+        # Load all models in parallel, because loading a model mostly means waiting for disk reads
+        # and for a process to start.
         "model-load-thread-count": str(max(len(loading), 4)),
         **triton_flags(triton, options, directory, token, has_gpu),
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,

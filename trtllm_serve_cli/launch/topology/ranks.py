@@ -167,7 +167,7 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
         raise BadInput(
             f"{engine.model} needs {engine.num_gpus} GPUs.",
             why=f"--gpus {','.join(gpus)} contains only {len(gpus)} GPU{'s' * (len(gpus) != 1)}, "
-            "and gpu_device_ids are indexes into --gpus",
+            "and gpu_device_ids contains indices into --gpus",
             next_step="add GPUs to --gpus, or omit --gpus",
         )
     _check_mig(gpus)
