@@ -222,7 +222,7 @@ class KeyRing:
         return None if key.is_expired(self._clock()) else key
 
     def _reload(self) -> None:
-        """Reload the file if it has changed. Check at most once every `_RELOAD_PERIOD_S` seconds."""
+        """Reload the file if it has changed. Check it at most every `_RELOAD_PERIOD_S` seconds."""
         now_s = self._clock()
         # Check the file again if the wall clock was set back.
         is_recent = self._next_check_s - _RELOAD_PERIOD_S <= now_s < self._next_check_s

@@ -20,7 +20,7 @@ class UsageTable:
     """A table of per-key usage: requests, tokens and running sequences.
 
     In each row, `requests` and `tokens` are `TokenBucket` states. `running` is an array with the
-    number of sequences of admitted requests per process. Each process updates only the element at
+    number of running and queued sequences in each process. Each process updates only the element at
     its `process_index`. If `file` is set, all gateway processes share the table through this file.
     Otherwise, the table is private to this process.
     """

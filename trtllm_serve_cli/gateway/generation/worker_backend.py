@@ -177,7 +177,7 @@ class WorkerBackend:
 
 
 def _encode_frame(message: dict[str, Any]) -> bytes:
-    """Encode a message as a frame for the worker. Raise `ApiError` (413) if it is too long.
+    """Encode a message as a frame for the worker. Raise `ApiError` (413) if the frame is too long.
 
     msgspec encodes a prompt's token ids about five times as fast as `protocol.encode_frame`, which
     uses the standard library.

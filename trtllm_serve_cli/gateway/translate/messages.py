@@ -110,7 +110,7 @@ def _convert_assistant(blocks: Sequence[anthropic.ContentBlock]) -> ChatMessage:
 
 
 def _convert_user(role: Any, blocks: Sequence[anthropic.ContentBlock]) -> list[ChatMessage]:
-    """Return a message for each tool result and for each sequence of text blocks.
+    """Return a message for each tool result and for each group of consecutive text blocks.
 
     If `blocks` is empty, return one empty message.
     """
