@@ -24,8 +24,8 @@ _GUIDE_BACKEND = "guided_decoding_backend"
 # by minutes.
 _LONGEST_PROMPT = 512
 _NUM_STREAMS = 4
-# Number of chat completions per gateway process, if the gateway has several processes. The number is
-# high enough for the requests to reach every process with high probability.
+# Number of chat completions per gateway process, if the gateway has several processes. The number
+# is high enough for the requests to reach every process with high probability.
 _STREAMS_PER_PROCESS = 4
 _NUM_TOKENS = 16
 _SCHEMA = json.dumps(
