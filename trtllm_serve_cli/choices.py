@@ -61,8 +61,8 @@ MetricsExport = Literal["prometheus", "grafana"]
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 
-# The maximum value of numeric options and parameters. It fits in the 32-bit fields of Triton and
-# the engines.
+# The maximum value of counts and token lengths. It fits in the 32-bit fields of Triton and the
+# engines.
 LARGEST = 999_999_999
 COUNT = Within(1, LARGEST)
 # The minimum length is 2, because a sequence contains at least one prompt token and one response

@@ -1,8 +1,9 @@
 """Locate and write tllm's files in the folder TLLM_HOME.
 
-    checkpoints/<source>/   fetched checkpoints that are not in the hub's own cache
-    checkpoints/hf--<name>/ records of the verified files in the hub's own cache
-    engines/<name>-<hash>/  engines, with the hash of their plan (in ENGINE_DEST_PATH if it is set)
+    checkpoints/<source>/   fetched checkpoints that are not in the Hugging Face cache
+    checkpoints/hf--<name>/ records of the verified files in the Hugging Face cache
+    engines/<name>-<hash>/  engines, named after the model and the hash of the build plan's facts
+                            (in ENGINE_DEST_PATH if it is set)
     models/<name>/          model repositories for Triton, each with a tllm.json
     servers/<http port>/    state, log and restricted-API token of a server
     servers/slurm-<name>-N/ script, logs and address of a server that runs as a Slurm job

@@ -78,8 +78,8 @@ def exit_on_signals() -> Iterator[None]:
             raise exits[0]
 
     def raise_again() -> None:
-        # Python discards exceptions in finalizers and weak-reference callbacks. These callbacks
-        # run, for example, at the end of an import or when a response is closed.
+        # Python discards exceptions in finalizers and weak-reference callbacks. Such code runs, for
+        # example, at the end of an import or when a response is closed.
         while not has_left.wait(_RAISE_AGAIN_S):
             if exits:
                 signal.pthread_kill(main_thread, signal.SIGTERM)

@@ -51,8 +51,8 @@ _KINDS = {
 def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
     """Parse `text` as YAML and return an instance of `cls`.
 
-    Raise `BadInput` if `text` is not valid. The error message contains the file name `where` and,
-    if known, the line number of the error.
+    Raise `BadInput` if `text` is not valid. The error message contains the file name `where` and
+    the line number of the error, if known.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -77,10 +77,10 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Convert each value in `words` to the type of the `cls` field that the value's key names.
+    """Convert the values in `words`, which maps field names of `cls` to text, to the fields' types.
 
-    Return the values keyed by field name. List items are separated by commas. Raise `BadInput` if a
-    field is unknown or has an invalid value.
+    Return the converted values keyed by field name. List items are separated by commas. Raise
+    `BadInput` if a field is unknown or has an invalid value.
     """
     pairs = []
     lists = {each.name for each in option_fields(cls) if each.is_list}

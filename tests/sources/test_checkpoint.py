@@ -58,7 +58,7 @@ def test_numbered_shards_must_be_complete(tmp_path):
     with pytest.raises(SourceError, match="Weight files are missing from local:x") as caught:
         inspect(write_files(tmp_path, files))
     assert caught.value.why == (
-        "according to the file numbers, the checkpoint should contain "
+        "according to the numbers in the file names, the checkpoint should contain "
         "model-00001-of-00003.safetensors, model-00003-of-00003.safetensors"
     )
 

@@ -24,7 +24,7 @@ def find_version(distribution: str) -> str | None:
 
 
 def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of the packages that are installed."""
+    """Return the versions of the packages that are installed, keyed by package name."""
     found = {name: find_version(name) for name in distributions}
     return {name: version for name, version in found.items() if version is not None}
 

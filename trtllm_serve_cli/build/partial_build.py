@@ -25,8 +25,8 @@ from trtllm_serve_cli.build.build_step import BuildStep
 _SUFFIX = ".partial"
 _STEPS_FILE = "steps.json"
 _WORK = "work"
-# File sizes in bytes and modification times in nanoseconds, by relative path. A file is considered
-# unchanged if both values are the same.
+# File sizes in bytes and modification times in nanoseconds, keyed by relative path. A file is
+# considered unchanged if both values are the same.
 Files = Mapping[str, tuple[int, int]]
 
 

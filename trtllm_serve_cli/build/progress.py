@@ -47,7 +47,7 @@ _PHASES = tuple(
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Return the progress that an output line reports, or `None` if the line reports none."""
+    """Return the progress in an output line, or `None` if the line does not report progress."""
     text = _STAMP.sub("", line.strip())
     if found := _TQDM.search(text) or _PERCENT.search(text):
         return _progress(found["what"], int(found["percent"]), 100)

@@ -146,8 +146,8 @@ def _move_scratch_out(build: PartialBuild) -> None:
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
     """Keep the finished steps after a failure and remove the interrupted step's files.
 
-    If no step has finished, delete the work folder. If `is_explained` is not set, the error does
-    not refer to the log, so delete the log as well.
+    If no step has finished, delete the work folder. In this case, also delete the log unless
+    `is_explained` is set, because only explained errors refer to the log.
     """
     if build.finished:
         drop_leftovers(build)

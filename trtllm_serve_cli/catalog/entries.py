@@ -36,7 +36,7 @@ class CatalogEntry:
 
 @functools.cache
 def load_catalog() -> Mapping[str, CatalogEntry]:
-    """Return all entries by alias, in the order of `models.yaml` (by family and size)."""
+    """Return all entries, keyed by alias, in the order of `models.yaml` (by family and size)."""
     table = resources.files("trtllm_serve_cli.catalog").joinpath("models.yaml")
     return parse_catalog(table.read_text(encoding="utf-8"))
 

@@ -42,7 +42,7 @@ class Declaration:
 def read_declaration(path: Path) -> Declaration:
     """Read a `tllm.yaml` file.
 
-    Raise `BadInput` if the file cannot be read or is invalid. The message contains the line number
+    Raise `BadInput` if the file cannot be read or is invalid. The message contains the line number,
     if known.
     """
     try:

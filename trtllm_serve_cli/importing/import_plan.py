@@ -169,8 +169,8 @@ def plan_import(
 
     Raise `BadInput` if the name, the source or an option is not valid. Raise `UnknownModel` if the
     declaration has no source and the name is unknown, or `SourceError` if the checkpoint is
-    rejected or cannot be inspected. Raise `MissingPart` if the engine kind or another required
-    package is not installed. In a dry run with `--engine KIND`, the plan reports a missing engine
+    rejected or cannot be inspected. Raise `MissingPart` if the engine kind or a required package
+    is not installed. In a dry run with `--engine KIND`, the plan reports a missing engine
     kind instead of raising `MissingPart`.
     """
     check_name(declaration.model)
@@ -256,7 +256,7 @@ def find_preserved_settings(
 
     If the repository was imported from another source, the import drops all settings. Return no
     settings if the repository does not exist, or if its manifest or source is not valid. Raise
-    `RepositoryError` if the manifest cannot be read, because its settings would be lost.
+    `RepositoryError` if the manifest cannot be read, because the import would lose its settings.
     """
     if not (repository / MANIFEST).exists():
         return PreservedSettings()

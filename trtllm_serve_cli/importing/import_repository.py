@@ -40,9 +40,9 @@ def plan_import_repository(
 def preview_repository(plan: ImportPlan) -> RepositoryPlan | None:
     """Plan the model repository before the engine is built.
 
-    If the engine does not exist yet, its sizes are estimated. Return None if the plan has no build,
-    if the engine kind has no preview, or if the sizes cannot be estimated. Raise `BadInput` if the
-    engine or the layout does not support an option.
+    If the engine does not exist yet, its sizes are estimated. Return None for embedding models, if
+    the plan has no build, if the engine kind has no preview, or if the engine cannot be read or
+    estimated. Raise `BadInput` if the engine or the layout does not support an option.
     """
     engine = _preview_engine(plan)
     return plan_import_repository(plan, engine, plan.preserved.kept) if engine else None

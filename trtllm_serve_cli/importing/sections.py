@@ -1,7 +1,7 @@
 """Define the sections of a `tllm.yaml` for the model, its engine and its repository.
 
-The fields are also options of `tllm import`. Except for the repository section, the fields are also
-options of `tllm build`.
+The fields are also options of `tllm import` and, except for the repository section, of
+`tllm build`.
 """
 
 from __future__ import annotations

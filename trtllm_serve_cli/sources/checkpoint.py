@@ -1,6 +1,7 @@
 """Inspect checkpoints on disk.
 
-A valid checkpoint names its architecture, and its files are complete according to their headers.
+A valid checkpoint names its architecture, and its safetensors or GGUF files are complete according
+to their headers.
 Loading a valid checkpoint neither unpickles data nor runs the checkpoint's Python code, unless the
 user allows it with `--allow-pickle` or `--trust-remote-code`.
 """
@@ -64,7 +65,7 @@ class FetchOptions:
     """The options for fetching a checkpoint.
 
     `revision` is the branch, tag or commit to fetch, or None to use the revision in the source.
-    `trust_remote_code` allows checkpoints that contain Python code, and `allow_pickle` allows
+    `trust_remote_code` allows configs that refer to Python code, and `allow_pickle` allows
     pickled weights. If `needs_weights` is not set, weight files are neither downloaded nor checked.
     """
 
@@ -79,15 +80,16 @@ class Checkpoint:
     """A checkpoint on disk.
 
     - `path`: a folder if `format` is "hf", or a file if `format` is "gguf".
-    - `source`: the source, pinned to a commit if it is on the hub.
-    - `revision`: the commit, or `None` if the source is not on the hub.
+    - `source`: the source, pinned to a commit if the checkpoint was fetched from the hub.
+    - `revision`: the commit, or `None` if `source` is not pinned to a commit.
     - `architecture`: the name in config.json, for example `LlamaForCausalLM`, or in the GGUF
       header, for example `llama`.
-    - `size_bytes`: the total size of the weight files.
+    - `size_bytes`: the total size of the weight files, or 0 if only the configs were inspected.
     - `modified_ns`: the time of the last change to local files, in nanoseconds since the epoch, or
-      0 for a source that cannot change.
-    - `config`: the config.json values from the model catalog, or `None`. A dry run sets them if
-      config.json is not on disk. In this case, other checkpoint files may also be missing.
+      0 for a source that cannot change or whose weights are missing.
+    - `config`: the config.json values from the model catalog, or `None`. Plans use the catalog if
+      config.json is not available, for example because the hub denies access. In this case,
+      `source` is not pinned, and the checkpoint's files may be missing.
     """
 
     path: Path
@@ -133,8 +135,8 @@ def inspect_hf_directory(
 ) -> Checkpoint:
     """Return the Hugging Face checkpoint in a folder.
 
-    Raise `SourceError` if the checkpoint is not valid, or `UnsafeCheckpoint` if it contains Python
-    code or pickled weights that the options do not allow.
+    Raise `SourceError` if the checkpoint is not valid. Raise `UnsafeCheckpoint` if a config refers
+    to Python code, or if the weights are pickled, unless the options allow this.
     """
     names = {entry.name for entry in path.iterdir() if entry.is_file()}
     check_has_config(source, names)
@@ -153,7 +155,7 @@ def _check_weights(
     """Return the weight file names.
 
     Raise `SourceError` if a weight file is missing or incomplete, or if the index is not valid.
-    Also raise `SourceError` if the weights are pickled and the options do not allow pickles.
+    Raise `UnsafeCheckpoint` if the weights are pickled and the options do not allow pickles.
     """
     index = read_index(path / WEIGHTS_INDEX) if WEIGHTS_INDEX in names else {}
     weights = choose_weights(source, names, lambda: index, options)
@@ -166,7 +168,7 @@ def _check_weights(
 def inspect_config(
     path: Path, *, source: str, revision: str | None = None, options: FetchOptions
 ) -> Checkpoint:
-    """Return the Hugging Face checkpoint in a folder that has a config.json but no weights.
+    """Return the Hugging Face checkpoint in a folder without inspecting the weights.
 
     Raise `SourceError` if config.json is not valid or names an unsupported architecture. Raise
     `UnsafeCheckpoint` if a config refers to Python code that the options do not allow.
@@ -307,7 +309,7 @@ def _check_numbers(where: str, files: list[str]) -> tuple[str, ...]:
         for stem, _, total, suffix in numbered
         for number in range(1, int(total) + 1)
     }
-    _check_shards(where, files, expected, "the file numbers")
+    _check_shards(where, files, expected, "the numbers in the file names")
     return tuple(files)
 
 

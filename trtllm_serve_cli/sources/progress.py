@@ -68,7 +68,8 @@ def show_progress(file: FileProgress) -> str:
 def show_duration(seconds: float) -> str:
     """Format a duration in hours and minutes, in minutes and seconds, or in seconds.
 
-    Durations below 10 s are rounded to a tenth of a second, longer durations to a second.
+    Durations below 10 s are rounded to a tenth of a second, longer durations to a second. From one
+    hour, the seconds are omitted.
     """
     if seconds < 9.95:
         return f"{round(seconds, 1):g} s"

@@ -37,7 +37,7 @@ class FetchPlan:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """A request to fetch a source, with the destination, the options and the progress callbacks."""
+    """A request to fetch a source, with tllm's folders, the options, the hub and the callbacks."""
 
     home: Home
     options: FetchOptions

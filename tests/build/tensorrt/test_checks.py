@@ -174,7 +174,7 @@ def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
             "nvfp4",
             "TensorRT-LLM 0.16.0 does not support --quantization nvfp4 for LlamaForCausalLM.\n"
             "Why: the supported values are int8, int4, fp8, int4_awq, w4a8_awq, int8_sq, "
-            "int4_gptq, fp8_rowwise, none, and 0.17.0 added support for nvfp4\n"
+            "int4_gptq, fp8_rowwise, none; TensorRT-LLM 0.17.0 added support for nvfp4\n"
             "Next: pass a supported value, or use TensorRT-LLM 0.17.0 or later",
         ),
         (

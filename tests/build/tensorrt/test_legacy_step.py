@@ -103,7 +103,7 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "0.7.1",
             {},
             "tllm cannot plan FalconForCausalLM engines for TensorRT-LLM 0.7.1.\n"
-            "Why: for versions before 0.8, tllm supports only LlamaForCausalLM, "
+            "Why: for this version, tllm supports only LlamaForCausalLM, "
             "MistralForCausalLM, MixtralForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM\n"
             "Next: use TensorRT-LLM 0.9 or later",
         ),

@@ -270,8 +270,8 @@ def _check_calibrated_heads(options: EngineOptions) -> None:
 def _check_calibrated(options: EngineOptions, family: Family, version: Version) -> None:
     """Raise `BadInput` if quantize.py does not support the family or the quantization.
 
-    quantize.py supports a family only if the family has a quantization that its converter cannot
-    produce.
+    quantize.py supports a family only if at least one of the family's quantizations requires
+    quantize.py instead of the converter.
     """
     by_converter = family.converter_quantizations
     if options.quantization in by_converter or (

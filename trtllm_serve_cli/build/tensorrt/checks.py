@@ -154,7 +154,7 @@ def _check_quantization(
         f"TensorRT-LLM {version} does not support --quantization {quantization} for "
         f"{family.architecture}.",
         why=f"the supported values are {known}"
-        + (f", and {later} added support for {quantization}" if later else ""),
+        + (f"; TensorRT-LLM {later} added support for {quantization}" if later else ""),
         next_step="pass a supported value"
         + (f", or use TensorRT-LLM {later} or later" if later else ""),
     )

@@ -105,9 +105,9 @@ def _paged_cache(options: EngineOptions, version: Version) -> Iterator[Requested
 
 
 def _strong_types(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
-    """Yield `--strongly_typed`, which FP8 requires in versions before 0.11.
+    """Yield `--strongly_typed` if the weights or the KV cache are fp8.
 
-    Later versions do not have this flag.
+    Versions before 0.11 require this flag for fp8, and later versions do not have it.
     """
     has_flag = "--strongly_typed" in flags_of(TRTLLM_BUILD, version)
     if has_flag and "fp8" in (options.quantization, options.kv_cache_dtype):

@@ -120,7 +120,7 @@ def find_legacy_family(architecture: str, version: Version) -> str:
     names = ", ".join(name for name, (_, first) in known.items() if first <= version)
     raise BadInput(
         f"tllm cannot plan {architecture} engines for TensorRT-LLM {version}.",
-        why=f"for versions before 0.8, tllm supports only {names}",
+        why=f"for this version, tllm supports only {names}",
         next_step="use TensorRT-LLM 0.9 or later",
     )
 

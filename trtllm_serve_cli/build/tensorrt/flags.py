@@ -38,7 +38,7 @@ class Flag:
 
 
 def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
-    """Return a program's flags by name, or an empty mapping if `version` lacks the program.
+    """Return a program's flags, keyed by name. The mapping is empty if `version` lacks the program.
 
     For a pre-release, return only the flags and values that both the previous release and the final
     release support.
@@ -61,7 +61,7 @@ def find_flag(name: str, program: str, version: Version) -> Flag | None:
 
 
 def is_flag(name: str) -> bool:
-    """Return whether a program has a flag with this name in any TensorRT-LLM version."""
+    """Return whether any program in any TensorRT-LLM version has a flag with this name."""
     plain = _plain(name)
     tables = (table for key, table in _load().items() if key not in ("choices", "owned"))
     return any(_plain(flag) == plain for table in tables for flag in table)

@@ -94,10 +94,7 @@ def plan_legacy(
 
 
 def find_legacy_programs(family: str, version: Version) -> tuple[str, ...]:
-    """Return the programs that build the family's engines in `version`.
-
-    The programs are in execution order.
-    """
+    """Return the programs that build the family's engines in `version`, in execution order."""
     programs = (f"{family}/{_CONVERTER}", f"{family}/{_SCRIPT}")
     return tuple(each for each in programs if flags_of(each, version))
 

@@ -69,8 +69,8 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
         is_normalized="Normalize" in modules,
         is_matryoshka=bool(sizes or config.get("is_matryoshka")),
         matryoshka_dimensions=tuple(sorted(sizes)),
-        # Omit the prompts if `include_prompt` is false, because the pooling cannot exclude prompt
-        # tokens.
+        # Omit the prompts if `include_prompt` is false, because tllm's pooling cannot exclude
+        # prompt tokens.
         prompts=_read_prompts(folder) if has_prompt else {},
     )
 

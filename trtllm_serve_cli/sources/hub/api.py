@@ -1,8 +1,8 @@
 """Fetch a checkpoint from the Hugging Face Hub into the cache and pin it to a commit.
 
 Before any large download, this module checks the repository's file list and small files. By
-default, the checkpoint must have safetensors weights and must not contain code. The disk must have
-enough space for the files.
+default, the checkpoint must have safetensors weights, and its configs must not refer to Python
+code. The disk must have enough space for the files.
 
 Interrupted downloads are resumed. Downloaded files are verified against the sizes and checksums
 that the hub provides. If the hub cannot be reached, a complete copy in the cache is used.
@@ -96,8 +96,8 @@ def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     """Fetch a file into the cache. Return its path, or `None` if the repository lacks the file.
 
     If the hub cannot be reached but config.json is in the cache, look up the file only in the
-    cache. If the cache already records a commit for the branch, keep this commit, because the
-    weights of a newer commit may never be downloaded.
+    cache. If the cache already contains config.json for this revision, do not record a newer
+    commit. Otherwise, offline use would fail until the weights of the newer commit are downloaded.
     """
     try:
         listing = _list_repository(source, hub)
@@ -159,7 +159,7 @@ def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Ch
 
     If the hub cannot be reached, return the checkpoint in the cache, which may lack the weights, or
     None if the cache lacks config.json. Raise the errors that `fetch_from_hub` raises before the
-    first large download, except the error for a full disk.
+    first large download, except the error for insufficient disk space.
     """
     try:
         listing = _list_repository(source, hub)

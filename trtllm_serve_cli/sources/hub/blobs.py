@@ -25,7 +25,7 @@ from trtllm_serve_cli.sources.verify import explain_wrong_content
 
 _CHUNK_BYTES = 1 << 20
 _FIRST_WAIT_S = 1.0
-_MAX_FAILURES = 6  # Maximum number of consecutive attempts that receive no bytes.
+_MAX_FAILURES = 6  # Maximum number of consecutive failures. Received bytes restart the count.
 _LONGEST_WAIT_S = 300.0
 _LOCK_POLL_S = 0.2
 
@@ -131,8 +131,8 @@ def _download_rest(
 ) -> None:
     """Download the missing bytes. If an opener makes no progress, use the next opener.
 
-    Raise the error of the last attempt after `_MAX_FAILURES` attempts without progress, or if the
-    next attempt would have to wait longer than `_LONGEST_WAIT_S`.
+    Raise the error of the last attempt after `_MAX_FAILURES` consecutive failures, or if the next
+    attempt would have to wait longer than `_LONGEST_WAIT_S`.
     """
     failures = 0
     while partial.num_bytes < blob.size_bytes:

@@ -59,8 +59,8 @@ class XetGroup:
         """
         import hf_xet
 
-        # Do not send the hub's token to Xet, because hf_xet requests a short-lived Xet token from
-        # the hub.
+        # Do not send the hub's token to Xet. Instead, hf_xet sends a short-lived token that it
+        # requests from the hub.
         open_headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
         with self._lock:
             if self._group is None:

@@ -23,7 +23,7 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with read acc
 
 
 class _TemporaryError(SourceError):
-    """Raised for transient errors.
+    """The base class of transient errors.
 
     `wait_s` is the retry delay in seconds, or None if the hub did not request a delay.
     """
@@ -34,7 +34,7 @@ class _TemporaryError(SourceError):
 class HubUnreachable(_TemporaryError):
     """Raised if the hub cannot be reached, or if the environment enables offline mode.
 
-    In this case, callers can use a cached copy of the checkpoint.
+    In both cases, callers can use a cached copy of the checkpoint.
     """
 
 
@@ -50,8 +50,8 @@ class BrokenDownload(_TemporaryError):
 def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
     """Translate huggingface_hub's errors in the `with` block.
 
-    Raise `GatedModel` if the model is gated, or if the hub responds with status 401 or 403. Raise
-    another `SourceError` for all other errors.
+    Raise `GatedModel` if the model is gated or the hub denies access. Raise another `SourceError`
+    for other errors, for example if the network fails or the hub does not have the repository.
     """
     from huggingface_hub import errors
 

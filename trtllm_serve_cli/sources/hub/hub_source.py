@@ -38,7 +38,7 @@ class HubSource(HubAddress, CheckpointSource):
         if not _REPOSITORY.fullmatch(repository) or re.search(r"--|\.\.|\.git$", repository):
             raise BadInput(
                 f"'hf:{rest}' is not a valid Hugging Face repository name.",
-                why=f"{repository!r} does not have the form ORG/NAME",
+                why="a name must have the form ORG/NAME, without --, .. or the suffix .git",
                 next_step="copy the name from the model's page, for example "
                 "`-s hf:openai-community/gpt2`",
             )
