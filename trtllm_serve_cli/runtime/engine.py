@@ -177,7 +177,8 @@ class SequenceUpdate:
     - `rejected`: true if the update contains an error that the request, not the engine, caused.
     - `top_log_probs`: the most likely tokens at the position of each token in `token_ids`, if the
       request sets `num_top_log_probs`.
-    - `prompt`: information about the prompt. Only one update of the first sequence contains it.
+    - `prompt`: information about the prompt. At most one update contains it, and
+      this update is for the first sequence.
     - `embedding`: the prompt's embedding as text (see `encode_vector` in embedding.py).
     """
 
@@ -327,7 +328,7 @@ COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 
 class Engine(Protocol):
-    """An engine that runs batches of requests, one step at a time, in the calling thread."""
+    """An engine that runs requests in batches, in the calling thread or in other processes."""
 
     limits: EngineLimits
 
@@ -341,7 +342,7 @@ class Engine(Protocol):
         """Return whether the engine has requests or updates that `step` must process."""
 
     def step(self) -> list[SequenceUpdate]:
-        """Run one batch step and return its updates."""
+        """Run the next step, or wait briefly for one, and return the new updates."""
 
     def stats(self) -> EngineStats:
         """Return the current state. This method must be fast, because it runs between steps."""

@@ -59,7 +59,7 @@ class PulseState(IntEnum):
 class Pulse:
     """The content of a heartbeat file.
 
-    - `num_beats`: the number of heartbeats. It increases only while the process is idle.
+    - `num_beats`: the number of heartbeats. It increases only in the state `IDLE`.
     - `num_updates`: the number of engine steps that generated tokens.
     - `iteration`: the iteration number of the engine's latest step.
     - `num_in_flight`: the number of requests that the engine is processing.
@@ -87,7 +87,7 @@ class PulseWriter:
                 self._record = mmap.mmap(file.fileno(), _RECORD.size)
 
     def beat(self) -> None:
-        """Record that the process is idle and responsive."""
+        """Count a heartbeat and set the state to `IDLE`."""
         self._num_beats += 1
         self._write(PulseState.IDLE, 0)
 

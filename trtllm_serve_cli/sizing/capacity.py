@@ -52,7 +52,8 @@ class Demand:
 class Memory:
     """The memory use of one GPU, in bytes.
 
-    The values are for the pipeline stage that has room for the fewest sequences.
+    If the model has several pipeline stages, the values are for the stage with room for the fewest
+    sequences.
 
     - `activations`: includes the workspaces.
     - `context`: includes NCCL's buffers.
@@ -72,7 +73,7 @@ class Memory:
 
 
 def plan_memory(shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand) -> Memory:
-    """Return the memory use of a GPU in the pipeline stage with room for the fewest sequences."""
+    """Return the memory use of one GPU in the stage that has room for the fewest sequences."""
     stages = split_stages(shape, parallelism)
     plans = [_plan_stage(shape, parallelism, stage, gpu, demand) for stage in stages]
     return min(plans, key=lambda plan: (plan.fits, plan.num_sequences, plan.kv_cache))

@@ -28,7 +28,7 @@ class RuntimeKind:
 
     - `worker_config`: converts the `tensorrt_llm` model parameters to the JSON-serializable engine
       worker configuration. It is None if a Triton backend runs the engine.
-    - `load`: creates the engine from the configuration in the worker process. It is None if a
+    - `load`: creates the engine in the worker process from this configuration. It is None if a
       Triton backend runs the engine.
     - `read_model_yaml`: converts the arguments in `model.yaml` to `config.pbtxt` parameters. It is
       None unless the engine's package defines the `model.yaml` format.

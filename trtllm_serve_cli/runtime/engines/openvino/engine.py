@@ -243,9 +243,9 @@ class OpenVinoEngine:
         return False
 
     def _end_slowest_guide(self) -> list[SequenceUpdate]:
-        """End the guided request that is most likely slowing down the steps.
+        """End the request whose guide is most likely slowing down the steps.
 
-        Return its error update, or an empty list if no guided request is running.
+        Return an error update for the request, or an empty list if no running request has a guide.
         """
         slowest = find_slowest_guide(self._running.values())
         if slowest is None:
