@@ -177,8 +177,8 @@ class SequenceUpdate:
     - `rejected`: true if the update contains an error that the request, not the engine, caused.
     - `top_log_probs`: the most likely tokens at the position of each token in `token_ids`, if the
       request sets `num_top_log_probs`.
-    - `prompt`: information about the prompt. At most one update contains it, and
-      this update is for the first sequence.
+    - `prompt`: information about the prompt. At most one update, for the first sequence,
+      contains it.
     - `embedding`: the prompt's embedding as text (see `encode_vector` in embedding.py).
     """
 
