@@ -42,6 +42,7 @@ from tests.faults.file_operations import (
 from tests.faults.files import CACHE
 from tests.faults.hub_server import FILES, REPOSITORY
 from tests.faults.rehearsal import Rehearsal, Scenario
+from tests.ports import free_ports
 from tests.samples.builds import SIM
 from tests.samples.checkpoints import llama_gguf
 from trtllm_serve_cli.build.engine import write_engine
@@ -58,7 +59,11 @@ PARTIAL = "{}/models--{}/blobs/{}.incomplete".format(
     CACHE, REPOSITORY.replace("/", "--"), hashlib.sha256(WEIGHTS).hexdigest()
 )
 SET = ("set", "m", "max_queue_size=5", "max_num_seqs=3")
-START = ("start", "m", "n", "--no-openai")
+_HTTP, _GRPC, _METRICS = free_ports(3)
+START = (
+    "start", "m", "n", "--no-openai",
+    f"--http-port={_HTTP}", f"--grpc-port={_GRPC}", f"--metrics-port={_METRICS}",
+)  # fmt: skip
 SCENARIOS = {
     "import": Scenario((*IMPORT, "m")),
     "import again": Scenario((*IMPORT, "m", "--force"), ((*IMPORT, "m"), SET)),

@@ -61,9 +61,9 @@ class EngineOptions:
     max_num_tokens: Annotated[
         Count | None,
         Option(
-            "Maximum number of tokens per engine step. Default by engine kind: openvino 256; sim "
-            "the timing file's limit or 8192; vllm 2048 to 16384, and pytorch 8192 or 16384, "
-            "depending on the GPU and the model; tensorrt the same as pytorch, raised to "
+            "Maximum number of tokens per engine step. Default: 256 for openvino; the timing "
+            "file's limit or 8192 for sim; depending on the GPU and the model, 2048 to 16384 for "
+            "vllm and 8192 or 16384 for pytorch; for tensorrt the same as for pytorch, raised to "
             "--max-input-len and capped at the tokens of a full batch, or the trtllm-build "
             "default for unknown GPUs."
         ),
