@@ -161,7 +161,8 @@ def test_disk_errors_exit_with_3(
 
 def test_path_that_is_too_long_exits_with_3(tllm: Tllm) -> None:
     code, _, err = tllm("import", "-m", "mine", "-s", f"local:/{'a' * 3000}")
-    assert (code, err.partition("\n")[0]) == (3, "Error: The path is too long.")
+    message = "Error: The path or a file name in it is too long."
+    assert (code, err.partition("\n")[0]) == (3, message)
 
 
 def test_path_that_is_too_long_may_be_unknown(tllm: Tllm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,9 +173,9 @@ def test_path_that_is_too_long_may_be_unknown(tllm: Tllm, monkeypatch: pytest.Mo
     code, _, err = tllm("list")
     assert (code, err) == (
         3,
-        "Error: The path is too long.\n"
+        "Error: The path or a file name in it is too long.\n"
         "  Why: File name too long\n"
-        " Next: use a shorter path with shorter file names\n",
+        " Next: shorten the path or the file name\n",
     )
 
 

@@ -79,9 +79,9 @@ def _describe_os_error(error: OSError) -> TllmError | None:
         path = str(error.filename or "")
         reason = error.strerror or str(error)
         return TllmError(
-            "The path is too long.",
+            "The path or a file name in it is too long.",
             why=f"{path[:80]}… is {len(path)} characters long" if path else reason,
-            next_step="use a shorter path with shorter file names",
+            next_step="shorten the path or the file name",
         )
     if error.errno not in _DISK_ERRORS:
         return None

@@ -90,7 +90,7 @@ class GenerateRequest:
         Within(0),
         Option(
             "Sample only from the K most likely tokens. 1 selects the most likely token, and 0 "
-            "does not exclude any tokens.",
+            "disables the limit.",
             metavar="K",
         ),
     ] = None

@@ -33,8 +33,8 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 # Default time, in seconds, that a stopping server waits for requests in flight.
 DRAIN_S = 30
-# Default time, in seconds, after which an engine that has requests but completes no step is
-# restarted.
+# Default hang timeout, in seconds. An engine with requests in flight is restarted if it does not
+# complete a step within this time.
 HANG_TIMEOUT_S = 120.0
 
 _SERVER = "Server"

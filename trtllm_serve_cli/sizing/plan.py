@@ -87,7 +87,10 @@ class SizePlan:
     assumptions: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON object that `--json` prints, in units of bytes, tokens and seconds."""
+        """Return the JSON object that `--json` prints.
+
+        Memory sizes are in bytes, lengths in tokens, and rates per second.
+        """
         shape, demand = self.facts.shape, self.demand
         return {
             "source": self.facts.source,

@@ -1,7 +1,7 @@
 """Check a result against a reference file, as tensorrtllm_backend's `--check-perf-json` does.
 
-The reference file maps each key to expected values, which have the same names as the columns in the
-CSV files that tensorrtllm_backend's benchmark writes. A measured value passes if
+The reference file is a JSON object. Each key (`--check-perf-key`) maps to an object of expected
+values, keyed by the CSV column names of tensorrtllm_backend's benchmark. A measured value passes if
 |measured - reference| <= atol + rtol * |reference|, as in `numpy.isclose`.
 
 Source: `check_performance` in `tools/inflight_batcher_llm/benchmark_core_model.py` of

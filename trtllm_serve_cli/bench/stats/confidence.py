@@ -24,8 +24,7 @@ _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
 # Number of values to resample at a time, so that the arrays fit in the CPU cache.
 _BLOCK_SIZE = 50_000
-# Minimum number of requests for the bootstrap. With fewer requests, a 95% interval would exclude
-# the true value in 1 of 8 cases instead of 1 of 20.
+# Minimum number of requests for the bootstrap, whose intervals are too narrow for smaller samples.
 _MIN_GROUPS = 20
 # Minimum number of requests above and below a percentile. With fewer requests, resampling cannot
 # estimate the percentile's interval.

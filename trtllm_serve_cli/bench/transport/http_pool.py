@@ -53,9 +53,10 @@ class HttpPool:
         self._idle: list[_Link] = []
 
     async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
-        """Send a request and yield the data of each event, followed by empty data.
+        """Send a request and yield the arrival time and the data of each event.
 
-        Raise `SendFailed` if the request fails.
+        The last item is the end time of the response, with empty data. Raise `SendFailed` if the
+        request fails.
         """
         timer: asyncio.TimerHandle | None = None
         loop, timeout_s = asyncio.get_running_loop(), self._timeout_s

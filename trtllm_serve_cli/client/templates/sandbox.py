@@ -260,7 +260,7 @@ def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 def _spend_expression(node: nodes.Node) -> nodes.Expr:
-    """Return an expression that spends the cost of the literal text and containers in `node`."""
+    """Return an expression that charges the budget for the literals in `node`."""
     num_characters = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
     num_literals = sum(1 for _ in node.find_all((nodes.List, nodes.Tuple, nodes.Dict)))
     units = 1 + num_characters + ITEM * num_literals

@@ -65,8 +65,9 @@ def check_models(models: Iterable[ImportedModel]) -> None:
 def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
     """Return the ports of each process that opens ports, in process order.
 
-    If each process is a separate server, the ports of consecutive servers are consecutive: 8000,
-    8001 and 8002 are followed by 8003, 8004 and 8005. Raise `BadInput` if a port exceeds 65535.
+    If each process is a separate server, the size of the port range is added for each next server:
+    8000 to 8002 are followed by 8003 to 8005. Otherwise, only the first process opens ports. Raise
+    `BadInput` if a port exceeds 65535.
     """
     first = (options.http_port, options.grpc_port, options.metrics_port)
     if ranks.mode != "servers":

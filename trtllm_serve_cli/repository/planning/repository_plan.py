@@ -248,7 +248,7 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
 
 
 def _used(models: Sequence[ModelConfig], layout: Layout) -> set[str]:
-    """Return the names of the parameters that have a field in at least one model."""
+    """Return the names of the parameters that set a field of at least one `config.pbtxt`."""
     return {
         each.name
         for each in load_parameters().values()

@@ -153,7 +153,7 @@ class TextResponseBuilder:
         return cut_stop(text, self._request.stops)[0] if is_cut else text
 
     def _build_whole(self) -> dict[str, Array]:
-        """Return the response to a request without streaming."""
+        """Return the complete response to a non-streaming request."""
         return self._build([self._whole(each) for each in self._sequences])
 
     def _build(self, texts: Sequence[str]) -> dict[str, Array]:

@@ -22,8 +22,9 @@ from typing import Literal
 from ..pulse import Pulse, PulseState, Role, read_pulses
 from .processes import is_stopped
 
-# Maximum time, in seconds, to add to a part's silence between two observations. If the observer was
-# suspended or received no CPU time, the server's processes probably did not run either.
+# Maximum silence, in seconds, that one observation can add to a part. A longer gap means that the
+# observer was suspended or received no CPU time. The server probably did not run either, so the gap
+# must not count as a hang.
 _MAX_ELAPSED_S = 5.0
 # The kind of process to restart if a part hangs. For "model" and "triton", the whole server is
 # restarted.
