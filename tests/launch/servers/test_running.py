@@ -124,6 +124,14 @@ def test_no_server_was_ever_started(home: Home) -> None:
     )
 
 
+def test_stop_without_a_server_does_not_suggest_a_start(home: Home) -> None:
+    with pytest.raises(NoServer) as raised:
+        find_to_stop(home, None)
+    assert str(raised.value) == "No server is running."
+    with pytest.raises(NoServer, match="list the running servers"):
+        find_to_stop(home, None, "127.0.0.1:9")
+
+
 def test_only_running_server_is_found(home: Home) -> None:
     server = add(home, "a", ALIVE)
     add(home, "b", GONE)

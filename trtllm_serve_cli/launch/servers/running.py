@@ -318,6 +318,8 @@ def find_to_stop(
             f"No server is running for {model}.",
             next_step="run `tllm status` to list the servers",
         )
+    if not found and address is None:
+        raise NoServer("No server is running.")
     return active or ended or [find_running(home, model, address)]
 
 
