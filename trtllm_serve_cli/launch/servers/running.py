@@ -228,9 +228,14 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
             f"No tllm server is running on {address}.",
             next_step="run `tllm status` to list the running servers",
         )
+    raise no_server(home, model)
+
+
+def no_server(home: Home, model: str | None) -> NoServer:
+    """Return the error for a command that requires a server for `model`, or any server if None."""
     if model is None:
-        raise NoServer("No server is running.", next_step=suggest_start(home, None))
-    raise NoServer(
+        return NoServer("No server is running.", next_step=suggest_start(home, None))
+    return NoServer(
         f"No server is running for {model}.",
         why=""
         if model in list_names(home)
