@@ -83,6 +83,9 @@ def test_server_from_start_to_stop(tllm: Tllm, ports: list[str]) -> None:
     assert (code, out) == (0, "")
     assert err == f"Stopping m on 127.0.0.1:{ports[1]} …\nStopped.\n"
     assert tllm("status") == (0, "", "No server is running. Next: run `tllm start`\n")
+    code, out, err = tllm("logs", "-n", "1")
+    assert (code, out.count("\n")) == (0, 1)
+    assert err == f"{find_home().servers / ports[1] / 'server.log'}:\n"
 
 
 @pytest.fixture
