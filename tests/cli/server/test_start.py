@@ -173,6 +173,11 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
 
 def test_second_server_of_a_model_names_the_first(tllm: Tllm, home: Home, ports: list[str]) -> None:
     tllm("start", *ports)
+    code, _, err = tllm("start", *ports)
+    assert (code, err.partition("\n")[0]) == (
+        3,
+        f"Error: A server with HTTP port {ports[1]} already exists.",
+    )
     numbers = free_ports(3)
     names = ("http", "grpc", "metrics")
     other = [f"--{name}-port={n}" for name, n in zip(names, numbers, strict=True)]
