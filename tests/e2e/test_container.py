@@ -179,7 +179,7 @@ def test_two_servers_in_containers_side_by_side(tllm: ContainerTllm) -> None:
         assert tllm.serve().returncode == 0
     first, second = (server["http"] for server in tllm.servers())
     taken = tllm("start", *tllm.words(), f"--http-port={first.rpartition(':')[2]}")
-    assert (taken.returncode, "is in use." in taken.stderr) == (3, True)
+    assert (taken.returncode, "already exists." in taken.stderr) == (3, True)
     assert len(tllm.containers()) == 2
     assert "Paris" in infer(tllm, "--model=tensorrt_llm", f"--url={first}", "-i", "http")
     tllm.done("stop", "-u", first)

@@ -25,6 +25,7 @@ from trtllm_serve_cli.cli.infer.render_answer import (
     CollectedStream,
     describe_cancel,
     describe_log_probs,
+    show_figures,
 )
 from trtllm_serve_cli.cli.main import main
 from trtllm_serve_cli.cli.shared.target import Target
@@ -64,6 +65,28 @@ def test_response_goes_to_stdout_and_times_to_stderr(
     code, out, err = run("go", "-i", interface, "-u", address)
     assert (code, out) == (0, "Machine learning é\n")
     assert FIGURES.fullmatch(err)
+
+
+@pytest.mark.parametrize(("limit", "is_reached"), [(3, True), (4, False)])
+def test_figures_report_that_max_tokens_was_reached(
+    triton: FakeTriton, run: Run, limit: int, is_reached: bool
+) -> None:
+    err = run("go", "-u", triton.endpoint.grpc, "--max-tokens", str(limit))[2]
+    assert (f" tokens/s · stopped at --max-tokens {limit} · id " in err) == is_reached
+
+
+@pytest.mark.parametrize(
+    ("output_ids", "is_reached"), [((), False), (((1, 2), (3,)), True), (((1,), (3,)), False)]
+)
+def test_each_sequence_has_its_own_max_tokens(
+    output_ids: tuple[tuple[int, ...], ...],
+    is_reached: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    completion = Completion(("a", "b"), 1.0, num_output_tokens=2, output_ids=output_ids)
+    request = GenerateRequest("go", max_tokens=2)
+    show_figures(CollectedStream((), completion, False), request, was_streamed=False)
+    assert ("stopped at --max-tokens 2" in capsys.readouterr().err) == is_reached
 
 
 @pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/v2/models/ensemble/generate"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,9 +16,14 @@ from types import SimpleNamespace
 import pytest
 
 from tests.fakes.triton.server import FakeTriton
+from tests.samples.launch_plans import fake_plan
 from tests.samples.metrics_pages import OURS, PAGE
 from trtllm_serve_cli.cli.main import main
+from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.launch.server_state import describe_supervisor
 from trtllm_serve_cli.launch.servers import running as running_servers
+from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.paths import Home
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -66,6 +72,7 @@ def test_json_has_the_same_data(triton: FakeTriton, run: Run) -> None:
     code, out, err = run("-u", triton.endpoint.metrics, "--json")
     summary = json.loads(out)
     assert (code, err) == (0, "")
+    assert summary["gateway_metrics"] is None
     assert summary["models"][0]["failures"] == {"canceled": 2, "backend": 1}
     assert summary["engines"][0]["kv_fraction"] == 0.25
 
@@ -95,6 +102,26 @@ def test_running_server_is_found(
     )
     monkeypatch.setattr(running_servers, "find_running", lambda home, model: running)
     assert run("--raw")[1] == PAGE
+
+
+def test_metrics_of_the_gateway_are_named(
+    triton: FakeTriton, run: Run, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = dataclasses.replace(
+        fake_plan(home.servers), endpoint=triton.endpoint, gateway=GatewayConfig((), port=9000)
+    )
+    server = RunningServer(plan.directory, plan, describe_supervisor("ready"))
+    monkeypatch.setattr(running_servers, "list_servers", lambda home: [server])
+    url, address = "http://127.0.0.1:9000/metrics", triton.endpoint.metrics
+    other = address.replace("127.0.0.1", "localhost")
+    for words in ((), ("-u", address), ("-u", address, "-u", other)):
+        code, out, err = run(*words)
+        assert (code, err) == (0, f"Metrics of the OpenAI-compatible API: {url}\n")
+        assert url not in out
+    assert json.loads(run("--json")[1])["gateway_metrics"] == url
+    several = json.loads(run("--json", "-u", address, "-u", other)[1])
+    assert [each["gateway_metrics"] for each in several] == [url, url]
+    assert run("--raw") == (0, PAGE, "")
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,9 @@ def test_server_from_start_to_stop(tllm: Tllm, ports: list[str]) -> None:
     assert (code, out) == (0, "")
     assert err == f"Stopping m on 127.0.0.1:{ports[1]} …\nStopped.\n"
     assert tllm("status") == (0, "", "No server is running. Next: run `tllm start`\n")
+    code, out, err = tllm("logs", "-n", "1")
+    assert (code, out.count("\n")) == (0, 1)
+    assert err == f"{find_home().servers / ports[1] / 'server.log'}:\n"
 
 
 @pytest.fixture
@@ -170,6 +173,11 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
 
 def test_second_server_of_a_model_names_the_first(tllm: Tllm, home: Home, ports: list[str]) -> None:
     tllm("start", *ports)
+    code, _, err = tllm("start", *ports)
+    assert (code, err.partition("\n")[0]) == (
+        3,
+        f"Error: A server with HTTP port {ports[1]} already exists.",
+    )
     numbers = free_ports(3)
     names = ("http", "grpc", "metrics")
     other = [f"--{name}-port={n}" for name, n in zip(names, numbers, strict=True)]

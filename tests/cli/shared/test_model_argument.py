@@ -67,10 +67,19 @@ def test_load_requires_a_name(tllm: Tllm) -> None:
 
 def test_status_of_one_model(tllm: Tllm, home: Home) -> None:
     add_model(home, "mine")
+    message = "No server is running for mine. Next: run `tllm start -m mine`\n"
+    assert tllm("status", "mine") == (0, "", message)
+    assert tllm("status", "mine", "--json") == (0, '{\n  "servers": []\n}\n', "")
+
+
+def test_status_of_an_unknown_model_is_an_error(tllm: Tllm, home: Home) -> None:
+    add_model(home, "mine")
     for name, next_step in {
-        "mine": "run `tllm start -m mine`",
         "min": "run the command again with mine, or list the imported models with `tllm list`",
         "dem": "run `tllm import -m demo`, or list the imported models with `tllm list`",
     }.items():
-        message = f"No server is running for {name}. Next: {next_step}\n"
-        assert tllm("status", name) == (0, "", message)
+        for words in ((name,), ("-m", name, "--json"), (name, "--startup")):
+            code, out, err = tllm("status", *words)
+            assert (code, out) == (3, "")
+            assert err.startswith(f"Error: No server is running for {name}.\n  Why: no imported ")
+            assert err.endswith(f" Next: {next_step}\n")

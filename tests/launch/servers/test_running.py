@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -24,6 +25,7 @@ from trtllm_serve_cli.launch.server_state import (
 from trtllm_serve_cli.launch.servers.running import (
     RunningServer,
     find_by_triton_model,
+    find_logged,
     find_running,
     find_started,
     find_to_stop,
@@ -122,6 +124,14 @@ def test_no_server_was_ever_started(home: Home) -> None:
     assert raised.value.next_step == (
         "run `tllm start -m b`, or list the other models with `tllm list`"
     )
+
+
+def test_stop_without_a_server_does_not_suggest_a_start(home: Home) -> None:
+    with pytest.raises(NoServer) as raised:
+        find_to_stop(home, None)
+    assert str(raised.value) == "No server is running."
+    with pytest.raises(NoServer, match="list the running servers"):
+        find_to_stop(home, None, "127.0.0.1:9")
 
 
 def test_only_running_server_is_found(home: Home) -> None:
@@ -326,6 +336,22 @@ def test_find_started_includes_servers_that_died(home: Home) -> None:
     running = add(home, "b", ALIVE)
     assert find_started(home, None) == running
     assert find_started(home, "a") == died
+
+
+def test_log_of_the_server_that_was_stopped_last_is_found(home: Home) -> None:
+    stopped = dataclasses.replace(GONE, phase="stopped")
+    last, first = add(home, "a", stopped), add(home, "a", stopped)
+    other = add(home, "b", stopped)
+    for age_s, server in enumerate((other, last, first)):
+        os.utime(server.directory, (1000 - age_s, 1000 - age_s))
+    assert find_logged(home, None) == other
+    assert find_logged(home, "a") == last
+    assert find_logged(home, None, first.endpoint.http) == first
+    with pytest.raises(NoServer, match="No server is running for c"):
+        find_logged(home, "c")
+    died = add(home, "a", GONE)
+    assert find_logged(home, None) == find_logged(home, "a") == died
+    assert find_logged(home, "b") == other
 
 
 def test_several_servers_that_died_are_ambiguous(home: Home) -> None:

@@ -254,11 +254,33 @@ def test_crashed_supervisor_is_reported(home: Home) -> None:
 
 def test_port_in_use_error_names_the_process(home: Home) -> None:
     server = start(fake_plan(home.servers))
+    other = dataclasses.replace(server.plan, directory=fake_plan(home.servers).directory)
     try:
         with pytest.raises(
             LaunchFailed, match=r"is in use.*\n.*\(pid \d+\) is listening on this port"
         ):
+            start(other)
+    finally:
+        stop_server(server)
+
+
+def test_running_server_is_not_started_twice(home: Home) -> None:
+    server = start(fake_plan(home.servers))
+    http, pid = server.endpoint.http, server.state.supervisor_pid
+    try:
+        with pytest.raises(LaunchFailed) as raised:
             start(server.plan)
+        assert str(raised.value) == (
+            f"A server with HTTP port {server.plan.ports['HTTP']} already exists.\n"
+            f"Why: the server for m is ready, and its supervisor has process ID {pid}\n"
+            f"Next: run `tllm infer` to use the server, run `tllm restart -u {http}` to apply "
+            "changes, or choose another port with --http-port N"
+        )
+        with pytest.raises(LaunchFailed) as raised:
+            start(dataclasses.replace(server.plan, models=("other",)))
+        assert raised.value.next_step == (
+            f"run `tllm stop -u {http}`, or choose another port with --http-port N"
+        )
     finally:
         stop_server(server)
 
@@ -279,10 +301,22 @@ def test_starting_server_is_not_started_twice(home: Home) -> None:
     wait_until(lambda: pids_in(plan.log) and read_state(plan.directory))
     with pytest.raises(LaunchFailed, match=r"A server with HTTP port \d+ already exists") as raised:
         start(plan)
-    assert raised.value.why == "another tllm process is starting the server"
+    assert raised.value.why.startswith("the server for m is starting, and its supervisor has ")
     stop_server(read_server(plan.directory))
     first.join()
     assert is_gone(pids_in(plan.log)[0])
+
+
+def test_server_without_a_state_is_not_started_twice(home: Home) -> None:
+    """The start lock is held before the supervisor writes a state."""
+    plan = fake_plan(home.servers)
+    plan.directory.mkdir(parents=True)
+    with (
+        filelock.FileLock(plan.directory / "start.lock"),
+        pytest.raises(LaunchFailed, match=r"A server with HTTP port \d+ already exists") as raised,
+    ):
+        start(plan)
+    assert raised.value.why == "another tllm process is starting the server"
 
 
 def test_of_two_starts_at_the_same_time_the_second_one_is_refused(home: Home) -> None:

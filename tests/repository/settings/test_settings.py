@@ -305,8 +305,12 @@ def test_rejects_a_write_over_a_concurrent_change(ours: Path) -> None:
 
 
 def test_rejects_a_folder_without_models(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match="is not a model repository"):
+    with pytest.raises(RepositoryError, match="is not a model repository") as caught:
         open_repository(tmp_path)
+    assert caught.value.why == "no subfolder contains a config.pbtxt file"
+    with pytest.raises(RepositoryError, match="is not a model repository") as caught:
+        open_repository(tmp_path / "missing")
+    assert caught.value.why == "the folder does not exist"
 
 
 def test_rejects_a_file_that_is_not_text(copy: Path) -> None:

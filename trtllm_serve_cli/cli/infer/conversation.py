@@ -110,4 +110,4 @@ def _send_message(
     if not is_live:
         render_answer.show_texts(completion)
     if not collected.was_interrupted:
-        render_answer.show_figures(collected, name, was_streamed=is_live)
+        render_answer.show_figures(collected, request, was_streamed=is_live)

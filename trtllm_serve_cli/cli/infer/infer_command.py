@@ -307,7 +307,5 @@ def _infer_one(
         render_answer.show_texts(collected.completion)
     if options.show_tokens:
         token_ids.show_ids(collected.completion)
-    render_answer.show_figures(
-        collected, request.request_id, was_streamed=is_live and request.stream
-    )
+    render_answer.show_figures(collected, request, was_streamed=is_live and request.stream)
     return collected.completion

@@ -115,14 +115,30 @@ def show_texts(completion: Completion) -> None:
         print(f"[{index}] {printable(text)}")
 
 
-def show_figures(collected: CollectedStream, request_id: str, *, was_streamed: bool) -> None:
+def show_figures(
+    collected: CollectedStream, request: GenerateRequest, *, was_streamed: bool
+) -> None:
     """Print log probabilities, performance metrics, token counts and latencies to stderr."""
     for line in describe_log_probs(collected, _width()):
         output.notify(line)
     completion = collected.completion
     if completion.perf and (perf := describe_perf(completion.perf)):
         output.notify(perf)
-    output.notify(f"{describe(completion, was_streamed=was_streamed)} · id {request_id}")
+    parts = [describe(completion, was_streamed=was_streamed)]
+    if _reached_limit(completion, request.max_tokens):
+        parts.append(f"stopped at --max-tokens {request.max_tokens}")
+    output.notify(" · ".join((*parts, f"id {request.request_id}")))
+
+
+def _reached_limit(completion: Completion, max_tokens: int) -> bool:
+    """Return whether a sequence has `max_tokens` tokens.
+
+    Return False if the response has several sequences, and their token counts are unknown.
+    """
+    counts = [len(ids) for ids in completion.output_ids]
+    if not counts and len(completion.texts) == 1:
+        counts = [completion.num_output_tokens or 0]
+    return max(counts, default=0) >= max_tokens
 
 
 def printable(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import addresses
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.options import ForceOption, JsonOption, ServedModelOption
-from trtllm_serve_cli.cli.shared.target import find_metrics
+from trtllm_serve_cli.cli.shared.target import find_gateway_metrics, find_metrics
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
@@ -86,6 +87,9 @@ def metrics(
 
     Counters start at 0 when the server starts. With --json, or if stdin or stdout is not a
     terminal, --watch prints one line per interval until you press Ctrl-C.
+
+    Requests that the OpenAI-compatible API sends directly to an engine worker are counted only in
+    the gateway's own metrics, for example at http://127.0.0.1:9000/metrics.
 
     Example:  tllm metrics --watch --interval 5
     """
@@ -182,10 +186,18 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
     before = read_saved_metrics(since) if since is not None else None
     summary = summarize(parse_metrics(fetch_metrics(address), time.time()), before)
+    gateway = find_gateway_metrics(address)
     if as_json:
-        output.show_json(_as_data(address, summary))
-    else:
-        output.show(render_summary(summary))
+        output.show_json(_as_data(address, summary) | {"gateway_metrics": gateway})
+        return
+    output.show(render_summary(summary))
+    _notify_gateways([gateway])
+
+
+def _notify_gateways(urls: Iterable[str | None]) -> None:
+    """Print where the gateways publish metrics. `urls` contains None for servers without one."""
+    if known := list(dict.fromkeys(url for url in urls if url is not None)):
+        output.notify(f"Metrics of the OpenAI-compatible API: {', '.join(known)}")
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
@@ -198,7 +210,7 @@ def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
     from trtllm_serve_cli.metrics.parse import parse_metrics
     from trtllm_serve_cli.metrics.summary import summarize
 
-    feeds, summaries, errors = [], [], []
+    feeds, summaries, gateways, errors = [], [], [], []
     for address in addresses:
         try:
             snapshot = parse_metrics(fetch_metrics(address), time.time())
@@ -207,11 +219,13 @@ def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
             continue
         feeds.append(Feed(address, interval_s=0.0))
         feeds[-1].add_scrape(snapshot)
-        summaries.append(_as_data(address, summarize(snapshot)))
+        gateways.append(find_gateway_metrics(address))
+        summaries.append(_as_data(address, summarize(snapshot)) | {"gateway_metrics": gateways[-1]})
     if as_json:
         output.show_json(summaries)
     elif feeds:
         output.show(render_servers(feeds, output.console().width))
+        _notify_gateways(gateways)
     for each in errors[1:]:
         output.show_error(each)
     if errors:

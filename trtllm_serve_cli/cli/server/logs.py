@@ -67,16 +67,18 @@ def logs(
 ) -> None:
     """Print the end of a server's log, even if the server has died.
 
+    If no server is running, print the log of the server that was stopped last.
+
     The --level and --source filters treat a traceback as part of the preceding line.
 
     Example:  tllm logs -f --level warning
     """
     from trtllm_serve_cli import processes
     from trtllm_serve_cli.launch.logs.log_lines import LogReader
-    from trtllm_serve_cli.launch.servers.running import find_started
+    from trtllm_serve_cli.launch.servers.running import find_logged
     from trtllm_serve_cli.paths import find_home
 
-    server = find_started(find_home(), model, parse_url(url))
+    server = find_logged(find_home(), model, parse_url(url))
     if source is not None and source not in server.plan.every_model:
         raise BadInput(
             f"The server does not have a model named {source!r}.",

@@ -101,12 +101,12 @@ def start(
 
 
 def _notify_served(home: Home, plan: LaunchPlan) -> None:
-    """Print a line for each model of `plan` that a running server already serves."""
+    """Print a line for each model of `plan` that another running server already serves."""
     from trtllm_serve_cli.launch.servers.running import find_servers
 
     for name in plan.models:
         for server in find_servers(home, name):
-            if server.is_running:
+            if server.is_running and server.directory != plan.directory:
                 output.notify(f"A running server already serves {name} on {server.location}.")
 
 

@@ -42,14 +42,19 @@ def status(
 ) -> None:
     """Show the state, ports, models, memory and GPUs of servers.
 
+    The exit code is 0 even if no server is running. It is 3 if no model has the specified name.
+
     Example:  tllm status
     """
-    from trtllm_serve_cli.launch.servers.running import find_servers, suggest_start
+    from trtllm_serve_cli.launch.servers.running import find_servers, no_server, suggest_start
     from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.model.store import list_names
 
     describe, show = (describe_starts, show_starts) if startup else (describe_server, _show_server)
     home = find_home()
     servers = [describe(server) for server in find_servers(home, model)]
+    if not servers and model is not None and model not in list_names(home):
+        raise no_server(home, model)
     if as_json:
         output.show_json({"servers": servers})
         return

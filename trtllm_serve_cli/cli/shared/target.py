@@ -278,6 +278,20 @@ def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
     return (running.endpoint.metrics, *(each.metrics for each in running.plan.replicas))
 
 
+def find_gateway_metrics(address: str) -> str | None:
+    """Return the URL of the gateway's metrics page for the server with the metrics `address`.
+
+    Return None if `tllm start` did not start the server, or if the server has no gateway.
+    """
+    from trtllm_serve_cli.launch.servers.running import find_servers
+    from trtllm_serve_cli.paths import find_home
+
+    for server in find_servers(find_home(), None, parse_url(address)):
+        if server.is_running and server.plan.gateway is not None:
+            return f"{server.plan.gateway.url}/metrics"
+    return None
+
+
 def _choose(running: RunningServer, model: str | None) -> str:
     if model is not None:
         return model

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,16 +158,15 @@ def list_servers(home: Home) -> list[RunningServer]:
 
     Supervised servers come first, sorted by HTTP port. Slurm jobs follow.
     """
-    servers = []
-    directories = home.servers.iterdir() if home.servers.exists() else ()
-    for directory in directories:
-        try:
-            server = read_server(directory)
-        except NoServer:
-            continue
-        if server.phase != "stopped":
-            servers.append(server)
+    servers = [server for server in _read_servers(home) if server.phase != "stopped"]
     return sorted(servers, key=_order)
+
+
+def _read_servers(home: Home) -> Iterator[RunningServer]:
+    """Yield all servers, including stopped servers, in any order."""
+    for directory in home.servers.iterdir() if home.servers.exists() else ():
+        with contextlib.suppress(NoServer):
+            yield read_server(directory)
 
 
 def _order(server: RunningServer) -> tuple[int, str]:
@@ -179,12 +179,13 @@ def find_servers(home: Home, model: str | None, address: str | None = None) -> l
 
     `address` is an HTTP, gRPC or metrics address. If an argument is None, it matches all servers.
     """
-    return [
-        server
-        for server in list_servers(home)
-        if (model is None or model in server.models)
-        and (address is None or address in _addresses(server))
-    ]
+    return [server for server in list_servers(home) if _matches(server, model, address)]
+
+
+def _matches(server: RunningServer, model: str | None, address: str | None) -> bool:
+    return (model is None or model in server.models) and (
+        address is None or address in _addresses(server)
+    )
 
 
 def _addresses(server: RunningServer) -> tuple[str, ...]:
@@ -228,9 +229,14 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
             f"No tllm server is running on {address}.",
             next_step="run `tllm status` to list the running servers",
         )
+    raise no_server(home, model)
+
+
+def no_server(home: Home, model: str | None) -> NoServer:
+    """Return the error for a command that requires a server for `model`, or any server if None."""
     if model is None:
-        raise NoServer("No server is running.", next_step=suggest_start(home, None))
-    raise NoServer(
+        return NoServer("No server is running.", next_step=suggest_start(home, None))
+    return NoServer(
         f"No server is running for {model}.",
         why=""
         if model in list_names(home)
@@ -294,6 +300,22 @@ def find_started(home: Home, model: str | None, address: str | None = None) -> R
     return find_running(home, model, address)
 
 
+def find_logged(home: Home, model: str | None, address: str | None = None) -> RunningServer:
+    """Return the server whose log to read.
+
+    This is the server that `find_started` returns. If only stopped servers match, return the server
+    that was stopped last. Raise the errors of `find_started`.
+    """
+    stopped = [
+        server
+        for server in _read_servers(home)
+        if server.phase == "stopped" and _matches(server, model, address)
+    ]
+    if stopped and not find_servers(home, model, address):
+        return max(stopped, key=lambda server: server.directory.stat().st_mtime)
+    return find_started(home, model, address)
+
+
 def find_to_stop(
     home: Home, model: str | None, address: str | None = None, *, everything: bool = False
 ) -> list[RunningServer]:
@@ -318,6 +340,8 @@ def find_to_stop(
             f"No server is running for {model}.",
             next_step="run `tllm status` to list the servers",
         )
+    if not found and address is None:
+        raise NoServer("No server is running.")
     return active or ended or [find_running(home, model, address)]
 
 

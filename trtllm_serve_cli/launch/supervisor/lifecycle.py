@@ -114,6 +114,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             # Hold the lock until the plan is written. If two starts use the same port, the second
             # start must find the plan of the first start.
             with filelock.FileLock(ports_lock):
+                _check_not_supervised(plan)
                 _check_ports(plan, _find_reserved_ports(plan))
                 plan.directory.mkdir(parents=True, exist_ok=True)
                 # Deny access to other users, because the folder contains the token for the
@@ -122,7 +123,6 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
                 until_started.enter_context(
                     filelock.FileLock(plan.directory / START_LOCK, timeout=0)
                 )
-                _check_not_supervised(plan)
                 _write_folder(plan)
             yield
     except filelock.Timeout as error:
@@ -181,19 +181,27 @@ def _check_not_supervised(plan: LaunchPlan) -> None:
             f"or run `rm -r {shlex.quote(str(plan.directory))}` if {state.host} no longer exists",
         )
     if state is not None and state.is_supervised:
+        earlier = read_plan(plan.directory)
+        models = () if earlier is None else earlier.models
+        server = f"the server for {' and '.join(models)}" if models else "the server"
         raise _already_exists(
             plan,
-            f"the server is {state.phase}, and its supervisor has process ID "
-            f"{state.supervisor_pid}",
+            f"{server} is {state.phase}, and its supervisor has process ID {state.supervisor_pid}",
+            has_same_models=models == plan.models,
         )
 
 
-def _already_exists(plan: LaunchPlan, why: str) -> LaunchFailed:
+def _already_exists(plan: LaunchPlan, why: str, *, has_same_models: bool = False) -> LaunchFailed:
+    address = plan.endpoint.http
+    next_step = (
+        f"run `tllm infer` to use the server, run `tllm restart -u {address}` to apply changes"
+        if has_same_models
+        else f"run `tllm stop -u {address}`"
+    )
     return LaunchFailed(
         f"A server with HTTP port {plan.ports['HTTP']} already exists.",
         why=why,
-        next_step=f"run `tllm stop -u {plan.endpoint.http}`, or choose another port with "
-        "--http-port N",
+        next_step=f"{next_step}, or choose another port with --http-port N",
     )
 
 

@@ -181,7 +181,9 @@ def open_repository(directory: Path) -> OpenRepository:
     if not texts:
         raise RepositoryError(
             f"{directory} is not a model repository.",
-            why=f"no subfolder contains a {CONFIG} file",
+            why=f"no subfolder contains a {CONFIG} file"
+            if directory.exists()
+            else "the folder does not exist",
             next_step="use --repo DIR to pass the folder that contains the model folders",
         )
     return OpenRepository(directory, texts, manifest)
