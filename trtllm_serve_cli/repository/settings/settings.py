@@ -89,9 +89,11 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
     """Return the settings in the order of `parameters.yaml`.
 
     A parameter that has no effect on the engine kind or in tllm's models is included only if its
-    value differs from the default. Parameters are omitted if the layout has no field for them, or
-    if they have no value and users cannot set them. Raise `BadInput` if the layout does not store
-    settings in `config.pbtxt`, and `RepositoryError` if a file cannot be parsed.
+    value differs from the default. In a rendered repository, such a parameter must also be an entry
+    of `parameters`, because tllm chooses the backend and the tensors of its models. Parameters are
+    omitted if the layout has no field for them, or if they have no value and users cannot set them.
+    Raise `BadInput` if the layout does not store settings in `config.pbtxt`, and `RepositoryError`
+    if a file cannot be parsed.
     """
     _check_layout(repository)
     settings = []
@@ -104,7 +106,8 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
             continue
         is_foreign = parameter.of_upstream and repository.has_manifest
         if is_foreign or not parameter.applies_to(repository.kind):
-            is_shown = set(values.values()) - {parameter.default} != set()
+            can_differ = parameter.is_entry or not repository.has_manifest
+            is_shown = can_differ and set(values.values()) - {parameter.default} != set()
         else:
             is_shown = bool(values) or not parameter.is_fact
         if is_shown:
