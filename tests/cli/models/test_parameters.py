@@ -203,9 +203,8 @@ def test_copy_of_upstreams_repository_is_shown_and_changed(
     copy = str(copy_upstream(tmp_path / "copy"))
     assert "max_beam_width  (not set; default: 1)\n" in tllm("show", "--repo", copy)[1]
     code, out, _ = tllm("set", "--repo", copy, "max_beam_width=2")
-    assert (code, [line.split() for line in out.splitlines() if "max_" in line]) == (
-        0, [["max_beam_width", "tensorrt_llm", "not", "filled", "2"]],
-    )  # fmt: skip
+    rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines() if "max_" in line]
+    assert (code, rows) == (0, [["max_beam_width", "tensorrt_llm", "not set; default: 1", "2"]])
     assert (
         "max_beam_width = 2  (edited in the repository)\n"
         "    Maximum beam width of a request. Since TensorRT-LLM 0.6.\n"

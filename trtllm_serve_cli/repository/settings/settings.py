@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.model.file_changes import replace_files
@@ -262,8 +263,13 @@ def _is_of_layout(layout: str, parameter: Parameter) -> bool:
     )
 
 
+def is_set(value: str | None) -> TypeGuard[str]:
+    """Return whether the value exists, is not empty and is not an unfilled variable."""
+    return bool(value and not is_unfilled(value))
+
+
 def _origin(repository: OpenRepository, parameter: Parameter, values: Mapping[str, str]) -> str:
-    filled = {value for value in values.values() if value and not is_unfilled(value)}
+    filled = set(filter(is_set, values.values()))
     if not filled:
         return "unset"
     name, manifest = parameter.name, repository.manifest
