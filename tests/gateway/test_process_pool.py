@@ -25,7 +25,7 @@ from trtllm_serve_cli.gateway.process_pool import Member, bind_shared
 
 def make_config(tmp_path: Path) -> GatewayConfig:
     """Return a configuration of two processes whose model has no server."""
-    endpoint = Endpoint(grpc="127.0.0.1:9")
+    endpoint = Endpoint(*3 * ("127.0.0.1:9",))
     return GatewayConfig(
         (ServedModel("demo", "demo", endpoint),),
         port=free_ports(1)[0],

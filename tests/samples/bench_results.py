@@ -124,12 +124,13 @@ def _samples(records: Sequence[RequestRecord]) -> tuple[ServerSample, ...]:
 
 def _sample(at_s: float, records: Sequence[RequestRecord]) -> ServerSample:
     inside = sum(record.sent_s <= at_s < record.end_s for record in records)
-    active = min(inside, NUM_SLOTS)
+    running = min(inside, NUM_SLOTS)
     engine = {
         "model": "tensorrt_llm",
-        "num_active": active,
-        "num_waiting": inside - active,
-        "kv_blocks_used": active * 10,
+        "num_active": inside,
+        "num_scheduled": running,
+        "num_waiting": inside - running,
+        "kv_blocks_used": running * 10,
         "kv_blocks_max": 100,
     }
     state = {"models": [], "engines": [engine], "host": {"gpus": []}}

@@ -20,24 +20,26 @@ FAKE_TRITON = str(Path(__file__).parents[1] / "fakes" / "triton")
 
 def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 60.0) -> LaunchPlan:
     """Return a plan for a fake Triton; `python -m tests.fakes.triton --help` lists behaviours."""
-    http, grpc, metrics = free_ports(3)
+    endpoint = _free_endpoint()
+    port = endpoint.http.rpartition(":")[2]
     return LaunchPlan(
-        argv=(sys.executable, FAKE_TRITON, str(http), *behaviours),
+        argv=(sys.executable, FAKE_TRITON, port, *behaviours),
         environ={},
-        directory=servers / str(http),
+        directory=servers / port,
         repository=Path("/models/m"),
         models=("m",),
         text_models=("m",),
         loading=("m", "n"),
-        endpoint=Endpoint(
-            grpc=f"127.0.0.1:{grpc}",
-            http=f"127.0.0.1:{http}",
-            metrics=f"127.0.0.1:{metrics}",
-            restricted_token="secret",
-        ),
+        endpoint=endpoint,
         timeout_s=timeout_s,
         exit_timeout_s=1,
     )
+
+
+def _free_endpoint() -> Endpoint:
+    """Return an endpoint on which no other server of the machine listens."""
+    http, grpc, metrics = (f"127.0.0.1:{port}" for port in free_ports(3))
+    return Endpoint(grpc, http, metrics, restricted_token="secret")
 
 
 def write_fake_tritonserver(program: Path) -> None:
@@ -56,10 +58,10 @@ def write_fake_tritonserver(program: Path) -> None:
 def fake_mpi_plan(servers: Path, *behaviours: str) -> LaunchPlan:
     """Return a plan of two ranks, each a fake Triton, under the real `mpirun`."""
     first = fake_plan(servers)
-    (other,) = free_ports(1)
+    second = _free_endpoint()
     commands = [
-        ("-n", "1", sys.executable, FAKE_TRITON, str(port), *behaviours)
-        for port in (first.ports["HTTP"], other)
+        ("-n", "1", sys.executable, FAKE_TRITON, each.http.rpartition(":")[2], *behaviours)
+        for each in (first.endpoint, second)
     ]
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     options = (*as_root, "--oversubscribe", "--bind-to", "none")
@@ -67,7 +69,7 @@ def fake_mpi_plan(servers: Path, *behaviours: str) -> LaunchPlan:
         first,
         argv=("mpirun", *options, *commands[0], ":", *commands[1]),
         mode="mpi",
-        replicas=(Endpoint(http=f"127.0.0.1:{other}"),),
+        replicas=(second,),
         exit_timeout_s=5,
     )
 

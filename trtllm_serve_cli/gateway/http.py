@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from trtllm_serve_cli.gateway.body_errors import explain_invalid_field, explain_invalid_json
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
 from trtllm_serve_cli.gateway.response_body import ResponseBody, find_response_body
 from trtllm_serve_cli.gateway.schema.marks import check_rejected
@@ -21,7 +21,6 @@ _MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 Body = TypeVar("Body", bound=msgspec.Struct)
 Result = TypeVar("Result")
 _JSON_TYPES = ("application/json", "text/json")
-_MISSING_FIELD = re.compile("Object missing required field `(.*)`")
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
@@ -102,19 +101,13 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
     try:
         body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        path = path.removesuffix("`")
-        if missing := _MISSING_FIELD.fullmatch(message):
-            path += f".{missing[1]}"
-        param = path.lstrip(".") or None
-        place = f"{param}: " if param else ""
-        raise invalid(f"{place}{message}.", param=param) from error
+        raise explain_invalid_field(error, kind) from error
     except RecursionError as error:
         raise invalid(
             "The JSON in the request body is nested too deeply. Reduce the nesting depth."
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise invalid(f"The request body is not valid JSON: {error}.") from error
+        raise explain_invalid_json(data, error) from error
     check_rejected(body)
     return body
 

@@ -72,7 +72,7 @@ def test_counters_include_requests_in_flight_and_server_metrics(
         ("Requests", "in flight"),
         ("Server KV cache", "In use (%)"),
         ("Server queue", "Waiting requests"),
-        ("Server batch", "Requests in the engine"),
+        ("Server batch", "Running requests"),
     }
     in_flight = [event["args"]["in flight"] for event in counters if event["name"] == "Requests"]
     assert max(in_flight) == result.figures["max_in_flight"]

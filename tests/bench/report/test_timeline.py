@@ -60,14 +60,16 @@ def _sample(at_s: float, run: int = 0, **engine: int) -> dict[str, object]:
 
 def test_server_series_cover_one_run_and_skip_missing_values() -> None:
     samples = [
-        _sample(1.0, kv_blocks_used=25, kv_blocks_max=100, num_waiting=2, num_active=3),
+        _sample(
+            1.0, kv_blocks_used=25, kv_blocks_max=100, num_waiting=2, num_active=5, num_scheduled=3
+        ),
         _sample(2.0, run=1, num_waiting=9),
         {"at_s": 3.0, "target": 0, "run": 0, "error": "no answer"},
     ]
     assert server_series(samples) == [
         ServerSeries("kv_cache", 0, ((1.0, 25.0),)),
         ServerSeries("queue", 0, ((1.0, 2.0),)),
-        ServerSeries("active", 0, ((1.0, 3.0),)),
+        ServerSeries("batch", 0, ((1.0, 3.0),)),
         ServerSeries("gpu", 0, ((1.0, 75.0),)),
     ]
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fakes.triton.answers import PERF, TEMPLATE, Outputs, Request, follow_prompt
+from tests.fakes.triton.answers import PERF, TEMPLATE, ModelError, Outputs, Request, follow_prompt
 from tests.fakes.triton.server import FakeTriton
 from tests.samples.lora_adapters import write_converted
 from tests.waiting import wait_until
@@ -249,6 +249,28 @@ def test_several_sequences_are_numbered(triton: FakeTriton, run: Run) -> None:
     code, out, _ = run("beams", "-u", triton.endpoint.grpc, "--beam-width", "2")
     assert (code, out) == (0, "[0] one\n[1] two\n")
     assert triton.received[0]["stream"] is False
+
+
+@pytest.mark.parametrize(
+    ("option", "message", "why"),
+    [
+        ("--beam-width=9", "beam_width is 9; it must be", "Why: --beam-width is 9; it must be"),
+        ("--top-k=9", "runtime_top_k is 9", "Why: --top-k is 9"),
+        ("--logprobs", "omit return_log_probs", "Why: omit --logprobs"),
+        ("--regex=[a-", "guided_decoding_guide cannot be used", "Why: --regex cannot be used"),
+        ("--regex=a", "guided_decoding_guide_type", "Why: guided_decoding_guide_type"),
+        ("--max-tokens=2", "seed is 1", "Why: seed is 1"),
+    ],
+)
+def test_error_names_the_option_that_set_the_tensor(
+    run: Run, option: str, message: str, why: str
+) -> None:
+    def refuse(request: Request) -> Iterator[Outputs]:
+        raise ModelError(message)
+
+    with FakeTriton(answer=refuse) as triton:
+        code, _, err = run("go", option, "-u", triton.endpoint.grpc)
+    assert (code != 0, why in err) == (True, True), err
 
 
 def test_request_for_draft_tokens_is_not_streamed(triton: FakeTriton, run: Run) -> None:

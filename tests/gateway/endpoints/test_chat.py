@@ -139,7 +139,7 @@ def test_error_names_the_missing_field() -> None:
         missing = client.post(PATH, json={"messages": body()["messages"]}).json()["error"]
         nested = client.post(PATH, json=body(messages=[function])).json()["error"]
     assert missing["param"] == "model"
-    assert missing["message"] == "model: Object missing required field `model`."
+    assert missing["message"] == "`model` is required."
     assert nested["param"] == "messages[0].tool_calls[0].function"
 
 

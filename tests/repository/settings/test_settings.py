@@ -227,6 +227,18 @@ def test_lists_the_origin_of_each_value(ours: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("kind", ["openvino", "sim", "vllm", "pytorch", "tensorrt"])
+def test_new_repository_has_no_edited_value(kind: str, tmp_path: Path) -> None:
+    """tllm's Python model always has the python backend, which no parameter chooses."""
+    engine = dataclasses.replace(ENGINE, kind=kind)
+    if kind == "tensorrt":
+        engine = tensorrt_engine(tmp_path)
+    write_repository(plan_repository("mine", engine, ServingOptions()), tmp_path / "mine")
+    found = origins(open_repository(tmp_path / "mine"))
+    assert [name for name, (_, origin) in found.items() if origin == "file"] == []
+    assert ("triton_backend" in found) == (kind == "tensorrt")
+
+
 def test_value_that_differs_between_models_is_listed_by_model(ours: Path) -> None:
     path = ours / "mine" / "config.pbtxt"
     path.write_text(path.read_text().replace("count: 1", "count: 2"))

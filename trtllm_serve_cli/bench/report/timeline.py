@@ -78,7 +78,7 @@ def thin(steps: Sequence[Point], most: int) -> list[Point]:
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "kv_cache": ("Server KV cache", "In use (%)"),
     "queue": ("Server queue", "Waiting requests"),
-    "active": ("Server batch", "Requests in the engine"),
+    "batch": ("Server batch", "Running requests"),
     "gpu": ("Server GPU", "In use (%)"),
 }
 
@@ -109,7 +109,7 @@ def _quantities(state: State) -> dict[str, float | None]:
     return {
         "kv_cache": 100 * used / held if used is not None and held else None,
         "queue": pending if waiting is None else waiting,
-        "active": _total(engines, "num_active"),
+        "batch": _total(engines, "num_scheduled"),
         "gpu": 100 * sum(utilization) / len(utilization) if utilization else None,
     }
 

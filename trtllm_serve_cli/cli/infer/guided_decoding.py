@@ -29,11 +29,7 @@ def plan_guide(options: InferOptions) -> Guide:
     The options for JSON schemas, grammars and structural tags accept either the text itself or a
     file path.
     """
-    guides = {
-        f"--{name.replace('_', '-')}": getattr(options, name)
-        for name in ("guide", "json_schema", "regex", "grammar", "structural_tag")
-    }
-    names = [name for name, value in guides.items() if value is not None]
+    names = _list_used(options)
     if len(names) > 1:
         raise typer.BadParameter(
             f"{' and '.join(names)} cannot be used together. Pass only one of these options."
@@ -48,6 +44,17 @@ def plan_guide(options: InferOptions) -> Guide:
     if options.regex is not None:
         return Guide("regex", options.regex)
     return Guide(options.guide)
+
+
+def find_guide_option(options: InferOptions) -> str | None:
+    """Return the option that specifies the guide, or None if no option does."""
+    return next(iter(_list_used(options)), None)
+
+
+def _list_used(options: InferOptions) -> list[str]:
+    names = ("guide", "json_schema", "regex", "grammar", "structural_tag")
+    used = [name for name in names if getattr(options, name) is not None]
+    return [f"--{name.replace('_', '-')}" for name in used]
 
 
 def _read_json(value: str, option: str) -> str:

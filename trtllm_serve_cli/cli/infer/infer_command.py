@@ -17,6 +17,7 @@ from trtllm_serve_cli.cli.infer import (
     guided_decoding,
     logits,
     openai_target,
+    option_names,
     prompts,
     render_answer,
     token_ids,
@@ -29,7 +30,7 @@ from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_op
 from trtllm_serve_cli.cli.shared.options import JsonOption
 from trtllm_serve_cli.cli.shared.target import Target, find_target
 from trtllm_serve_cli.client.generate import GenerateRequest
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, RequestFailed
 from trtllm_serve_cli.option_fields import option_fields
 
 if TYPE_CHECKING:
@@ -82,7 +83,11 @@ def send_prompt(
 ) -> None:
     """Send a request with the options of `tllm infer` and print the response."""
     with contextlib.ExitStack() as resources:
-        _send(prompt, model, options, request, resources, as_json=as_json)
+        try:
+            _send(prompt, model, options, request, resources, as_json=as_json)
+        except RequestFailed as error:
+            error.why = option_names.name_options(error.why, options, request)
+            raise
 
 
 def _send(

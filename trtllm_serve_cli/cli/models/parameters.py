@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.launch.servers.running import RunningServer
     from trtllm_serve_cli.repository.model.findings import Finding
     from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+    from trtllm_serve_cli.repository.model.parameters import Parameter
     from trtllm_serve_cli.repository.settings.settings import Change, Setting
 
 RepoOption = Annotated[
@@ -217,14 +218,22 @@ def _show_changes(changes: list[Change]) -> None:
 
     A change that applies to several fields of a model is printed only once.
     """
-    rows = [(each.parameter, each.model, _short(each.old), _short(each.new)) for each in changes]
+    from trtllm_serve_cli.repository.model.parameters import load_parameters
+    from trtllm_serve_cli.repository.settings.settings import is_set
+
+    table = load_parameters()
+    rows = []
+    for each in changes:
+        unset = _describe_unset(table.get(each.parameter))
+        values = (value if is_set(value) else unset for value in (each.old, each.new))
+        rows.append((each.parameter, each.model, *values))
     output.show_table(("parameter", "model", "from", "to"), list(dict.fromkeys(rows)))
 
 
-def _short(value: str | None) -> str:
-    if value is None:
-        return "missing"
-    return "not filled" if value.startswith("${") else value or "empty"
+def _describe_unset(parameter: Parameter | None) -> str:
+    """Return the description of a missing value, with the parameter's default if it has one."""
+    default = parameter and (parameter.default if parameter.unset is None else parameter.unset)
+    return _ORIGINS["unset"] + (f"; default: {default}" if default else "")
 
 
 def _describe(setting: Setting) -> dict[str, Any]:
@@ -248,9 +257,7 @@ def _render_setting(setting: Setting, *, has_versions: bool) -> str:
     """
     parameter, origin = setting.parameter, _ORIGINS[setting.origin]
     if setting.origin == "unset":
-        otherwise = parameter.default if parameter.unset is None else parameter.unset
-        head = parameter.name
-        origin += f"; default: {otherwise}" if otherwise else ""
+        head, origin = parameter.name, _describe_unset(parameter)
     else:
         head = f"{parameter.name} = {textwrap.shorten(setting.value, 200, placeholder=' …')}"
     indent = "    "

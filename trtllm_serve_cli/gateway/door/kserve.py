@@ -23,6 +23,7 @@ from starlette.responses import Response
 from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS, ModelInfo
 from trtllm_serve_cli.gateway.access.admission import admit, check_model, process
 from trtllm_serve_cli.gateway.access.call import Call, find_call
+from trtllm_serve_cli.gateway.body_errors import explain_invalid_json
 from trtllm_serve_cli.gateway.config import ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 from trtllm_serve_cli.gateway.http import (
@@ -219,7 +220,7 @@ def check_body(body: bytes, binary_header: str | None) -> None:
     except RecursionError as error:
         raise _too_deep() from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"The request body is not valid JSON: {error}.") from error
+        raise explain_invalid_json(body, error) from error
     if type(value) in _CHECKED:
         _check_value(value)
 

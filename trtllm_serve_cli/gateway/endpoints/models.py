@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from trtllm_serve_cli.gateway.access.admission import check_model
 from trtllm_serve_cli.gateway.access.call import find_call
+from trtllm_serve_cli.gateway.body_errors import explain_invalid_field
 from trtllm_serve_cli.gateway.errors import invalid, is_anthropic
 from trtllm_serve_cli.gateway.http import json_response
 from trtllm_serve_cli.gateway.served_model import LoadedModel
@@ -132,6 +133,4 @@ def _read_query(request: Request) -> ModelsQuery:
     try:
         return msgspec.convert(values, ModelsQuery, strict=False)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$.")
-        param = path.removesuffix("`")
-        raise invalid(f"{param}: {message}.", param) from error
+        raise explain_invalid_field(error, ModelsQuery) from error

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.model.file_changes import replace_files
@@ -89,9 +90,11 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
     """Return the settings in the order of `parameters.yaml`.
 
     A parameter that has no effect on the engine kind or in tllm's models is included only if its
-    value differs from the default. Parameters are omitted if the layout has no field for them, or
-    if they have no value and users cannot set them. Raise `BadInput` if the layout does not store
-    settings in `config.pbtxt`, and `RepositoryError` if a file cannot be parsed.
+    value differs from the default. In a rendered repository, such a parameter must also be an entry
+    of `parameters`, because tllm chooses the backend and the tensors of its models. Parameters are
+    omitted if the layout has no field for them, or if they have no value and users cannot set them.
+    Raise `BadInput` if the layout does not store settings in `config.pbtxt`, and `RepositoryError`
+    if a file cannot be parsed.
     """
     _check_layout(repository)
     settings = []
@@ -104,7 +107,8 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
             continue
         is_foreign = parameter.of_upstream and repository.has_manifest
         if is_foreign or not parameter.applies_to(repository.kind):
-            is_shown = set(values.values()) - {parameter.default} != set()
+            can_differ = parameter.is_entry or not repository.has_manifest
+            is_shown = can_differ and set(values.values()) - {parameter.default} != set()
         else:
             is_shown = bool(values) or not parameter.is_fact
         if is_shown:
@@ -259,8 +263,13 @@ def _is_of_layout(layout: str, parameter: Parameter) -> bool:
     )
 
 
+def is_set(value: str | None) -> TypeGuard[str]:
+    """Return whether the value exists, is not empty and is not an unfilled variable."""
+    return bool(value and not is_unfilled(value))
+
+
 def _origin(repository: OpenRepository, parameter: Parameter, values: Mapping[str, str]) -> str:
-    filled = {value for value in values.values() if value and not is_unfilled(value)}
+    filled = set(filter(is_set, values.values()))
     if not filled:
         return "unset"
     name, manifest = parameter.name, repository.manifest
