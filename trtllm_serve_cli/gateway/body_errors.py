@@ -55,9 +55,8 @@ def explain_invalid_field(error: msgspec.ValidationError, kind: type[msgspec.Str
 
 
 def _explain(message: str, kind: type[msgspec.Struct], path: str) -> str:
-    if found := _NOT_ACCEPTED.fullmatch(message):
-        accepted = _join([repr(value) for value in _list_accepted(kind, path)])
-        return f"must be {accepted}, but is {found[1]}"
+    if (found := _NOT_ACCEPTED.fullmatch(message)) and (values := _list_accepted(kind, path)):
+        return f"must be {_join(list(map(repr, values)))}, but is {found[1]}"
     if found := _WRONG_TYPE.fullmatch(message):
         expected = found[1].removesuffix(" | null").split(" | ")
         accepted = _join([_TYPES.get(each, each) for each in expected])
