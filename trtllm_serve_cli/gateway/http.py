@@ -11,9 +11,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from trtllm_serve_cli.gateway.body_errors import explain_invalid_field, explain_invalid_json
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
 from trtllm_serve_cli.gateway.response_body import ResponseBody, find_response_body
+from trtllm_serve_cli.gateway.schema.body_errors import explain_invalid_field, explain_invalid_json
 from trtllm_serve_cli.gateway.schema.marks import check_rejected
 
 # If a body exceeds the limit, the gateway reads and discards up to this many additional bytes.

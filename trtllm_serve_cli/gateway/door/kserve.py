@@ -23,7 +23,6 @@ from starlette.responses import Response
 from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS, ModelInfo
 from trtllm_serve_cli.gateway.access.admission import admit, check_model, process
 from trtllm_serve_cli.gateway.access.call import Call, find_call
-from trtllm_serve_cli.gateway.body_errors import explain_invalid_json
 from trtllm_serve_cli.gateway.config import ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 from trtllm_serve_cli.gateway.http import (
@@ -32,6 +31,7 @@ from trtllm_serve_cli.gateway.http import (
     read_body,
     run_while_connected,
 )
+from trtllm_serve_cli.gateway.schema.body_errors import explain_invalid_json
 from trtllm_serve_cli.runtime.telemetry.server_status import find_server_problem
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from starlette.responses import Response
 
 from trtllm_serve_cli.gateway.access.admission import check_model
 from trtllm_serve_cli.gateway.access.call import find_call
-from trtllm_serve_cli.gateway.body_errors import explain_invalid_field
 from trtllm_serve_cli.gateway.errors import invalid, is_anthropic
 from trtllm_serve_cli.gateway.http import json_response
+from trtllm_serve_cli.gateway.schema.body_errors import explain_invalid_field
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 
 # Name of the query parameter that Anthropic's client repeats for each value of `lifecycle`.
