@@ -456,7 +456,9 @@ def test_control_characters_are_escaped_on_a_terminal(triton: FakeTriton) -> Non
     done = subprocess.run(
         [*command, "-u", triton.endpoint.grpc], stdout=terminal, stderr=subprocess.PIPE, check=True
     )
-    shown = os.read(main_end, 4096)
+    shown = b""
+    while not shown.endswith(b"\n\r\n"):  # a terminal may return the lines one by one
+        shown += os.read(main_end, 4096)
     os.close(terminal)
     os.close(main_end)
     assert shown == b"a\\x1b[2Jb\\x0d\\x9b\tc\r\n\r\n"
