@@ -114,11 +114,12 @@ def test_remove_refuses_a_model_that_is_served(served: Tllm) -> None:
     assert "tllm stop" in result.stderr
 
 
-def test_starting_on_a_bound_port_reports_its_process(served: Tllm) -> None:
+def test_starting_on_the_port_of_a_server_names_the_server(served: Tllm) -> None:
     port = served.status()["http"].rpartition(":")[2]
     result = served("start", "--http-port", port)
     assert result.returncode == 3
-    assert "tritonserver (pid" in result.stderr
+    assert f"A server with HTTP port {port} already exists." in result.stderr
+    assert "the server for demo is ready" in result.stderr
 
 
 def test_doctor_finds_no_problem(imported: Tllm) -> None:
