@@ -57,8 +57,8 @@ class FakeTriton:
     - `ending_s` is the time for which a gRPC stream stays open after an error.
 
     `requests` are the requests to models. `stopped` are the ids that stop requests contained; such
-    a request ends without another response, unless `ignores_stops` is true. `calls` are the path or
-    method of every call, and its headers.
+    a request ends without another response. If `ignores_stops` is true, both requests continue.
+    `calls` are the path or method of every call, and its headers.
     """
 
     answer: Answer = follow_prompt
@@ -132,6 +132,8 @@ class FakeTriton:
         """Yield the responses at their times, or raise an error."""
         if request.inputs.get("stop"):
             self.stopped.add(request.id)
+            if self.ignores_stops:
+                self.closing.wait()
             yield {}
             return
         with self._lock:

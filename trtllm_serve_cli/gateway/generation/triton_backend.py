@@ -53,7 +53,8 @@ _READY_TIMEOUT_S = 5.0
 # Maximum reconnect backoff. With gRPC's default, a restarted server might not receive requests for
 # up to two minutes.
 _MAX_RECONNECT_PAUSE_MS = 1000
-# Seconds to wait for a stopped request to end before its gRPC call is cancelled.
+# Seconds to wait for the response to a stop request, and then for the stopped request to end. After
+# that, the gRPC call of the stopped request is cancelled.
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -175,9 +176,11 @@ class TritonBackend:
         docs/decisions/triton-2.51.md.
         """
         message = plan_stop(self._core, f"{self._id_prefix}{request_id}")
-        # The stop request fails if the stopped request has already ended.
+        responses = self._stub.ModelStreamInfer(iter([message]), timeout=self._stop_timeout_s)
+        # The stop request fails if the stopped request has already ended. A model that hangs does
+        # not respond.
         with contextlib.suppress(grpc.RpcError):
-            async for _ in self._stub.ModelStreamInfer(iter([message])):
+            async for _ in responses:
                 pass
         done, _ = await asyncio.wait([task], timeout=self._stop_timeout_s)
         if not done:
