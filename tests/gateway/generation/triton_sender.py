@@ -40,7 +40,7 @@ class Backend(TritonBackend):
     @property
     def num_calls(self) -> int:
         """The number of requests that have not ended on the server."""
-        return len(self._tasks)
+        return len(self._calls)
 
     @property
     def num_ended(self) -> int:

@@ -97,8 +97,7 @@ class TritonBackend:
         self._ids = itertools.count(1)
         # The random prefix makes request ids unique across all gateways that use the model.
         self._id_prefix = f"gateway-{uuid.uuid4().hex}-"
-        self._calls: dict[int, _Call] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._calls: dict[int, tuple[_Call, asyncio.Task[None]]] = {}
         self._stops: set[asyncio.Task[None]] = set()
         self._stop_timeout_s = stop_timeout_s
         # The states of the LoRA adapters on this server, keyed by the task id or the name that
@@ -148,20 +147,15 @@ class TritonBackend:
         call = _Call(on_update)
         infer = partial(self._infer, message, metadata, reader, call)
         task = asyncio.create_task(self._run(request_id, infer, reader, call, adapter))
-        self._calls[request_id] = call
-        self._tasks[request_id] = task
-        task.add_done_callback(lambda _: self._forget(request_id))
+        self._calls[request_id] = call, task
+        task.add_done_callback(lambda _: self._calls.pop(request_id))
         return request_id
 
-    def _forget(self, request_id: int) -> None:
-        self._calls.pop(request_id, None)
-        self._tasks.pop(request_id, None)
-
     def cancel(self, request_id: int) -> None:
-        if (call := self._calls.pop(request_id, None)) is None:
+        call, task = self._calls.get(request_id, (None, None))
+        if call is None or task is None or call.is_cancelled:
             return
         call.is_cancelled = True
-        task = self._tasks[request_id]
         if not call.is_sent or "stop" not in self._core.inputs:
             task.cancel()
             return
@@ -194,7 +188,7 @@ class TritonBackend:
         )
 
     async def close(self) -> None:
-        tasks = [self._monitor, *self._stops, *self._tasks.values()]
+        tasks = [self._monitor, *self._stops, *(task for _, task in self._calls.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
