@@ -29,11 +29,12 @@ from typing import Any
 from gpu_check import FULL, SHORT, Check, draw_burst, draw_warmup, greedy_prompts, prompt_of
 from gpu_clocks import watching_gpus
 from gpu_gateway import check_gateway
+from gpu_greedy import check_greedy, compare_tokens, generate_all, generate_raw
+from gpu_lora import check_lora
 from gpu_models import write_shape, write_small
 from gpu_ready import check_ready
 from gpu_report import report
 from gpu_served import (
-    generate_all,
     measure_alone,
     measure_burst,
     measure_latency,
@@ -43,13 +44,13 @@ from gpu_served import (
     summarize_alone,
 )
 from gpu_text import check_text
-from gpu_vllm import raw_greedy, run_raw
+from gpu_vllm import run_raw
 
 from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.sizing.gpus import find_gpus
 
 # Seconds after which a part is stopped.
-LIMITS = {"raw": 420, "greedy": 300, "served": 480, "ready": 300, "gateway": 560,
+LIMITS = {"raw": 420, "greedy": 300, "lora": 300, "served": 480, "ready": 300, "gateway": 560,
           "text": 420, "tp2": 480}  # fmt: skip
 
 
@@ -73,15 +74,6 @@ def check_raw(check: Check) -> dict[str, Any]:
         "alone": summarize_alone(raw["alone"], 300),
         "latency_ms": statistics.median(raw["latency"]["duration_s"]) * 1e3,
     }
-
-
-def check_greedy(check: Check) -> dict[str, Any]:
-    """Compare the small model's tokens from vLLM alone and through Triton."""
-    prompts = greedy_prompts(check)
-    expected = raw_greedy(check, prompts)
-    with served(check, check.small) as server:
-        got = generate_all(server, prompts, check.sizes.greedy_tokens)
-    return {"expected": expected, **compare_tokens(expected, got)}
 
 
 def check_served(check: Check) -> dict[str, Any]:
@@ -112,7 +104,7 @@ def check_tp2(check: Check) -> dict[str, Any]:
         return {"left_out": "the machine has fewer than two GPUs"}
     prompts = greedy_prompts(check)
     known = check.found.get("greedy", {}).get("expected")
-    expected = known or raw_greedy(check, prompts)
+    expected = known or generate_raw(check, prompts)["greedy"]
     with served(check, check.small, tp=2) as server:
         got = generate_all(server, prompts, check.sizes.greedy_tokens)
     found: dict[str, Any] = {"greedy": compare_tokens(expected, got)}
@@ -124,27 +116,13 @@ def check_tp2(check: Check) -> dict[str, Any]:
 PARTS: dict[str, Callable[[Check], dict[str, Any]]] = {
     "raw": check_raw,
     "greedy": check_greedy,
+    "lora": check_lora,
     "served": check_served,
     "ready": check_ready,
     "gateway": check_gateway,
     "text": check_text,
     "tp2": check_tp2,
 }
-
-
-def compare_tokens(expected: list[list[int]], got: list[list[int]]) -> dict[str, Any]:
-    """Count the prompts with equal tokens, and return the common prefix length of each."""
-    agree = [
-        next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
-        if len(one) == len(other)
-        else 0
-        for one, other in zip(expected, got, strict=True)
-    ]
-    return {
-        "num_prompts": len(expected),
-        "num_equal": sum(one == other for one, other in zip(expected, got, strict=True)),
-        "agree_up_to": agree,
-    }
 
 
 class TimeIsUp(SystemExit):

@@ -16,6 +16,8 @@ from trtllm_serve_cli.paths import Home, find_home
 GPU_MEMORY = 0.9
 # Smaller token ids are special tokens, or commands of the stand-in for vLLM that --rehearse uses.
 FIRST_TOKEN = 1000
+# Three of vLLM's blocks of 16 tokens.
+_COMMON_PREFIX = 48
 # The number of requests before a burst, as in the benchmark of the served model.
 _NUM_WARMUP = 32
 
@@ -116,6 +118,13 @@ def draw_warmup(check: Check) -> list[list[int]]:
     return prompts
 
 
+def draw_prompts(check: Check, number: int, length: int) -> list[list[int]]:
+    rng = np.random.default_rng((number, length))
+    vocab_size = check.sizes.shape["vocab_size"]
+    prompts: list[list[int]] = rng.integers(FIRST_TOKEN, vocab_size, (number, length)).tolist()
+    return prompts
+
+
 def prompt_of(check: Check, length: int) -> list[int]:
     rng = np.random.default_rng(length)
     return [
@@ -124,7 +133,18 @@ def prompt_of(check: Check, length: int) -> list[int]:
 
 
 def greedy_prompts(check: Check) -> list[list[int]]:
+    """Return prompts of 64 tokens, in pairs with a common prefix that the engine caches."""
     rng = np.random.default_rng(1)
     shape = (check.sizes.greedy_prompts, 64)
     prompts: list[list[int]] = rng.integers(FIRST_TOKEN, SMALL["vocab_size"], shape).tolist()
+    for first, second in zip(prompts[::2], prompts[1::2], strict=True):
+        second[:_COMMON_PREFIX] = first[:_COMMON_PREFIX]
     return prompts
+
+
+def change_early_token(prompts: list[list[int]]) -> list[list[int]]:
+    """Return the prompts with another token at position 5."""
+    return [
+        [*prompt[:5], FIRST_TOKEN + (prompt[5] + 1) % FIRST_TOKEN, *prompt[6:]]
+        for prompt in prompts
+    ]

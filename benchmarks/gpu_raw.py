@@ -4,11 +4,13 @@
 
 JOBS has `arguments` (vLLM's engine arguments) and `jobs`, each with a `kind`:
 
-    greedy   prompts, num_tokens           -> tokens, one prompt after another
+    greedy   prompts, num_tokens, adapter  -> tokens of each prompt, one prompt after another
+    together prompts, num_tokens           -> tokens of each prompt, all prompts together
     burst    prompts, lengths, warmup      -> duration_s of all prompts together
     alone    prompt, num_tokens, repeats   -> duration_s and ttft_s of each repeat, one in flight
 
-Prompts are token ids. Requires vLLM, but not this project.
+Prompts are token ids. `adapter` is the folder of a LoRA adapter in PEFT's format, and is optional.
+Requires vLLM, but not this project.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +39,39 @@ def _load(arguments: dict[str, Any]) -> Any:
     return LLM(**arguments)
 
 
-def _generate(engine: Any, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
+def _generate(
+    engine: Any, prompts: list[list[int]], lengths: list[int], adapter: str | None = None
+) -> list[list[int]]:
     from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
 
     params = [
         SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, detokenize=False)
         for length in lengths
     ]
     inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
-    answers = engine.generate(inputs, params, use_tqdm=False)
+    # vLLM identifies an adapter by its id, which must be positive.
+    lora = LoRARequest(adapter, _adapter_id(adapter), adapter) if adapter else None
+    answers = engine.generate(inputs, params, use_tqdm=False, lora_request=lora)
     return [list(answer.outputs[0].token_ids) for answer in answers]
+
+
+def _adapter_id(folder: str) -> int:
+    return zlib.crc32(folder.encode()) % 2**31 + 1
 
 
 def run_greedy(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
     """Generate one prompt after another, so that every step has the same shape everywhere."""
+    length, adapter = job["num_tokens"], job.get("adapter")
     return {
-        "tokens": [_generate(engine, [prompt], [job["num_tokens"]])[0] for prompt in job["prompts"]]
+        "tokens": [_generate(engine, [prompt], [length], adapter)[0] for prompt in job["prompts"]]
     }
+
+
+def run_together(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """Generate all prompts in one batch."""
+    prompts = job["prompts"]
+    return {"tokens": _generate(engine, prompts, [job["num_tokens"]] * len(prompts))}
 
 
 def run_burst(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +99,9 @@ def run_alone(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
     return times
 
 
-_KINDS = {"greedy": run_greedy, "burst": run_burst, "alone": run_alone}
+_KINDS = {
+    "greedy": run_greedy, "together": run_together, "burst": run_burst, "alone": run_alone,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

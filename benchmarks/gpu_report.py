@@ -79,6 +79,19 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
               form=".2f")  # fmt: skip
     yield row("equal greedy responses", "greedy.num_equal", "greedy.num_prompts", "all",
               "d")  # fmt: skip
+    yield row("equal greedy responses, in a batch", "greedy.together.num_equal",
+              "greedy.vllm_together.num_equal", "", "d")  # fmt: skip
+    yield row("changed by another early token", "greedy.num_changed", "greedy.num_prompts", "all",
+              "d")  # fmt: skip
+    for adapter in ("known", "late"):
+        yield row(f"changed by adapter {adapter}", f"lora.num_changed.{adapter}",
+                  "lora.triton.num_prompts", "all", "d")  # fmt: skip
+    yield row("equal with adapter known, Triton", "lora.triton.num_equal",
+              "lora.triton.num_prompts", "all", "d")  # fmt: skip
+    for model in ("gpu-check", "known", "late"):
+        for way, name in (("gateway", "one by one"), ("together", "together")):
+            yield row(f"equal with {model}, gateway, {name}", f"lora.{way}.{model}.num_equal",
+                      f"lora.{way}.{model}.num_prompts", "all", "d")  # fmt: skip
     yield row("TP 2: equal greedy responses", "tp2.greedy.num_equal",
               "tp2.greedy.num_prompts", "all", "d")  # fmt: skip
     yield row("TP 2: burst, requests/s", "tp2.burst.requests_per_s",

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,15 @@ def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
         yield server
 
 
-def import_checkpoint(check: Check, folder: Path, tp: int = 1) -> None:
-    """Import a checkpoint as the model `gpu-check`."""
+def import_checkpoint(
+    check: Check,
+    folder: Path,
+    tp: int = 1,
+    *,
+    max_lora_rank: int | None = None,
+    more_parameters: Mapping[str, str] | None = None,
+) -> None:
+    """Import a checkpoint as the model `gpu-check`. `max_lora_rank` enables LoRA adapters."""
     sizes = check.sizes
     has_dummy_weights = folder != check.small
     parameters = {
@@ -66,13 +73,14 @@ def import_checkpoint(check: Check, folder: Path, tp: int = 1) -> None:
         parameters["bls_instance_count"] = str(check.instances)
     dummy = {"load_format": "dummy"} if has_dummy_weights else {}
     parameters["vllm_args"] = json.dumps(check.vllm_args | dummy)
+    parameters.update(more_parameters or {})
     declaration = Declaration(
         ModelSection("gpu-check", f"local:{folder}"),
         EngineSection("vllm"),
         EngineOptions(
             tp=tp, dtype="bfloat16" if has_dummy_weights else "float16",
             max_batch_size=sizes.max_batch_size, max_num_tokens=sizes.max_num_tokens,
-            max_seq_len=check.context_of(folder),
+            max_seq_len=check.context_of(folder), max_lora_rank=max_lora_rank,
         ),
         RepositorySection(parameters=parameters),
     )  # fmt: skip
@@ -80,9 +88,10 @@ def import_checkpoint(check: Check, folder: Path, tp: int = 1) -> None:
 
 
 @contextlib.contextmanager
-def launched(check: Check) -> Iterator[RunningServer]:
-    """Serve the imported model."""
-    plan = plan_for_this_machine(check.home, ["gpu-check"], {**PORTS, "timeout_s": 400.0})
+def launched(check: Check, **options: Any) -> Iterator[RunningServer]:
+    """Serve the imported model, with more options of `tllm start`."""
+    settings = {**PORTS, "timeout_s": 400.0, **options}
+    plan = plan_for_this_machine(check.home, ["gpu-check"], settings)
     server = launch(plan, on_progress=lambda loading: None)
     try:
         yield server
@@ -204,29 +213,6 @@ def measure_memory(check: Check, server: RunningServer) -> dict[str, Any]:
     )  # fmt: skip
     plan = json.loads(planned.stdout) if planned.returncode == 0 else planned.stderr
     return {"held": held, "plan": plan}
-
-
-def generate_all(
-    server: RunningServer, prompts: list[list[int]], num_tokens: int
-) -> list[list[int]]:
-    """Generate greedy tokens through `tensorrt_llm`, one prompt after another."""
-    return [generate_tokens(server, prompt, num_tokens) for prompt in prompts]
-
-
-def generate_tokens(server: RunningServer, prompt: list[int], num_tokens: int) -> list[int]:
-    request = service_pb2.ModelInferRequest(model_name="tensorrt_llm")
-    add(request, "input_ids", "INT32", np.array([prompt], np.int32))
-    add(request, "input_lengths", "INT32", np.array([[len(prompt)]], np.int32))
-    add(request, "request_output_len", "INT32", np.array([[num_tokens]], np.int32))
-    add(request, "exclude_input_in_output", "BOOL", np.array([[True]]))
-    with connect(server.endpoint.grpc) as stub:
-        for answer in stub.ModelStreamInfer(iter([request])):
-            assert not answer.error_message, answer.error_message
-            reply = answer.infer_response
-            for output, content in zip(reply.outputs, reply.raw_output_contents, strict=True):
-                if output.name == "output_ids":
-                    return [int(token) for token in np.frombuffer(content, np.int32)]
-    raise AssertionError("the response has no tokens")
 
 
 def summarize_alone(times: dict[str, list[float]], num_tokens: int) -> dict[str, float]:

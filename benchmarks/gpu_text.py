@@ -34,7 +34,7 @@ from trtllm_serve_cli.launch.servers.running import RunningServer
 _TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "gpu-check")
 _PROMPT_LENGTH = 128
 # Turns in which single streams are measured, and their tokens.
-_NUM_TURNS = 30
+_NUM_TURNS = 60
 _ALONE_TOKENS = 4
 # Processes of the client, so that it does not limit the streams.
 _NUM_WORKERS = 4

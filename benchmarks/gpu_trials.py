@@ -3,7 +3,8 @@
     python benchmarks/gpu_trials.py --engine-python PY [--shape NAME]... [--trial NAME]...
 
 Loads vLLM alone once per trial, with random weights, and measures a burst of requests
-(`tllm bench token-norm-dist`: 128 tokens in, 20 out on average) and one stream (200 in, 300 out).
+(`tllm bench token-norm-dist`: 128 tokens in, 20 out on average), a burst of long requests (1,700
+in, 100 out) and one stream (200 in, 300 out).
 Prints each result as it arrives, with its ratio to the first trial of the same shape, which is
 `default` unless `--trial` is set. The default arguments are those that `tllm import` chooses for
 the GPU.
@@ -21,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_check import FULL, Check, draw_burst, draw_warmup, prompt_of
+from gpu_check import FULL, Check, draw_burst, draw_prompts, draw_warmup, prompt_of
 from gpu_models import LLAMA_2_7B, MISTRAL_7B, write_shape
 from gpu_vllm import run_raw
 
@@ -41,14 +42,19 @@ TRIALS: Mapping[str, dict[str, Any]] = {
     "FP8, FP8 KV, 2048 sequences": {**FP8, **FP8_KV, "max_num_seqs": 2048},
 }
 NUM_TOKENS = 300
+# The requests of the long burst, and their tokens.
+NUM_LONG, LONG_PROMPT, LONG_OUTPUT = 300, 1700, 100
 
 
 def measure(check: Check, arguments: Mapping[str, Any], num_requests: int) -> dict[str, float]:
-    """Return requests/s of a burst, tokens/s of one stream, and the trial's duration in seconds."""
+    """Return the rates of both bursts and of one stream, and the trial's duration in seconds."""
     prompts, lengths = draw_burst(check)
+    long_prompts = draw_prompts(check, NUM_LONG, LONG_PROMPT)
     jobs = {
         "burst": {"kind": "burst", "prompts": prompts[:num_requests],
                   "lengths": lengths[:num_requests], "warmup": draw_warmup(check)},
+        "long": {"kind": "burst", "prompts": long_prompts, "lengths": [LONG_OUTPUT] * NUM_LONG,
+                 "warmup": draw_warmup(check)},
         "alone": {"kind": "alone", "prompt": prompt_of(check, 200), "num_tokens": NUM_TOKENS,
                   "repeats": 3},
     }  # fmt: skip
@@ -58,6 +64,7 @@ def measure(check: Check, arguments: Mapping[str, Any], num_requests: int) -> di
     decode_s = statistics.median(alone["duration_s"]) - statistics.median(alone["ttft_s"])
     return {
         "requests_per_s": num_requests / found["burst"]["duration_s"],
+        "long_requests_per_s": NUM_LONG / found["long"]["duration_s"],
         "tokens_per_s": (NUM_TOKENS - 1) / decode_s,
         "took_s": time.perf_counter() - started_s,
     }
@@ -78,7 +85,10 @@ def main() -> None:
     work = arguments.work.absolute()
     found: list[dict[str, Any]] = []
     started_s = time.perf_counter()
-    print(f"{'shape':<14} {'trial':<28} {'requests/s':>16} {'one stream, tokens/s':>22}")
+    print(
+        f"{'shape':<14} {'trial':<28} {'requests/s':>16} {'long requests/s':>16} "
+        f"{'one stream, tokens/s':>22}"
+    )
     for shape in arguments.shape or SHAPES:
         sizes = dataclasses.replace(FULL, shape=SHAPES[shape])
         check = Check(work, arguments.engine_python, sizes, False, None, {}, {})
@@ -95,9 +105,12 @@ def main() -> None:
             base = base or result
             found.append({"shape": shape, "trial": trial, **result})
             (work / "trials.json").write_text(json.dumps(found, indent=1))
-            cells = [f"{result[key]:.1f} ({result[key] / base[key]:.3f})"
-                     for key in ("requests_per_s", "tokens_per_s")]  # fmt: skip
-            print(f"{shape:<14} {trial:<28} {cells[0]:>16} {cells[1]:>22}", flush=True)
+            cells = [
+                f"{result[key]:.1f} ({result[key] / base[key]:.3f})"
+                for key in ("requests_per_s", "long_requests_per_s", "tokens_per_s")
+            ]
+            row = f"{shape:<14} {trial:<28} {cells[0]:>16} {cells[1]:>16} {cells[2]:>22}"
+            print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -37,14 +37,6 @@ def run_raw(
     return found
 
 
-def raw_greedy(check: Check, prompts: list[list[int]]) -> list[list[int]]:
-    """Return the small model's tokens from vLLM alone."""
-    job = {"kind": "greedy", "prompts": prompts, "num_tokens": check.sizes.greedy_tokens}
-    found = run_raw(check, "greedy", check.arguments(check.small), {"greedy": job})
-    tokens: list[list[int]] = found["greedy"]["tokens"]
-    return tokens
-
-
 @contextlib.contextmanager
 def serving(check: Check, folder: Path) -> Iterator[int]:
     """Run vLLM's server with a model as `m` on `RAW_PORT`, and yield its process id."""

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gpu_check import FULL, SHORT, Check, draw_burst, draw_warmup, greedy_prompts, prompt_of
+from gpu_check import (
+    FULL,
+    SHORT,
+    Check,
+    change_early_token,
+    draw_burst,
+    draw_warmup,
+    greedy_prompts,
+    prompt_of,
+)
 from gpu_clocks import parse_samples, summarize
 
 # First tokens of a prompt that are commands of the tests' stand-in for vLLM, which --rehearse uses
@@ -39,6 +48,12 @@ def test_warm_up_does_not_cache_a_measured_prompt(tmp_path: Path) -> None:
     run = check(tmp_path, is_rehearsal=False)
     measured = {tuple(prompt[:16]) for prompt in draw_burst(run)[0]}
     assert not {tuple(prompt[:16]) for prompt in draw_warmup(run)} & measured
+
+
+def test_an_early_token_of_each_prompt_changes(tmp_path: Path) -> None:
+    prompts = greedy_prompts(check(tmp_path, is_rehearsal=False))
+    for before, after in zip(prompts, change_early_token(prompts), strict=True):
+        assert [at for at, token in enumerate(before) if after[at] != token] == [5]
 
 
 def test_clocks_are_those_of_busy_gpus() -> None:

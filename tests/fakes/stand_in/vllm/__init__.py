@@ -31,7 +31,11 @@ class LLM:
         return [SimpleNamespace(outputs=SimpleNamespace(embedding=each)) for each in vectors]
 
     def generate(
-        self, prompts: list[dict[str, Any]], params: list[SamplingParams], use_tqdm: bool = True
+        self,
+        prompts: list[dict[str, Any]],
+        params: list[SamplingParams],
+        use_tqdm: bool = True,
+        lora_request: Any = None,
     ) -> list[Any]:
         from vllm.v1.engine import EngineCoreRequest
 
@@ -42,7 +46,15 @@ class LLM:
             tokens[name] = []
             self._core.add_request(
                 EngineCoreRequest(
-                    name, prompt["prompt_token_ids"], None, each, None, 0.0, None, None, None
+                    name,
+                    prompt["prompt_token_ids"],
+                    None,
+                    each,
+                    None,
+                    0.0,
+                    lora_request,
+                    None,
+                    None,
                 )
             )
         num_open = len(tokens)
