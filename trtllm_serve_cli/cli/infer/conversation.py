@@ -32,7 +32,8 @@ def converse(
 ) -> None:
     """Send each line of user input as a message, or run it as a command, until the user exits.
 
-    The options in `request` apply to every message.
+    The options in `request` apply to every message. Raise `BadInput` if neither the model nor the
+    server has a chat template.
     """
     from trtllm_serve_cli.client.conversation import Conversation
 
