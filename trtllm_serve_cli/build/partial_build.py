@@ -154,8 +154,8 @@ def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[Fin
     """Return the finished steps that do not have to be repeated.
 
     The commands must match the first steps of the plan. The files recorded after the last returned
-    step must be unchanged. Files recorded after earlier steps are not checked, because later steps
-    can change them.
+    step must be unchanged. The files of earlier steps may differ from their records, because later
+    steps can change them.
     """
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()

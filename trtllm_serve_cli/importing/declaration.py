@@ -136,10 +136,11 @@ def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]
 def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
     """Return the declaration that recreates an imported model in its current state.
 
-    The declaration contains the pinned source, the selected engine kind and the repository folder.
-    It also contains the parameters that the original declaration, `tllm set` or an edit of the
-    model files has changed. Raise `BadInput` if the manifest's declaration is not valid, or if a
-    parameter has different values in the repository's models.
+    The declaration contains the pinned source, the selected engine kind and, for a repository
+    outside TLLM_HOME, its folder. It also contains the parameters that the original declaration,
+    `tllm set` or an edit of the model files has changed. Raise `BadInput` if the manifest's
+    declaration is not valid, or if a parameter has different values in the repository's models.
+    Raise `RepositoryError` if a `config.pbtxt` cannot be parsed.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}
