@@ -51,7 +51,11 @@ class UsageTable:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the table, so that other processes cannot change it during the `with` block."""
+        """Hold the table's lock during the `with` block.
+
+        The lock lets only one process at a time check limits and charge usage. `running` counts can
+        still decrease, because requests end without the lock.
+        """
         if self._lock is None:
             yield
             return

@@ -1,6 +1,6 @@
 """Handle `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as in vLLM 0.26.
 
-lm-eval uses these endpoints instead of a local tokenizer. The model name is optional, because
+lm-eval can use these endpoints instead of a local tokenizer. The model name is optional, because
 lm-eval does not send it.
 """
 
