@@ -82,9 +82,9 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Convert the values in `words`, which maps field names of `cls` to text, to the fields' types.
+    """Convert the text values in `words` to the types of the fields of `cls`.
 
-    Return the converted values keyed by field name. List items are separated by commas. Raise
+    Both `words` and the result are keyed by field name. List items are separated by commas. Raise
     `BadInput` if a field is unknown or has an invalid value.
     """
     pairs = []

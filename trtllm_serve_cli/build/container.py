@@ -56,7 +56,7 @@ class ContainerOptions:
 class ContainerTools:
     """The container engine and the image for a build.
 
-    - `gpus`: the ids of the GPUs that the container can use, or only "all" for all GPUs.
+    - `gpus`: the IDs of the GPUs that the container can use, or only "all" for all GPUs.
     - `examples`: the container path of TensorRT-LLM's example scripts.
     - `folders`: the folders to mount in addition to the steps' inputs.
     - `cache`: the Hugging Face cache folder.

@@ -136,9 +136,9 @@ def _record_of(plan: BuildPlan, build: PartialBuild, started_at: int) -> BuildRe
 
 
 def _move_scratch_out(build: PartialBuild) -> None:
-    """Move the scratch folder out of the future engine folder.
+    """Move the scratch folder from the future engine folder to the partial build's folder.
 
-    `build_engine` deletes the scratch folder only after the engine is in place.
+    `build_engine` deletes the partial build's folder after the engine is in place.
     """
     with contextlib.suppress(FileNotFoundError):
         (build.work / SCRATCH_NAME).rename(build.path / SCRATCH_NAME)

@@ -119,8 +119,9 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
 def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]]) -> Declaration:
     """Return the declaration with the values in `overrides` applied.
 
-    A value of `None` keeps the declared value. Template parameters and build flags in `overrides`
-    are merged into the declared parameters and flags.
+    `overrides` maps section names to values, keyed by field. A value of `None` keeps the declared
+    value. Template parameters and build flags in `overrides` are merged into the declared
+    parameters and flags.
     """
     sections = {}
     for name, fields in overrides.items():
