@@ -70,8 +70,8 @@ class _LazyCommands(Mapping[str, Any]):
 class SuggestingGroup(TyperGroup):
     """A group that suggests similar commands for an unknown command.
 
-    Click 8.4 and later add suggestions to the error. Typer's suggestions are used only with earlier
-    versions, so that the error does not contain both.
+    Click 8.4 and later add suggestions to the error. Typer's suggestions are used only if Click has
+    not added any, so that the error never contains both.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:

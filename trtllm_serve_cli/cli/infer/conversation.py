@@ -52,7 +52,7 @@ def converse(
         except EOFError:
             print()
             return
-        except KeyboardInterrupt:  # As in a shell, Ctrl-C starts a new line
+        except KeyboardInterrupt:  # as in a shell, Ctrl-C starts a new line
             print()
         except TllmError as error:
             output.show_error(error)

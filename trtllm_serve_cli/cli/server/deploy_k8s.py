@@ -255,7 +255,7 @@ def _notify_openai(
     elif launch.openai:
         output.notify(
             "The pods do not serve the OpenAI-compatible API, because --openai-image is not set. "
-            "To serve the API, pass an image that contains tllm with --openai-image IMAGE."
+            "To serve the API, pass an image that contains tllm with --openai-image."
         )
 
 

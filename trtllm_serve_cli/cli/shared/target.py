@@ -112,8 +112,9 @@ def find_target(
     If `url` is None, `model` is the name of an imported model, or of a Triton model on a running
     server. `tls_ca` is the CA certificate for a server with TLS.
 
-    Raise `NoServer` if no server or several servers match. Raise `BadInput` if `url` or `tls_ca`
-    cannot be used, or if the server has several models and `model` is None.
+    Raise `NoServer` if no server or several servers match, or if the server has no address yet.
+    Raise `BadInput` if `url` or `tls_ca` cannot be used, or if the server has several models and
+    `model` is None.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
@@ -174,7 +175,7 @@ def find_bench_target(
     `text_model` applies only if `model` is None, and `own` selects `tensorrt_llm_bls`.
 
     `tls_ca` is the CA certificate for a server with TLS. Raise `NoServer` if no server or several
-    servers match. Raise `BadInput` in these cases:
+    servers match, or if the server has no address yet. Raise `BadInput` in these cases:
     - `url` or `tls_ca` cannot be used.
     - tllm did not start the server, and the port does not serve `interface`, or `interface` is HTTP
       but `url` selects TLS.
@@ -264,8 +265,8 @@ def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
     """Return the metrics addresses in `urls` as `host:port`.
 
     If `urls` is empty, return the metrics address of the running server, or one address per rank if
-    each rank is a separate server. Raise `BadInput` if a URL is not an address, or `NoServer` if no
-    server or several servers match.
+    each rank is a separate server. Raise `BadInput` if a URL is not an address. Raise `NoServer` if
+    no server or several servers match, or if the server has no address yet.
     """
     if urls:
         from trtllm_serve_cli.client.address import parse_address
