@@ -185,8 +185,8 @@ async def _on_api_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     messages = {
-        404: f"The path {request.url.path} does not exist. Check the URL: the paths of the OpenAI "
-        "API start with /v1.",
+        404: f"The path {request.url.path} does not exist. Check the URL, for example for a "
+        "missing or repeated /v1.",
         405: f"The method {request.method} is not allowed for {request.url.path}. Use a method "
         "from the response's Allow header.",
     }

@@ -33,7 +33,7 @@ _ANTHROPIC_TYPES = {
 }
 # Both APIs use the path /v1/models. Only Anthropic clients send this header.
 _ANTHROPIC_HEADER = b"anthropic-version"
-# Substrings of messages that indicate a transient error. TensorRT-LLM returns the last message if
+# Substrings of messages that indicate a transient error. TensorRT-LLM returns the last one if
 # running requests use all adapters in its cache.
 _TEMPORARY = ("retry the request", "is being unloaded", "There are no done tasks to evict")
 # Retry-After value, in seconds, for requests that the gateway or the engine cannot currently

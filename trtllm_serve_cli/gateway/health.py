@@ -19,7 +19,7 @@ def find_gateway_problem(config: GatewayConfig, timeout_s: float = _TIMEOUT_S) -
         connection = http.client.HTTPConnection(address, timeout=timeout_s)
     else:
         # Skip certificate verification: the certificate is usually for the gateway's public name,
-        # but this request uses the address that the gateway binds.
+        # but this request uses a local address.
         context = ssl._create_unverified_context()
         connection = http.client.HTTPSConnection(address, timeout=timeout_s, context=context)
     try:

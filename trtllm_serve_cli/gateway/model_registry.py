@@ -43,9 +43,9 @@ class ModelRegistry:
     A model becomes available when the gateway has loaded the model's tokenizer and connected to its
     server. If several servers run a model, one connection is sufficient.
 
-    When the gateway first connects to each of a model's servers, `on_loaded` is called with the
-    model's name and the duration of each loading stage in seconds. If the gateway cannot serve a
-    model or an adapter, `on_refused` is called with its name and the reason.
+    After the first connection to each of a model's servers, `on_loaded` is called with the model's
+    name and the duration of each loading stage in seconds. If the gateway cannot serve a model or
+    an adapter, `on_refused` is called with its name and the reason.
     """
 
     def __init__(

@@ -53,8 +53,8 @@ class UsageTable:
     def locked(self) -> Iterator[None]:
         """Hold the table's lock during the `with` block.
 
-        The lock lets only one process at a time check limits and charge usage. `running` counts can
-        still decrease, because requests end without the lock.
+        Only the process with the lock may check limits and charge usage. The values of `running`
+        can still decrease, because requests end without the lock. A private table has no lock.
         """
         if self._lock is None:
             yield

@@ -112,7 +112,7 @@ def _detokenize(model: LoadedModel, body: DetokenizeBody) -> str:
 
 
 async def describe_tokenizer(request: Request) -> Response:
-    """Return a model's tokenizer class, special tokens, chat template and context length."""
+    """Return the tokenizer class, BOS and EOS tokens, chat template and context length."""
     model = _find_model(request, request.query_params.get("model"))
     return json_response(
         {

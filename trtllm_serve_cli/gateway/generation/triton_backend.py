@@ -1,6 +1,6 @@
 """Send token ids to the `tensorrt_llm` model or the embedding model of a Triton server over gRPC.
 
-The gateway uses this backend if it does not find the socket of an engine worker:
+The gateway uses this backend if it does not find an engine worker's socket. Possible reasons:
 
 - The engine runs in Triton's C++ backend, which does not use a worker.
 - The gateway was not started by `tllm start`, so it cannot find the worker's socket.
