@@ -172,8 +172,8 @@ class TritonBackend:
         """
         message = plan_stop(self._core, f"{self._id_prefix}{request_id}")
         responses = self._stub.ModelStreamInfer(iter([message]), timeout=self._stop_timeout_s)
-        # The stop request fails if the stopped request has already ended. A model that hangs does
-        # not respond.
+        # Ignore errors: the stop request fails if the stopped request has already ended, and it
+        # times out if the model hangs.
         with contextlib.suppress(grpc.RpcError):
             async for _ in responses:
                 pass
