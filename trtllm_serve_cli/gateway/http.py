@@ -180,8 +180,8 @@ class _SendWatchdog:
 
     Every `timeout_s` seconds, the timer checks whether the send that was pending at the previous
     check is still pending. If so, it cancels the task. A stalled send therefore ends after at most
-    `2 * timeout_s` seconds. One timer serves all chunks of a stream, because a separate timeout for each
-    chunk would use much more CPU time.
+    `2 * timeout_s` seconds. One timer serves all chunks of a stream, because a separate timeout for
+    each chunk would use much more CPU time.
     """
 
     def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:
