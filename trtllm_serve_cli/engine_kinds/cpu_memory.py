@@ -17,8 +17,8 @@ from trtllm_serve_cli.runtime.engines.openvino.threads import (
 
 # Estimated memory for the server's processes, in addition to the weights and the KV cache.
 _SERVER_BYTES = 1 << 30
-# The fraction of the remaining memory that the KV cache may use. The rest is for activations, other
-# models, other programs, and a second copy of the model that computes prompt log probabilities.
+# The fraction of the remaining memory that the KV cache may use. The other half is for activations,
+# other models and programs, and a second copy of the model that computes prompt log probabilities.
 _CACHE_FRACTION = 0.5
 # Minimum KV cache size in tokens, even if the machine has too little memory.
 _MIN_TOKENS = 2048
