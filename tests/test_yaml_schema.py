@@ -66,22 +66,31 @@ def test_missing_fields_have_defaults():
         ("", "a.yaml, line 1: the file is empty."),
         ("name: [", "a.yaml, line 1: the file is not valid YAML"),
         ("\x00", "a.yaml is not valid YAML."),
-        ("- a", "a.yaml, line 1: the file must be a mapping."),
+        ("- a", "a.yaml, line 1: the file must be a mapping, but is a list."),
         ("rate: 1", "a.yaml, line 1: name is missing."),
-        ("name:\n  a: b", "a.yaml, line 2: name must be a string."),
-        ("name: null", "a.yaml, line 1: name must be a string."),
+        ("name:\n  a: b", "a.yaml, line 2: name must be a string, but is a mapping."),
+        ("name: null", "a.yaml, line 1: name must be a string, but is 'null'."),
         ("name: m\nnmae: x", "a.yaml, line 2: the file has no field 'nmae'."),
         ("name: m\n\nname: m", "a.yaml, line 3: name is already set on line 1."),
         ("name: m\ninner:\n  kind: no", "a.yaml, line 3: inner.kind has an invalid value 'no'."),
         ("name: m\ninner:\n  kind: []", "a.yaml, line 3: inner.kind has an invalid value."),
-        ("name: m\ninner: {count: 1.5}", "a.yaml, line 2: inner.count must be a whole number."),
+        (
+            "name: m\ninner: {count: 1.5}",
+            "a.yaml, line 2: inner.count must be a whole number, but is '1.5'.",
+        ),
         ("name: m\ninner: {port: 65536}", "a.yaml, line 2: inner.port is out of range (65536)."),
-        ("name: m\ninner: {port: any}", "a.yaml, line 2: inner.port must be a whole number."),
+        (
+            "name: m\ninner: {port: any}",
+            "a.yaml, line 2: inner.port must be a whole number, but is 'any'.",
+        ),
         ("name: m\nrate: -0.1", "a.yaml, line 2: rate is out of range (-0.1)."),
         ("name: m\nrate: nan", "a.yaml, line 2: rate is out of range (nan)."),
-        ("name: m\nis_on: 1", "a.yaml, line 2: is_on must be true or false."),
-        ("name: m\ntable: {a: [b]}", "a.yaml, line 2: table.a must be a string."),
-        ("name: m\n? [a]\n: b", "a.yaml, line 2: each key of the file must be a string."),
+        ("name: m\nis_on: 1", "a.yaml, line 2: is_on must be true or false, but is '1'."),
+        ("name: m\ntable: {a: [b]}", "a.yaml, line 2: table.a must be a string, but is a list."),
+        (
+            "name: m\n? [a]\n: b",
+            "a.yaml, line 2: each key of the file must be a string, but a key is a list.",
+        ),
     ],
 )
 def test_error_names_the_line(text: str, message: str):
@@ -119,7 +128,7 @@ def test_fields_are_read_from_the_command_line():
     }
     with pytest.raises(BadInput, match=r"^--x: port is out of range"):
         parse_text_fields(Inner, {"port": "0"}, where="--x")
-    with pytest.raises(BadInput, match=r"^--x: count must be a whole number"):
+    with pytest.raises(BadInput, match=r"^--x: count must be a whole number, but is 'many'"):
         parse_text_fields(Inner, {"count": "many"}, where="--x")
 
 

@@ -8,8 +8,7 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 Layout = Literal["inflight", "gpt", "llmapi", "vllm", "embedding"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-# Formats that TensorRT-LLM supports use TensorRT-LLM's names. w4a8 means 4-bit weights and 8-bit
-# activations.
+# w4a8 means 4-bit weights and 8-bit activations.
 Quantization = Literal[
     "none",
     "int8",
@@ -37,14 +36,15 @@ LaunchMode = Literal["local", "container", "mpi", "auto"]
 ModelControlMode = Literal["none", "explicit", "poll"]
 ContainerEngine = Literal["docker", "podman"]
 
-# The log format of tllm's models. `RequestLogging` determines whether the models log each request.
+# The log format of tllm's models and of the OpenAI-compatible API's access log.
 LogFormat = Literal["text", "json"]
 # Names of the tool call formats in `gateway/prompts/tools/formats.py`.
 ToolParserName = Literal["hermes", "llama3", "mistral"]
+# What tllm's models log for each request: nothing, one line, or one line with the prompt.
 RequestLogging = Literal["no", "yes", "prompts"]
 
-# Determines whether the OpenAI-compatible API requires an API key. With `auto`, a key is required
-# if at least one key has been added.
+# Whether the OpenAI-compatible API requires an API key. `auto` requires a key once a key has been
+# added.
 KeyPolicy = Literal["auto", "on", "off"]
 
 # Arrival processes for benchmarks with a request rate.

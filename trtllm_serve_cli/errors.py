@@ -5,19 +5,19 @@
     │   └── UnknownModel    no suitable model has this name, or a name is required
     ├── SourceError         the checkpoint cannot be fetched or read, or disk space is insufficient
     │   ├── GatedModel      the hub requires an accepted licence or a token
-    │   └── UnsafeCheckpoint  loading the checkpoint would run code without permission
+    │   └── UnsafeCheckpoint  loading the checkpoint could run code that the user has not allowed
     ├── BuildFailed         the engine could not be built, or its files are not valid
-    ├── MissingPart         a program, package or GPU that the command requires is missing
+    ├── MissingPart         a program, package, image or GPU that the command requires is missing
     ├── RepositoryError     a model repository is missing, in use or broken
-    ├── LaunchFailed        the server did not become ready, or its Slurm job cannot be managed
+    ├── LaunchFailed        the server could not be started, or its Slurm job cannot be managed
     ├── NoServer            no server is running, or no server responds at the address
     ├── RequestFailed       the server rejected a request or could not complete it
     │   └── TimedOut        the server did not complete an operation in time
-    └── CheckFailed         a measured value does not meet the requirement
+    └── CheckFailed         a benchmark check failed, for example because an objective was missed
 
 Each error describes what happened, why, and what to do next. `cli.main` prints the error and exits
-with code 3. File system errors, such as missing permissions, are handled in the same way. Any other
-exception is a bug in tllm, and its traceback is printed.
+with code 3. It does the same for file system errors that users can fix, such as missing
+permissions. Any other exception is a bug in tllm and ends the command with a traceback.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class GatedModel(SourceError):
 
 
 class UnsafeCheckpoint(SourceError):
-    """Raised if loading a checkpoint would run code that the user has not allowed."""
+    """Raised if loading a checkpoint could run code that the user has not allowed."""
 
 
 class BuildFailed(TllmError):
@@ -71,7 +71,7 @@ class BuildFailed(TllmError):
 
 
 class MissingPart(TllmError):
-    """Raised if a program, package or GPU that the command requires is missing."""
+    """Raised if a program, package, image or GPU that the command requires is missing."""
 
 
 class RepositoryError(TllmError):
@@ -79,7 +79,7 @@ class RepositoryError(TllmError):
 
 
 class LaunchFailed(TllmError):
-    """Raised if the server did not become ready, or if tllm cannot manage its Slurm job."""
+    """Raised if the server could not be started, or if tllm cannot manage its Slurm job."""
 
 
 class NoServer(TllmError):
@@ -95,4 +95,4 @@ class TimedOut(RequestFailed):
 
 
 class CheckFailed(TllmError):
-    """Raised if a measured value does not meet the requirement."""
+    """Raised if a benchmark check failed, for example because an objective was missed."""

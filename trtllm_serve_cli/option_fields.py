@@ -23,7 +23,8 @@ class Option:
     - `flags`: Typer's parameter declarations, such as "-m" or "--stream/--no-stream". If empty, the
       flag is derived from the field name.
     - `metavar`: placeholder for the value in the help text, or None for the default placeholder.
-    - `panel`: heading of the option group on reference pages.
+    - `panel`: name of the option group, which Typer receives as `rich_help_panel`. tllm's plain
+      help output does not show groups.
     - `check`: function that raises `ValueError` if the option value is invalid.
     - `is_argument`: true for positional arguments.
     - `is_on_command_line`: false for options without a flag, which are set in `tllm.yaml` or with
@@ -99,7 +100,7 @@ class OptionField:
     def shown_as(self) -> str:
         """The option's name in messages to the user, for example "--max-batch-size".
 
-        Options without a command-line flag have the name of their field in `tllm.yaml`.
+        For an option without a command-line flag, the name is its field name in `tllm.yaml`.
         """
         return self.flags[-1] if self.option.is_on_command_line else self.name
 
@@ -125,7 +126,7 @@ class OptionField:
 def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
     """Return the fields of the dataclass `options` in declaration order.
 
-    If `names` is set, return only the fields with these names.
+    If `names` are passed, return only the fields with these names.
     """
     hints = get_type_hints(options, include_extras=True)
     return tuple(

@@ -72,7 +72,8 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
 
     TLLM_HOME defaults to the user data folder, and ENGINE_DEST_PATH defaults to the folder
     `engines` in TLLM_HOME. Symbolic links are resolved. Otherwise, tllm could delete files under
-    one path while another process uses them under a different path.
+    one path while another process uses them under a different path. Raise `BadInput` if a path
+    starts with `~` and the home directory is unknown.
     """
     if named := environ.get("TLLM_HOME"):
         root = expand_user(Path(named)).resolve()
@@ -170,7 +171,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 
 def find_size(folder: Path) -> int:
-    """Return the total size of the files in the folder, in bytes.
+    """Return the total size of the files in the folder and its subfolders, in bytes.
 
     Ignore files that another process deletes during the call.
     """

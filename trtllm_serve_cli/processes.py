@@ -126,8 +126,8 @@ class CommandResult:
     def failure(self) -> str:
         """The last line that a failed program wrote to stderr, or to stdout if stderr is empty.
 
-        If the program printed nothing, the value is "it timed out" or the exit code. If the program
-        succeeded, the value is "".
+        If the program timed out, the value is "it timed out". If a failed program printed nothing,
+        the value contains the exit code. If the program succeeded, the value is "".
         """
         if self.code == 0:
             return ""
@@ -327,8 +327,8 @@ def last_lines(
 ) -> list[str]:
     """Return the last `count` lines of `log` that are not blank.
 
-    Read only the bytes from offset `since` to offset `until`, and at most the last `max_bytes`
-    bytes. Return an empty list if `log` cannot be read.
+    Read only the bytes from offset `since` to offset `until` (by default, the end of the file), and
+    at most the last `max_bytes` of them. Return an empty list if `log` cannot be read.
     """
     try:
         end = log.stat().st_size if until is None else until

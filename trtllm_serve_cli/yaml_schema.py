@@ -58,7 +58,12 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise _bad_input(where, line, f"the file is not valid YAML ({error.problem})") from error
+        raise _bad_input(
+            where,
+            line,
+            f"the file is not valid YAML ({error.problem})",
+            "correct the YAML syntax",
+        ) from error
     except yaml.YAMLError as error:
         raise BadInput(
             f"{where} is not valid YAML.",
@@ -77,9 +82,9 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Convert the values in `words`, which maps field names of `cls` to text, to the fields' types.
+    """Convert the text values in `words` to the types of the fields of `cls`.
 
-    Return the converted values keyed by field name. List items are separated by commas. Raise
+    Both `words` and the result are keyed by field name. List items are separated by commas. Raise
     `BadInput` if a field is unknown or has an invalid value.
     """
     pairs = []
@@ -201,14 +206,24 @@ class _Reader:
 
     def _pairs(self, node: yaml.Node, at: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
-            raise self._bad_input(node, f"{at or 'the file'} must be a mapping")
+            raise self._bad_input(
+                node, f"{at or 'the file'} must be a mapping, but is {_describe(node)}"
+            )
         seen: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._bad_input(key, f"each key of {at or 'the file'} must be a string")
+                raise self._bad_input(
+                    key,
+                    f"each key of {at or 'the file'} must be a string, but a key is "
+                    f"{_describe(key)}",
+                )
             if key.value in seen:
                 first = seen[key.value]
-                raise self._bad_input(key, f"{_join(at, key.value)} is already set on line {first}")
+                raise self._bad_input(
+                    key,
+                    f"{_join(at, key.value)} is already set on line {first}",
+                    "remove one of the two entries",
+                )
             seen[key.value] = _line(key)
         return list(node.value)
 
@@ -226,7 +241,7 @@ class _Reader:
                 return _BOOLEANS[node.value.lower()] if kind is bool else kind(node.value)
             except (ValueError, KeyError):
                 pass
-        raise self._bad_input(node, f"{at} must be {_KINDS[kind]}")
+        raise self._bad_input(node, f"{at} must be {_KINDS[kind]}, but is {_describe(node)}")
 
     def _read_within(self, node: yaml.Node, kind: type, within: Within, at: str) -> Any:
         value = self._read_scalar(node, kind, at)
@@ -243,6 +258,13 @@ class _Reader:
 def _line(node: yaml.Node) -> int:
     """Return the 1-based line number of a node, or 0 if the node is not from a file."""
     return node.start_mark.line + 1 if node.start_mark else 0
+
+
+def _describe(node: yaml.Node) -> str:
+    """Return the value of a scalar node, or the type of any other node, for an error message."""
+    if isinstance(node, yaml.ScalarNode):
+        return repr(node.value)
+    return "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
 
 
 def _bad_input(where: str, line: int, what: str, next_step: str = "") -> BadInput:

@@ -82,8 +82,8 @@ def test_error_names_the_preferred_engine(programs: Path) -> None:
         find_container_host("docker", environ(programs))
     assert str(raised.value) == (
         "docker does not work on this machine.\nWhy: docker: not installed\n"
-        "Next: install docker, or omit --container-engine, then run `tllm doctor` to check the "
-        "engine"
+        "Next: install or repair docker, or omit --container-engine, then run `tllm doctor` to "
+        "check the engine"
     )
 
 

@@ -99,8 +99,7 @@ def test_chooses_the_python_that_has_vllm() -> None:
     )
     assert choose_engine_kind("auto", machine) == EngineChoice(
         "vllm",
-        "Engine kind vllm: TensorRT-LLM is not installed for 1 x NVIDIA H200, but "
-        "/vllm/bin/python3 has vLLM.",
+        "Engine kind vllm: /vllm/bin/python3 has vLLM, and this machine has 1 x NVIDIA H200.",
         "/vllm/bin/python3",
     )
 

@@ -122,7 +122,7 @@ def test_hard_limit_of_open_files_that_is_too_low_is_logged(
         (line,) = (each for each in log.read_text().splitlines() if "open files" in each)
     message = (
         "The open file limit is 500, but 656 open files are required for 200 running and 200 "
-        "queued requests. Raise the hard limit, or lower --openai-max-in-flight and "
-        "--openai-max-waiting."
+        "queued requests per process. Raise the hard limit (`ulimit -Hn`), or lower "
+        "--openai-max-in-flight and --openai-max-waiting."
     )
     assert message == json.loads(line)["message"] if log_format == "json" else message in line

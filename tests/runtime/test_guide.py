@@ -28,9 +28,9 @@ def test_valid_guide_has_no_problem(guide_type: str, guide: str) -> None:
     ("guide_type", "guide", "problem"),
     [
         ("regex", "", "is missing, but the guide type regex requires a guide; send a guide"),
-        ("json_schema", "{", "is not valid JSON: Expecting property name"),
+        ("json_schema", "{", "is not valid JSON (Expecting property name"),
         ("json_schema", "[" * 100_000, "is 100000 bytes long; send at most 65536 bytes"),
-        ("json_schema", "[" * 60_000, "is not valid JSON: maximum recursion depth exceeded"),
+        ("json_schema", "[" * 60_000, "is not valid JSON (maximum recursion depth exceeded"),
         ("structural_tag", "[1]", "is not a JSON object; send an object"),
         ("ebnf_grammar", "root\0", "contains a NUL character; remove the character"),
     ],

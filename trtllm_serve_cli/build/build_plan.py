@@ -28,15 +28,15 @@ _PLAN_VERSION = 4
 class Toolchain:
     """The programs that run the build steps, and the target GPU.
 
-    - `python`: the interpreter that runs the steps.
-    - `versions`: the versions of the interpreter's packages, keyed by package name.
+    - `python`: the interpreter that runs the steps, except for TensorRT-LLM's programs.
+    - `versions`: the versions of the installed packages that builds use, keyed by package name.
     - `trtllm_version`: the TensorRT-LLM version to build for, or `None` if no version is requested
       or installed.
     - `gpu`: the GPU type, or `None` if the machine has no GPU or the GPU is not in tllm's GPU
       table.
     - `gpu_name`: the GPU name in tllm's GPU table or, for other GPUs, the name from the driver.
       `None` if the machine has no GPU.
-    - `num_gpus`: the number of GPUs, or `None` if unknown.
+    - `num_gpus`: the number of GPUs that the engine can use, or `None` if tllm finds no GPU.
     - `container`: the container engine and the image, or `None` if the steps run on this machine.
     """
 
@@ -142,8 +142,8 @@ class BuildPlan:
             arguments = self.facts.get("llm_arguments", {})
             return "\n".join(f"  {name}: {value}" for name, value in arguments.items())
         engine = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind} engine"
-        # Omit an unknown size. For example, the size is unknown if the model shape comes from the
-        # catalog.
+        # Omit an unknown size. For example, the size of an OpenVINO engine is unknown if the model
+        # shape comes from the catalog.
         size = f" (about {show_size(self.estimated_bytes)})" if self.estimated_bytes else ""
         lines = [
             f"Build {engine} for {self.model_name} ({self.weights} weights) from "
@@ -182,7 +182,8 @@ def check_num_gpus(request: BuildRequest, tools: Toolchain) -> None:
     world_size = request.options.world_size
     if tools.num_gpus is not None and world_size > tools.num_gpus:
         raise BadInput(
-            f"The engine needs {world_size} GPUs (tp x pp), but this machine has {tools.num_gpus}.",
+            f"The engine needs {world_size} GPUs (tp x pp), but the number of available GPUs is "
+            f"{tools.num_gpus}.",
             why="each engine rank runs on a separate GPU",
             next_step="reduce --tp or --pp, or run `tllm plan` to find values that fit",
         )

@@ -40,7 +40,8 @@ def read_context_length(checkpoint: Path) -> int:
     """Return the context length of a GGUF file or checkpoint folder, in tokens.
 
     For an embedding model, return the maximum input length. Raise `ValueError` if the checkpoint
-    does not specify a context length, or `OSError` or `SourceError` if its files cannot be read.
+    does not specify a context length or config.json is not valid JSON. Raise `OSError` or
+    `SourceError` if a file cannot be read.
     """
     if checkpoint.is_file():
         length = read_gguf(checkpoint).context_length
@@ -71,9 +72,9 @@ def read_text_config(directory: Path) -> dict[str, Any]:
 def read_weight_format(checkpoint: Checkpoint) -> str | None:
     """Return the checkpoint's weight format, or `None` if the weights are not quantized.
 
-    If `WEIGHT_FORMATS` has an entry for the format, return the entry's key. Otherwise, return the
-    lower-case format name from hf_quant_config.json (NVIDIA checkpoints) or config.json. Return
-    "unknown" if neither file names the format.
+    The format comes from hf_quant_config.json (NVIDIA checkpoints) or config.json. The result is
+    the format's key in `WEIGHT_FORMATS` if possible. Otherwise, it is the lower-case name in the
+    file, or "unknown" if the file does not name the format.
     """
     nvidia_config = _read_json_if_present(checkpoint.path / "hf_quant_config.json")
     quantization = nvidia_config.get("quantization") or find_text_config(

@@ -56,7 +56,7 @@ class ContainerOptions:
 class ContainerTools:
     """The container engine and the image for a build.
 
-    - `gpus`: the ids of the GPUs that the container can use, or only "all" for all GPUs.
+    - `gpus`: the IDs of the GPUs that the container can use, or only "all" for all GPUs.
     - `examples`: the container path of TensorRT-LLM's example scripts.
     - `folders`: the folders to mount in addition to the steps' inputs.
     - `cache`: the Hugging Face cache folder.
@@ -141,7 +141,7 @@ def plan_container(
 ) -> BuildContainer:
     """Plan the container for the steps that read `inputs` and build the engine in `engine_dir`.
 
-    Raise `BadInput` if a folder cannot be mounted.
+    Raise `BadInput` if a folder cannot be mounted because its path contains a colon.
     """
     paths = (*inputs, *tools.folders)
     folders = outermost(each for path in paths for each in with_link_targets(path))
@@ -155,7 +155,7 @@ def prepare_container(
 ) -> None:
     """Pull the image if it is missing, and create the Hugging Face cache folder.
 
-    `notify` receives a message before the pull. `on_line` receives each line of the pull output.
+    `notify` receives a message before the pull. `on_line` receives the lines of the pull output.
     Raise `MissingPart` if this machine cannot run the container, or if the image cannot be pulled.
     """
     if container.problem is not None:

@@ -26,12 +26,13 @@ _KIND_FIELDS = ("llm_arguments", "details")
 class Engine:
     """The description of an engine.
 
-    - `fingerprint`: the hash that identifies the engine's build plan.
+    - `fingerprint`: the fingerprint of the build plan or, if tllm did not build the engine, a hash
+      that identifies the engine.
     - `max_position_embeddings`: the model's trained context length, in tokens.
     - `chat_template`: a Jinja template, or empty if the model has no chat template.
     - `adds_bos`: true if the tokenizer prepends `bos_token` to every text.
-    - `llm_arguments`: the arguments for loading the checkpoint, if the engine kind serves
-      checkpoints directly.
+    - `llm_arguments`: the arguments for loading the checkpoint, or `None` if the engine kind does
+      not serve checkpoints directly.
     - `details`: facts that are specific to the engine kind.
     - `embedding`: the embedding settings, or `None` for text-generation models.
     """

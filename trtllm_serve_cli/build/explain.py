@@ -38,10 +38,10 @@ def explain_failure(
 ) -> Explanation | None:
     """Return an explanation of a step's failure, or `None` if the cause is unknown.
 
-    If a signal ended the step, `code` is negative, or above 128 if a shell reported the signal.
-    Explain signals in `_SIGNALS` first, because a killed program cannot log the cause. Otherwise,
-    explain the last output line in `lines` that matches an entry in failures.yaml. If `among` is
-    not empty, use only the entries with these names.
+    If a signal ended the step, `code` is negative, or above 128 if a shell reported the signal. A
+    signal in `_SIGNALS` takes precedence over the output, because a killed program cannot log the
+    cause. Otherwise, explain the last line in `lines` that matches an entry in failures.yaml. If
+    `among` is not empty, use only the entries with these names.
     """
     name, why = _SIGNALS.get(-code if code < 0 else code - 128, ("", ""))
     if name and (not among or name in among):

@@ -82,8 +82,8 @@ def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
     """Return the unfinished build of the plan, or start a new build.
 
     Discard the finished steps of a different plan, and steps that must be repeated (see
-    `_still_valid`). If `rebuild` is set, discard all finished steps. Raise `OSError` if the record
-    of the finished steps cannot be read.
+    `_still_valid`). If `rebuild` is set, discard all finished steps. Raise `OSError` if steps.json
+    cannot be read or written.
     """
     path = path_of_partial_build(plan.engine_dir)
     build = PartialBuild(path, plan.model_name, plan.fingerprint, ())
@@ -154,8 +154,8 @@ def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[Fin
     """Return the finished steps that do not have to be repeated.
 
     The commands must match the first steps of the plan. The files recorded after the last returned
-    step must be unchanged. Files recorded after earlier steps are not checked, because later steps
-    can change them.
+    step must be unchanged. The files of earlier steps may differ from their records, because later
+    steps can change them.
     """
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()

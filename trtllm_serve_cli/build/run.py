@@ -61,10 +61,11 @@ def build_engine(
     behind. The next build of the same plan resumes after the finished steps unless `force` is set.
     Callers must hold the engine's lock.
 
-    Raise `BuildFailed` if a step fails, if the disk becomes full, or if the existing engine cannot
-    be read. Raise `MissingPart` if a program, a package or the container is not available. Raise
-    `BadInput` if the engine folder is a file or contains other files. Raise `SourceError` if the
-    disk does not have enough free space to start the build.
+    - Raise `BuildFailed` if a step fails, if the disk becomes full, or if the engine cannot be
+      read.
+    - Raise `MissingPart` if a program, a package or the container is not available.
+    - Raise `BadInput` if the engine folder is a file, or contains files but no engine.
+    - Raise `SourceError` if the disk does not have enough free space to start the build.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
@@ -135,9 +136,9 @@ def _record_of(plan: BuildPlan, build: PartialBuild, started_at: int) -> BuildRe
 
 
 def _move_scratch_out(build: PartialBuild) -> None:
-    """Move the scratch folder out of the future engine folder.
+    """Move the scratch folder from the future engine folder to the partial build's folder.
 
-    `build_engine` deletes the scratch folder only after the engine is in place.
+    `build_engine` deletes the partial build's folder after the engine is in place.
     """
     with contextlib.suppress(FileNotFoundError):
         (build.work / SCRATCH_NAME).rename(build.path / SCRATCH_NAME)
@@ -146,8 +147,8 @@ def _move_scratch_out(build: PartialBuild) -> None:
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
     """Keep the finished steps after a failure and remove the interrupted step's files.
 
-    If no step has finished, delete the work folder. In this case, also delete the log unless
-    `is_explained` is set, because only explained errors refer to the log.
+    If no step has finished, delete the work folder and, unless `is_explained` is set, the log. Only
+    explained errors refer to the log.
     """
     if build.finished:
         drop_leftovers(build)

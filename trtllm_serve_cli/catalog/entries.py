@@ -36,7 +36,7 @@ class CatalogEntry:
 
 @functools.cache
 def load_catalog() -> Mapping[str, CatalogEntry]:
-    """Return all entries, keyed by alias, in the order of `models.yaml` (by family and size)."""
+    """Return all entries, keyed by alias, in the order of `models.yaml`."""
     table = resources.files("trtllm_serve_cli.catalog").joinpath("models.yaml")
     return parse_catalog(table.read_text(encoding="utf-8"))
 
@@ -69,7 +69,7 @@ def find_alias(name: str) -> CatalogEntry | None:
 def resolve_alias(name: str) -> CatalogEntry:
     """Return the entry for an alias (case-insensitive).
 
-    Raise `UnknownModel` if the alias is unknown. The error lists similar aliases.
+    Raise `UnknownModel` if the alias is unknown. The error lists similar aliases, if any.
     """
     if entry := find_alias(name):
         return entry
@@ -111,23 +111,28 @@ def _parse_entry(name: str, fields: Any) -> CatalogEntry:
         raise _wrong(
             name,
             "an entry must be a mapping that contains only the fields "
-            f"{', '.join(sorted(_FIELDS))}",
+            f"{', '.join(sorted(_FIELDS))}, but is {fields!r}",
         )
     source, family = fields.get("source"), fields.get("family")
     if not isinstance(source, str) or not _SOURCE.fullmatch(source):
-        raise _wrong(name, "`source` must have the form hf:ORG/NAME or pypi:PKG==VERSION#FILE")
+        raise _wrong(
+            name,
+            f"`source` must have the form hf:ORG/NAME or pypi:PKG==VERSION#FILE, but is {source!r}",
+        )
     if not isinstance(family, str) or not family:
-        raise _wrong(name, "`family` must be a non-empty string")
+        raise _wrong(name, f"`family` must be a non-empty string, but is {family!r}")
     gated = fields.get("gated", False)
     if not isinstance(gated, bool):
-        raise _wrong(name, "`gated` must be true or false")
+        raise _wrong(name, f"`gated` must be true or false, but is {gated!r}")
     return CatalogEntry(name, source, family, _parse_count(name, fields.get("parameters")), gated)
 
 
 def _parse_count(name: str, text: Any) -> int:
     count = _COUNT.fullmatch(text) if isinstance(text, str) else None
     if count is None:
-        raise _wrong(name, "`parameters` must be a count, for example 135M or 6.7B")
+        raise _wrong(
+            name, f"`parameters` must be a count, for example 135M or 6.7B, but is {text!r}"
+        )
     return round(float(count[1]) * _UNITS[count[2]])
 
 

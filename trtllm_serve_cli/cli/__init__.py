@@ -1,5 +1,4 @@
 """Implement the `tllm` commands.
 
-Each module parses the options of its commands, calls the code that does the work, and prints the
-result.
+The command modules parse options, call the code that does the work, and print the results.
 """

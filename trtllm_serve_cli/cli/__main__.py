@@ -14,7 +14,7 @@ def main() -> None:
     Ctrl-C during the import ends the process without a traceback.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_default:  # background jobs of a shell ignore SIGINT
+    if is_default:  # a shell script ignores SIGINT in its background jobs
         signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     from trtllm_serve_cli.cli.main import main as run
 

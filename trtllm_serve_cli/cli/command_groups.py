@@ -1,7 +1,7 @@
-"""Define Click groups that import their commands on demand.
+"""Define Click groups that import commands on demand, suggest commands and list their summaries.
 
-Typer creates all options of a command when the command is added to an application. If all commands
-were added up front, `tllm --help` would spend most of its time creating options.
+Typer creates the options of all registered commands before it runs any command. If all commands
+were registered, `tllm --help` would spend most of its time creating options.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class _LazyCommands(Mapping[str, Any]):
 class SuggestingGroup(TyperGroup):
     """A group that suggests similar commands for an unknown command.
 
-    Typer and Click 8.4 or later both add a suggestion to the error, so this class removes the
-    duplicate.
+    Click 8.4 and later add suggestions to the error. Typer's suggestions are used only if Click has
+    not added any, so that the error never contains both.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
@@ -111,7 +111,10 @@ class LazyGroup(SuggestingGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Resolve the command, or suggest the equivalent `tllm` command for a known synonym."""
+        """Resolve the command.
+
+        If an unknown name is a synonym of a command, the error names the command.
+        """
         try:
             return super().resolve_command(ctx, args)
         except UsageError as error:
@@ -141,7 +144,8 @@ class FullSummaryGroup(SuggestingGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the group's own options.
 
-        If a command's option precedes the command name, the error shows the correct order.
+        If a command's option precedes the command name, the error shows the correct order, unless
+        the group can be invoked without a command.
         """
         words = list(args)
         try:

@@ -1,4 +1,4 @@
-"""Declare the `tllm` commands by group, with a summary and a function for each command."""
+"""Declare the groups of `tllm` commands in `tllm --help`, and synonyms for the commands."""
 
 from __future__ import annotations
 

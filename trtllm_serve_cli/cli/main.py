@@ -1,7 +1,7 @@
 """Run a `tllm` command and report errors as messages and exit codes.
 
-A command's module is imported only when the command runs, and its function imports the modules that
-do the work. `tllm --help` and usage errors are therefore printed without delay.
+To print `tllm --help` and usage errors without delay, tllm imports a command's module only when the
+command is used. The command's function then imports the modules that do the work.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def tllm(
 
 
 def _describe_os_error(error: OSError) -> TllmError | None:
-    """Return the error to show to the user, or None if the cause is a bug in tllm."""
+    """Return the error to show to the user, or None to treat `error` as a bug in tllm."""
     if error.errno == errno.ENOENT and not _has_working_folder():
         return TllmError(
             "The current folder no longer exists.",
-            why="the folder was deleted or moved after the shell entered it",
+            why="the folder was deleted after the shell entered it",
             next_step="change to an existing folder, for example with `cd ~`, then run the "
             "command again",
         )

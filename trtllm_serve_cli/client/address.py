@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from trtllm_serve_cli.errors import BadInput
 
-# The paths of the URLs that `tllm start` prints.
+# The paths of Triton's HTTP and metrics URLs, which `tllm start` prints.
 _PATHS = re.compile(r"/v2(/[\w./-]*)?|/metrics/?")
 
 
@@ -15,8 +15,8 @@ def parse_address(text: str) -> str:
     """Return the address in `text` as `host:port`, without a scheme or a path.
 
     `text` may be a URL that `tllm start` prints, with a path below /v2 or the path /metrics. An
-    IPv6 host is enclosed in brackets. Raise `BadInput` if `text` is not an address with a port.
-    Also raise `BadInput` if `text` is the URL of an OpenAI-compatible API or of an HTTPS server.
+    IPv6 host is enclosed in brackets. Raise `BadInput` if `text` is not an address with a port, or
+    if it is the URL of an OpenAI-compatible API or of an HTTPS server.
     """
     refusal = BadInput(
         f"{text!r} is not a server address.",

@@ -55,20 +55,21 @@ def stream(
 ) -> Generator[Piece, None, None]:
     """Yield the pieces of the response as they arrive.
 
-    If `request.stream` is false, all pieces arrive together. The request is sent when the caller
-    reads the first piece.
+    If `request.stream` is false, the text of a sequence arrives when the sequence is complete. The
+    request is sent when the caller reads the first piece.
 
     Wrap the iterator in `contextlib.closing`, because closing the iterator cancels the request on
-    the server. An exception while waiting for a piece, including `KeyboardInterrupt`, also cancels
-    the request. If the whole response takes longer than `timeout_s`, raise `TimedOut`. If it takes
-    longer than `request.stop_after_ms`, end the response without an error. If both are set, the
-    shorter limit applies.
+    the server, except for a non-streaming request over HTTP. If the whole response takes longer
+    than `timeout_s`, raise `TimedOut`. If it takes longer than `request.stop_after_ms`, end the
+    response without an error. If both are set, the shorter limit applies.
 
     `endpoint` is a Triton server or another source of responses. `model`, `interface` and `info`
     apply only to Triton servers. `info` is the model's configuration. If `info` is None, the
-    configuration is fetched from the server before the request is sent. Raise `NoServer` if the
-    server cannot be reached. Raise `RequestFailed` if the request fails or is cancelled through
-    `cancellation`. Raise `BadInput` if a value does not fit its tensor or the model lacks an input.
+    configuration is fetched from the server before the request is sent.
+
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails or is
+    cancelled through `cancellation`. Raise `BadInput` if a value does not fit its tensor, or if the
+    model or the interface does not support an input.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
@@ -202,7 +203,8 @@ def embed(
 ) -> Embedding:
     """Request a text embedding.
 
-    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
+    Raise `NoServer` if the server cannot be reached. Raise `RequestFailed` if the request fails or
+    the response does not contain an embedding.
     """
     outputs = import_transport(interface).infer(endpoint, model, {"text_input": text}, timeout_s)
     values, counts = outputs.get("embedding"), outputs.get("num_input_tokens")

@@ -35,13 +35,13 @@ Generate = Callable[[GenerateRequest, Cancellation], Completion]
 def parse_batch(
     lines: Iterable[str], defaults: GenerateRequest, to_prompt: Callable[[str], str] = str
 ) -> Iterator[GenerateRequest | TllmError]:
-    """Yield a request or an error for each non-empty line.
+    """Yield a request or an error for each line that is not blank.
 
-    If the first non-empty line is a JSON object or starts with `{"`, the file is parsed as JSONL.
-    Each object contains the prompt as `prompt` or `text_input`. Its other fields have the same
-    names as the fields of `GenerateRequest` and override `defaults`. The `lora_dir` field is the
-    folder of a LoRA adapter. In any other file, each line is a prompt. `to_prompt` applies the
-    model's chat template to a prompt.
+    If the first of these lines is a JSON object or starts with `{"`, the file is parsed as JSONL.
+    Each object contains the prompt as `prompt` or `text_input`. Its other fields are named after
+    fields of `GenerateRequest` and override `defaults`, except `lora_dir`, which is the folder of a
+    LoRA adapter. In any other file, each line is a prompt. `to_prompt` converts each prompt to the
+    text to send, for example with the model's chat template.
     """
     is_jsonl: bool | None = None
     for number, line in enumerate(lines, start=1):
@@ -139,13 +139,17 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
         ) from error
     if not isinstance(values, dict):
         raise BadInput(
-            "the line is not a JSON object.", next_step='write a line such as {"prompt": "…"}'
+            "the line is not a JSON object.",
+            why="each line of a JSONL file must contain one request as an object",
+            next_step='write a line such as {"prompt": "…"}',
         )
     if "prompt" in values:
         values.setdefault("text_input", values.pop("prompt"))
     if "text_input" not in values:
         raise BadInput(
-            "the line does not contain a prompt.", next_step='write a line such as {"prompt": "…"}'
+            "the line does not contain a prompt.",
+            why="the object has neither a prompt field nor a text_input field",
+            next_step='write a line such as {"prompt": "…"}',
         )
     if unknown := sorted(values.keys() - _FIELDS):
         raise BadInput(
@@ -180,7 +184,7 @@ def _load_adapter(folder: Any) -> tuple[RawTensor, RawTensor]:
     if not isinstance(folder, str):
         raise BadInput(
             f"lora_dir cannot be {folder!r}.",
-            why="lora_dir must be a string",
+            why="lora_dir must be a string that contains a path",
             next_step="set lora_dir to the path of an adapter folder",
         )
     return load_adapter(Path(folder))

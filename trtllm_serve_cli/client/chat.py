@@ -98,7 +98,10 @@ def render_chat(
 
 @lru_cache(maxsize=64)
 def _compile(source: str, thread: int) -> tuple[LimitedSandbox, jinja2.Template]:
-    """Compile a template once per thread, because a `LimitedSandbox` serves only one thread."""
+    """Compile a template.
+
+    `thread` is part of the cache key, because a `LimitedSandbox` serves only one thread.
+    """
     environment = LimitedSandbox()
     return environment, environment.from_string(source)
 

@@ -67,9 +67,10 @@ class Conversation:
     def make_request(self, request: GenerateRequest, message: str) -> GenerateRequest:
         """Return `request` with the prompt for `message`.
 
-        Drop the oldest turns until the prompt and the response fit into the context. If the server
-        applies the chat template, the request contains the previous messages instead of a rendered
-        prompt.
+        Drop the oldest turns until the estimated prompt and `max_tokens` fit into the context. If
+        the context length or the token count of an earlier prompt is unknown, drop no turns. If the
+        server applies the chat template, the request contains the previous messages instead of a
+        rendered prompt. Raise `BadInput` if the chat template cannot render the conversation.
         """
         while True:
             planned = self._plan(request, message)

@@ -225,7 +225,7 @@ class Piece:
 
     - `at_s` is the arrival time on the monotonic clock, in seconds.
     - `num_output_tokens` counts only the tokens in this message, like the tensor in NVIDIA's
-      models.
+      models. OpenAI-compatible servers instead report one count for the whole response at its end.
     - `perf` contains the outputs that NVIDIA's models return for `return_perf_metrics`.
     - `logits` maps the names of the requested outputs to arrays without the batch dimension.
     - `was_stopped` is true in the last piece if `stop_after_ms` ended the response. This piece has

@@ -123,8 +123,8 @@ class LocalEngine:
     def _parse(self, request: GenerateRequest) -> dict[str, Any]:
         """Convert the request to the fields of an engine request.
 
-        Raise `BadInput` if the request uses a LoRA adapter, or if a value does not fit its tensor.
-        Raise `RequestFailed` if the engine does not support a value.
+        Raise `BadInput` if the request selects a LoRA adapter by name or task id, or if a value
+        does not fit its tensor. Raise `RequestFailed` if the engine does not support an input.
         """
         if request.lora_name or request.lora_task_id is not None:
             raise BadInput(
@@ -225,6 +225,7 @@ def _read_config(repository: OpenRepository, model: str) -> dict[str, Any]:
     if model not in repository.texts:
         raise BadInput(
             f"{repository.path} does not contain the {model} model.",
+            why=f"the folder does not contain {model}/config.pbtxt",
             next_step=f"import the model again with `tllm import -m {repository.name}`",
         )
     message = parse_config(repository.texts[model])
@@ -247,7 +248,10 @@ def _read_parameters(repository: OpenRepository, model: str) -> Parameters:
 
 
 def read_info(repository: OpenRepository) -> ModelInfo:
-    """Return the settings of the text model in an imported model's repository."""
+    """Return the settings of the text model in an imported model's repository.
+
+    Raise `BadInput` if the repository lacks this model.
+    """
     return parse_model_config(repository.name, _read_config(repository, repository.name))
 
 

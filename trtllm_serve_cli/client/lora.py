@@ -34,8 +34,8 @@ def load_adapter(folder: Path, datatype: LoraDatatype = "FP16") -> tuple[RawTens
 
     The folder contains a PEFT adapter, or the two .npy files that TensorRT-LLM's
     `hf_lora_convert.py` and `tllm lora convert` write. `datatype` is the type of `lora_weights`.
-    Raise `BadInput` if a file cannot be read, if a tensor is invalid, or if the tensors have
-    different numbers of rows.
+    Raise `BadInput` if a file cannot be read, if the adapter is invalid or cannot be converted, or
+    if the tensors have different numbers of rows.
     """
     dtype = _DTYPES[datatype]
     if (folder / PEFT_CONFIG).is_file() and not (folder / LORA_CONFIG).exists():

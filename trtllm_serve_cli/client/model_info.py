@@ -69,7 +69,7 @@ class ModelInfo:
     def name_of(self, role: str) -> str:
         """Return the server's name for the model `role` in this model's repository.
 
-        If a server has several repositories, each model's name starts with a prefix for its
+        If the server combines several repositories, the name starts with a prefix for the
         repository. The prefix is taken from `core_model`, or from this model's name if that name
         ends with the name of one of NVIDIA's text models.
         """

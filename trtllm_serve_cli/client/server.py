@@ -31,7 +31,7 @@ class IndexedModel:
 def fetch_versions(
     endpoint: Endpoint, model: str, interface: TritonInterface, timeout_s: float
 ) -> tuple[str, str]:
-    """Return the server's version and the version of the served model.
+    """Return the server's version and the latest served version of the model.
 
     Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """
@@ -40,7 +40,7 @@ def fetch_versions(
 
 
 def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedModel, ...]:
-    """Return the models in the server's repository, sorted by name.
+    """Return the models in the server's repository, sorted by name and version.
 
     Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """
@@ -64,8 +64,8 @@ def change_model(
 ) -> None:
     """Load or unload a model.
 
-    Loading waits until the model is loaded. Unloading returns before the model is unloaded. Raise
-    `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
+    Loading waits until the model is loaded. Unloading may return before the model is unloaded.
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """
     from trtllm_serve_cli.client.transport.over_http import change_model_http
 

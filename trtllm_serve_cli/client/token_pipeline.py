@@ -1,8 +1,8 @@
 """Send requests through the `preprocessing`, `tensorrt_llm` and `postprocessing` models in turn.
 
-Unlike the text models, these three models return the token ids of the prompt and the response.
-NVIDIA's tools/inflight_batcher_llm/end_to_end_test.py (tags v0.8.0 to v0.19.0 of
-triton-inference-server/tensorrtllm_backend) sends requests in the same way.
+Unlike the text models, `preprocessing` returns the token ids of the prompt, and `tensorrt_llm`
+returns those of the response. NVIDIA's tools/inflight_batcher_llm/end_to_end_test.py (tags v0.8.0
+to v0.19.0 of triton-inference-server/tensorrtllm_backend) sends requests in the same way.
 """
 
 from __future__ import annotations

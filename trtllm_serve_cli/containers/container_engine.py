@@ -73,7 +73,7 @@ def find_container_host(
         if isinstance(found, ContainerHost):
             return found
         reasons[engine] = found
-    other = f"install {preferred}, or omit --container-engine" if preferred else None
+    other = f"install or repair {preferred}, or omit --container-engine" if preferred else None
     fix = suggest_fix(*reasons.values(), other=other)
     raise MissingPart(
         f"{preferred} does not work on this machine."

@@ -19,9 +19,9 @@ def find_card_limits(request: BuildRequest, tools: Toolchain) -> ServingLimits |
     """Return the default limits for the checkpoint on this machine's GPUs.
 
     If the user set `max_num_tokens`, limit `max_num_seqs` to this value, because vLLM does not
-    accept a `max_num_seqs` above `max_num_tokens`. Return None if the GPU or the model's family is
-    unknown, if the model does not fit, or if the model computes embeddings. Also return None for
-    beam search, because the estimate assumes one sequence per request.
+    accept a `max_num_seqs` above `max_num_tokens`. Return None if the GPU is unknown, if the model
+    computes embeddings or does not fit, or if `plan_size` rejects the model or an option. Also
+    return None for beam search, because the estimate assumes one sequence per request.
     """
     options = request.options
     is_beam_search = (options.max_beam_width or 1) > 1

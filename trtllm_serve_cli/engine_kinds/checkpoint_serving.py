@@ -105,6 +105,6 @@ def count_gpu_groups(gpu_device_ids: str) -> int:
 
 
 def count_gpus(arguments: Mapping[str, Any]) -> int:
-    """Return an engine's number of GPUs, which is the product of its parallelism arguments."""
+    """Return an engine's number of GPUs: the product of its three parallel sizes."""
     kinds = ("tensor", "pipeline", "context")
     return math.prod(int(arguments.get(f"{kind}_parallel_size") or 1) for kind in kinds)

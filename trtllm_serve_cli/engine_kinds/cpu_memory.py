@@ -17,8 +17,8 @@ from trtllm_serve_cli.runtime.engines.openvino.threads import (
 
 # Estimated memory for the server's processes, in addition to the weights and the KV cache.
 _SERVER_BYTES = 1 << 30
-# The fraction of the remaining memory that the KV cache may use. The rest is for activations, other
-# models, other programs, and a second copy of the model that computes prompt log probabilities.
+# The fraction of the remaining memory that the KV cache may use. The other half is for activations,
+# other models and programs, and a second copy of the model that computes prompt log probabilities.
 _CACHE_FRACTION = 0.5
 # Minimum KV cache size in tokens, even if the machine has too little memory.
 _MIN_TOKENS = 2048
@@ -29,7 +29,7 @@ _TOKENS_PER_BLOCK = 32
 class CpuHost:
     """A machine that runs engines on its CPU.
 
-    `memory_bytes` is the memory available to processes, including a container's memory limit. If
+    `memory_bytes` is the machine's memory, or a container's memory limit if it is lower. If
     `has_8bit_cache` is set, OpenVINO stores the KV cache in 8 bits by default. `num_threads` is the
     number of threads that an engine starts by default, or None if it is unknown.
     """
@@ -72,7 +72,8 @@ def count_required_bytes(size: EngineSize, host: CpuHost) -> int:
 def count_cache_tokens(size: EngineSize, host: CpuHost) -> int:
     """Return the maximum KV cache size, in tokens.
 
-    The size is a whole number of blocks that fits into the host's memory, but at least 2048 tokens.
+    The size is a whole number of blocks that fits into `_CACHE_FRACTION` of the remaining memory,
+    but at least `_MIN_TOKENS`.
     """
     free_bytes = host.memory_bytes - size.weight_bytes - _SERVER_BYTES
     num_tokens = int(free_bytes * _CACHE_FRACTION / kv_bytes_per_token(size, host))

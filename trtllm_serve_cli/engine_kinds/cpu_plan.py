@@ -70,7 +70,8 @@ class CpuPlan:
 def plan_on_cpu(engine: Engine, host: CpuHost, options: ServingOptions) -> CpuPlan:
     """Choose the engine's limits for the host.
 
-    Raise `BadInput` if the engine does not support an option.
+    Raise `BadInput` if the engine kind rejects an option, for example a sequence length that
+    exceeds the model's context length.
     """
     options = dataclasses.replace(options, host=host)
     values = find_kind(engine.kind).serving.plan_values(engine, options, {})

@@ -33,8 +33,8 @@ def plan_describe_step(
 ) -> BuildStep:
     """Return the build step that writes `engine.json`.
 
-    The step passes `details` to the engine kind's `describe_built` function. `outputs` are the
-    files that `describe_built` writes in addition to `engine.json`.
+    The step passes `details` to the engine kind's `describe_built` function. `outputs` are other
+    files that this function must write.
     """
     checkpoint = request.checkpoint
     engine = {

@@ -26,8 +26,9 @@ _FORMAT_NAMES = {"gguf": "a GGUF file", "hf": "a Hugging Face checkpoint"}
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
 
-    Raise `BadInput` if the engine kind does not support the request, or `MissingPart` if a package
-    that the server requires is not installed.
+    Raise `BadInput` if the engine kind does not support the request, `SourceError` if a file of the
+    checkpoint is not valid, or `MissingPart` if a package that the server requires is not
+    installed.
     """
     kind = find_kind(request.kind)
     _check_format(kind, request)
@@ -37,7 +38,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
     """Return an `Engine` for a checkpoint that the engine kind serves directly.
 
-    Raise `BadInput` in the same cases as `plan_build`.
+    Raise `BadInput` if the engine kind does not support the checkpoint or an option.
     """
     kind = find_kind(request.kind)
     _check_format(kind, request)

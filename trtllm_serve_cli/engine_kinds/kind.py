@@ -1,7 +1,7 @@
 """Define `EngineKind`, which describes how engines of one kind are built, served and deployed.
 
-Each kind is declared as `KIND` in a separate folder and listed in `registry.py`. No other code
-compares engine kinds by name. The code that runs inside Triton is in `runtime/engines/KIND`.
+Each kind is declared as `KIND` in a separate folder and listed in `registry.py`. The code that runs
+inside Triton is in `runtime/engines/NAME`, where NAME is the kind's name.
 """
 
 from __future__ import annotations

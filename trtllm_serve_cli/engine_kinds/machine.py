@@ -18,7 +18,8 @@ class Machine:
     """A machine's GPUs, memory and installed engine packages.
 
     - `gpus`: the GPU names that the driver reports.
-    - `versions`: the versions of the packages installed for this Python, keyed by package name.
+    - `versions`: the versions of the engine packages installed for this Python, keyed by package
+      name.
     - `pythons`: the interpreters of packages that may be installed for another Python, keyed by
       package name.
     - `host`: the machine's memory and threads, or None if unknown.

@@ -16,10 +16,10 @@ def detect_machine(
 ) -> Machine:
     """Return this machine's GPUs, memory and engine packages, without importing the packages.
 
-    By default, tllm searches other Python interpreters only for the package of the `requested`
-    kind. If `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs, tllm
-    searches other interpreters for the packages of all kinds. `engine_python` is the interpreter
-    that the user set for the engine.
+    Packages of kinds whose `any_python` is true may be installed for another Python. By default,
+    search other interpreters only for the package of the `requested` kind. If `search_pythons` is
+    set, or if `requested` is "auto" and the machine has GPUs, search for the packages of all these
+    kinds. If the user set an interpreter for the engine, `engine_python`, search only this one.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
     versions, pythons = {}, {}
@@ -55,7 +55,7 @@ def choose_engine_kind(
 
     If `trtllm_version` is set, assume that this TensorRT-LLM version is installed. Raise `BadInput`
     if `requested` is not an engine kind, or if it is "auto" and `trtllm_version` is not a version.
-    Raise `MissingPart` if the kind's package is not installed.
+    Raise `MissingPart` if the kind's `require` function does not find the package.
     """
     if requested != AUTO:
         python = find_kind(requested).require(machine)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-# Suffixes of files that a tokenizer may need. Python files are safe to copy, because tllm downloads
-# them only if the user trusts their code.
+# Suffixes of files that a tokenizer may need. Python files are safe to copy, because Transformers
+# runs them only if a config refers to them. tllm rejects such configs unless the user trusts the
+# code.
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".py")
 
 
 def copy_tokenizer(checkpoint: Path, folder: Path) -> Path:
-    """Copy the files that a tokenizer may need to `folder` and return `folder`."""
+    """Copy all files that a tokenizer may need into `folder`. Return `folder`."""
     folder.mkdir(exist_ok=True)
     for path in checkpoint.iterdir():
         if path.suffix in _SMALL_FILES and not path.name.endswith(".index.json"):

@@ -1,6 +1,6 @@
 """Serve an OpenAI-compatible API in front of Triton models.
 
-The gateway is a separate process that runs next to Triton. It renders chat templates, encodes
+The gateway runs in one or more processes outside Triton. It renders chat templates, encodes
 prompts, sends token ids to a model's engine worker or to Triton, and decodes the generated tokens.
 
     config       the gateway configuration and its JSON format

@@ -29,8 +29,8 @@ def find_adapter_obstacle(model: LoadedModel) -> str | None:
 def configure_adapter(model: LoadedModel, adapter: ServedAdapter) -> LoadedModel:
     """Return a copy of the model that uses an adapter from the gateway's configuration.
 
-    The adapter's name in the engine contains a hash of the folder path. The name is the same in all
-    gateway processes and differs from the names in `lora_prefetch_dir`.
+    The adapter's name in the engine contains a hash of the folder path, so that it does not equal a
+    name in `lora_prefetch_dir`. All gateway processes use the same name.
     """
     suffix = hashlib.sha256(adapter.folder.encode()).hexdigest()[:8]
     return model.with_adapter(
@@ -41,10 +41,11 @@ def configure_adapter(model: LoadedModel, adapter: ServedAdapter) -> LoadedModel
 def find_prefetched(model: LoadedModel) -> list[LoadedModel]:
     """Return a model for each adapter that the engine of `model` loads at startup.
 
-    Return [] if the model cannot use LoRA adapters from folders, or if the gateway cannot read
-    `lora_prefetch_dir`. Engines with a worker select adapters by name. Triton's C++ backend selects
-    adapters by task id, so the name of an adapter's folder must be the task id. Other folders are
-    skipped and logged.
+    Return [] if the model does not set `lora_prefetch_dir`, if the gateway cannot read this folder,
+    or if the model cannot use LoRA adapters from folders.
+
+    Engines with a worker select adapters by name. Triton's C++ backend selects adapters by task id,
+    so the name of an adapter's folder must be the task id. Other folders are skipped and logged.
     """
     if not model.info.lora_prefetch_dir or find_adapter_obstacle(model) is not None:
         return []
@@ -73,7 +74,7 @@ def _is_task_id(name: str) -> bool:
 
 
 def list_adapters(folder: Path) -> list[str]:
-    """Return the names of the adapters in `folder`, or [] if it cannot be read.
+    """Return the sorted names of the adapters in `folder`, or [] if the folder cannot be read.
 
     Each subfolder is an adapter. Subfolders whose names start with a dot are ignored.
     """

@@ -88,9 +88,9 @@ def build_app(
 ) -> Starlette:
     """Build the gateway's ASGI application.
 
-    By default, the application creates a registry and loads the models of `config`. Tests pass a
-    `registry` with models that are already loaded. `usage` is the per-key usage table that the
-    gateway's processes share, or None for a single process.
+    If `registry` is None, create a registry that loads the models of `config`. Tests pass a
+    registry whose models are already loaded. `usage` is the per-key usage table that the gateway's
+    processes share, or None for a single process.
     """
     log = AccessLog(config.log_format)
     known = registry or ModelRegistry(config, log.record_start, log.record_refusal)
@@ -185,8 +185,10 @@ async def _on_api_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     messages = {
-        404: f"The path {request.url.path} does not exist.",
-        405: f"The method {request.method} is not allowed for {request.url.path}.",
+        404: f"The path {request.url.path} does not exist. Check the URL, for example for a "
+        "missing or repeated /v1.",
+        405: f"The method {request.method} is not allowed for {request.url.path}. Use a method "
+        "from the response's Allow header.",
     }
     message = messages.get(error.status_code, error.detail)
     body = ApiError(error.status_code, message).body(request.scope)

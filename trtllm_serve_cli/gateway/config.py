@@ -20,8 +20,8 @@ DEFAULT_MAX_IN_FLIGHT = 4096
 DEFAULT_MAX_WAITING = 4096
 DEFAULT_RECEIVE_TIMEOUT_S = 30.0
 DEFAULT_SEND_TIMEOUT_S = 60.0
-# Number of open files that each gateway process needs in addition to one per running or queued
-# request, for example for connections to servers and for idle client connections.
+# Number of files that each gateway process has open in addition to one connection per running or
+# queued request: for example, connections to servers and idle client connections.
 _OTHER_OPEN_FILES = 256
 
 # Pattern for LoRA adapter names.
@@ -73,7 +73,8 @@ class GatewayConfig:
     server_directory: str | None = None
     # Chat template to use instead of the models' own templates.
     chat_template: str | None = None
-    # Source of the default sampling parameters. "auto" uses each model's `generation_config.json`.
+    # Source of the default sampling parameters: each model's `generation_config.json` ("auto") or
+    # OpenAI's defaults ("off").
     generation_config: GenerationConfigSource = "auto"
     # Name of a tool call format in `prompts/tools/formats.py`, or None to detect the format from
     # the model's chat template.
@@ -125,7 +126,7 @@ class GatewayConfig:
 
     @property
     def num_open_files(self) -> int:
-        """The number of files that each process must be able to open."""
+        """The minimum open file limit of each process."""
         num_requests = (self.max_in_flight + self.max_waiting) // self.num_processes
         return num_requests + _OTHER_OPEN_FILES
 

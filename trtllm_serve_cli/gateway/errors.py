@@ -33,8 +33,8 @@ _ANTHROPIC_TYPES = {
 }
 # Both APIs use the path /v1/models. Only Anthropic clients send this header.
 _ANTHROPIC_HEADER = b"anthropic-version"
-# Substrings of messages that indicate a transient error. TensorRT-LLM returns the last of these
-# messages if running requests use all adapters in its cache.
+# Substrings of messages that indicate a transient error. TensorRT-LLM returns the last one if
+# running requests use all adapters in its cache.
 _TEMPORARY = ("retry the request", "is being unloaded", "There are no done tasks to evict")
 # Retry-After value, in seconds, for requests that the gateway or the engine cannot currently
 # accept.
@@ -72,8 +72,9 @@ class ApiError(Exception):
         self._headers = dict(headers or {})
 
     def rename(self, params: Mapping[str, str]) -> None:
-        """Rename the field that caused the error, in `param` and at the start of the message.
+        """Rename the field that caused the error in `param`.
 
+        If the message starts with the field's name, also rename the field in the message.
         `params` maps the field names of chat completions to the field names of another API. Fields
         that are not in `params` keep their names.
         """

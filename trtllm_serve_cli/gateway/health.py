@@ -18,8 +18,8 @@ def find_gateway_problem(config: GatewayConfig, timeout_s: float = _TIMEOUT_S) -
     if config.tls_certificate is None:
         connection = http.client.HTTPConnection(address, timeout=timeout_s)
     else:
-        # Skip certificate verification: the certificate is for the gateway's public name, but this
-        # request uses the local address.
+        # Skip certificate verification: the certificate is usually for the gateway's public name,
+        # but this request uses a local address.
         context = ssl._create_unverified_context()
         connection = http.client.HTTPSConnection(address, timeout=timeout_s, context=context)
     try:

@@ -27,7 +27,7 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
     """Return the request body and store its size in `request.state.num_body_bytes`.
 
     Raise `ApiError` with status 413 if the body exceeds `max_bytes`, 408 if it does not arrive
-    within `timeout_s`, or 499 if the client disconnects.
+    within `timeout_s` seconds, or 499 if the client disconnects.
     """
     try:
         body = await asyncio.wait_for(_read_body(request, max_bytes), timeout_s)
@@ -127,8 +127,8 @@ class EventStream(Response):
     """A response that streams server-sent events.
 
     `events` yields chunks of bytes, which need not end at event boundaries. The iterator is closed
-    when the stream ends, when the client disconnects, or when a send stalls for longer than
-    `send_timeout_s`. After a stalled send, the connection is aborted (see `_SendWatchdog`).
+    when the stream ends, when the client disconnects, or when a send stalls (see `_SendWatchdog`,
+    whose timeout is `send_timeout_s` seconds). After a stalled send, the connection is aborted.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class _SendWatchdog:
 
     Every `timeout_s` seconds, the timer checks whether the send that was pending at the previous
     check is still pending. If so, it cancels the task. A stalled send therefore ends after at most
-    `2 * timeout_s`. One timer serves all chunks of a stream, because a separate timeout for each
-    chunk would use much more CPU time.
+    `2 * timeout_s` seconds. One timer serves all chunks of a stream, because a separate timeout for
+    each chunk would use much more CPU time.
     """
 
     def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:

@@ -40,12 +40,12 @@ _OPEN_TIMEOUT_S = 10.0
 class ModelRegistry:
     """The gateway's models.
 
-    A model becomes available when its server is ready and the gateway has loaded its tokenizer. If
-    several servers run a model, one ready server is sufficient.
+    A model becomes available when the gateway has loaded the model's tokenizer and connected to its
+    server. If several servers run a model, one connection is sufficient.
 
-    Each time the gateway connects to one of a model's servers, `on_loaded` is called with the
-    model's name and the duration of each loading stage in seconds. If the gateway cannot serve a
-    model or an adapter, `on_refused` is called with its name and the reason.
+    After the first connection to each of a model's servers, `on_loaded` is called with the model's
+    name and the duration of each loading stage in seconds. If the gateway cannot serve a model or
+    an adapter, `on_refused` is called with its name and the reason.
     """
 
     def __init__(
@@ -98,7 +98,11 @@ class ModelRegistry:
         names = self.base_names
         base = self._adapter_bases.get(name, name)
         if (why := self._refused.get(name) or self._refused.get(base)) is not None:
-            raise invalid(f"The gateway cannot serve the model '{name}', because {why}.", "model")
+            raise invalid(
+                f"The gateway cannot serve the model '{name}', because {why}. Ask the operator to "
+                "fix this problem.",
+                "model",
+            )
         if base in names:
             raise unavailable(f"{self._describe_loading(base)}. Retry the request.")
         raise model_not_found(name, tuple(dict.fromkeys((*names, *self._models))))
@@ -106,7 +110,7 @@ class ModelRegistry:
     def require_only_name(self) -> str:
         """Return the name of the only configured model.
 
-        Raise `ApiError` (400) if several models are configured.
+        Raise `ApiError` (400) unless exactly one model is configured.
         """
         names = self.base_names
         if len(names) != 1:
@@ -265,7 +269,7 @@ class ModelRegistry:
 
         If `tllm start` supervises the server and the server has an engine worker, connect to the
         worker. Otherwise, connect to Triton. Raise `_CannotServe` if Triton's core model does not
-        accept token ids.
+        accept token ids. Also raise the errors of `open_worker` and `fetch_model_config`.
         """
         core = info.name if info.embedding else info.name_of(CORE_MODEL)
         if self._config.server_directory is not None:
@@ -321,7 +325,8 @@ def _fetch_info(served: ServedModel, interface: TritonInterface) -> ModelInfo:
     If its configuration does not set `tokenizer_dir` or `lora_prefetch_dir`, use the value from the
     `tensorrt_llm` or `preprocessing` model that it calls. If `tokenizer_dir` is still missing, use
     the value in `served`. `settings_hash` covers the parameters of all these models. Raise
-    `NoServer` or `RequestFailed` if the text model's configuration cannot be fetched.
+    `NoServer` if the server cannot be reached, or `RequestFailed` if it does not return the text
+    model's configuration.
     """
     info = fetch_model_config(served.endpoint, served.text_model, interface)
     for role in (CORE_MODEL, "preprocessing"):

@@ -34,7 +34,7 @@ MEMBER_OPTION = "--member"
 _USAGE_FILE = "key-usage"
 _POLL_S = 0.2
 _RESTART_DELAY_S = 1.0
-# A process that exits within this many seconds is considered to have failed to start, for example
+# If a process exits within this many seconds after its start, it has failed to start, for example
 # because its configuration is invalid.
 _STARTED_AFTER_S = 5.0
 # Seconds to wait for the processes to exit, in addition to `drain_s` for requests in flight.
@@ -171,7 +171,7 @@ class Member:
 def _stop_all(pool: list[Member], timeout_s: float) -> None:
     """Send SIGTERM to the processes, so that they finish their requests and exit.
 
-    Kill the processes that are still running after `timeout_s`.
+    Kill the processes that are still running after `timeout_s` seconds.
     """
     for member in pool:
         member.process.terminate()
@@ -188,8 +188,8 @@ def _stop_all(pool: list[Member], timeout_s: float) -> None:
 def _shared_folder(config: GatewayConfig) -> Iterator[Path]:
     """Yield an empty folder in which the processes share metrics and per-key usage.
 
-    Use a subfolder of the server's state folder, which is removed with the state folder even if the
-    gateway is killed. Without a state folder, use a temporary folder.
+    If the server has a state folder, use a subfolder, because the state folder is removed even if
+    the gateway is killed. Otherwise, use a temporary folder.
     """
     if config.server_directory is None:
         with tempfile.TemporaryDirectory(prefix="tllm-gateway-") as temporary:

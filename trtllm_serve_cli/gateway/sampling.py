@@ -307,14 +307,15 @@ def require_feature(model: LoadedModel, name: str) -> None:
     """
     if (why := find_obstacle(model, name)) is not None:
         raise invalid(
-            f"{name} is not supported by the {model.engine_kind} engine kind, because {why}.",
+            f"{name} is not supported by the {model.engine_kind} engine kind, because {why}. Omit "
+            "it.",
             name.split()[0],
             "unsupported_parameter",
         )
 
 
 def find_obstacle(model: LoadedModel, name: str) -> str | None:
-    """Return why the model's engine kind does not support a parameter, or None if it does.
+    """Return why the engine kind does not support a parameter, or None if it is supported.
 
     Also return None if the engine kind is unknown, or if `name` is not in `REQUIRED_FEATURES`.
     """

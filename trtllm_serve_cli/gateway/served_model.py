@@ -98,8 +98,8 @@ class LoadedModel:
     def adapter_fields(self) -> dict[str, Any]:
         """The fields of a `GenerationRequest` that select the adapter, or {} for a base model.
 
-        The adapter is read again from the folder `lora_file` if the engine has evicted the adapter
-        or has been restarted.
+        If the field `lora_file` is set, the adapter is read again from this folder after the engine
+        has evicted it or has been restarted.
         """
         fields = {
             "lora_name": self.lora_name,
@@ -121,9 +121,8 @@ def read_sampling_defaults(folder: Path) -> SamplingDefaults:
     """Return the sampling parameters in the folder's `generation_config.json`.
 
     Ignore values that would be invalid in a request. Read the same parameters as vLLM
-    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`. In
-    Transformers, `max_new_tokens` limits the response and is not a recommendation by the model's
-    authors.
+    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`, because this
+    value limits responses and is not a recommendation for sampling.
     """
     config = _read_generation_config(folder)
     values: dict[str, Any] = {}
@@ -144,7 +143,7 @@ def read_extra_end_ids(folder: Path, end_id: int) -> tuple[int, ...]:
 
 
 def _read_generation_config(folder: Path) -> dict[str, Any]:
-    """Return the folder's `generation_config.json` as a dictionary, or {} if it cannot be read."""
+    """Return the folder's `generation_config.json`, or {} if it is missing or not valid."""
     try:
         config = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -22,9 +22,9 @@ def serve(
     listener: socket.socket | None = None,
     usage: UsageTable | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT, then finish the requests in flight.
 
-    Then wait up to `config.drain_s` seconds for the requests in flight to finish.
+    Requests that are still running after `config.drain_s` seconds are cancelled.
 
     `listener` is a socket that is already bound to the gateway's port. If it is None, bind a new
     socket. `usage` is the per-key usage table that the gateway's processes share, or None for a
@@ -64,6 +64,6 @@ def describe_open_file_limit(config: GatewayConfig, limit: int) -> str:
     return (
         f"The open file limit is {limit}, but {config.num_open_files} open files are required for "
         f"{config.max_in_flight // config.num_processes} running and "
-        f"{config.max_waiting // config.num_processes} queued requests. Raise the hard limit, or "
-        "lower --openai-max-in-flight and --openai-max-waiting."
+        f"{config.max_waiting // config.num_processes} queued requests per process. Raise the hard "
+        "limit (`ulimit -Hn`), or lower --openai-max-in-flight and --openai-max-waiting."
     )

@@ -119,8 +119,9 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
 def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]]) -> Declaration:
     """Return the declaration with the values in `overrides` applied.
 
-    A value of `None` keeps the declared value. Template parameters and build flags in `overrides`
-    are merged into the declared parameters and flags.
+    `overrides` maps section names to values, keyed by field. A value of `None` keeps the declared
+    value. Template parameters and build flags in `overrides` are merged into the declared
+    parameters and flags.
     """
     sections = {}
     for name, fields in overrides.items():
@@ -136,10 +137,11 @@ def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]
 def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
     """Return the declaration that recreates an imported model in its current state.
 
-    The declaration contains the pinned source, the selected engine kind and the repository folder.
-    It also contains the parameters that the original declaration, `tllm set` or an edit of the
-    model files has changed. Raise `BadInput` if the manifest's declaration is not valid, or if a
-    parameter has different values in the repository's models.
+    The declaration contains the pinned source, the selected engine kind and, for a repository
+    outside TLLM_HOME, its folder. It also contains the parameters that the original declaration,
+    `tllm set` or an edit of the model files has changed. Raise `BadInput` if the manifest's
+    declaration is not valid, or if a parameter has different values in the repository's models.
+    Raise `RepositoryError` if a `config.pbtxt` cannot be parsed.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}

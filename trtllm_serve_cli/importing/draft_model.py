@@ -15,8 +15,9 @@ def with_draft_model(declaration: Declaration, name: str, home: Home) -> Declara
     """Return the declaration with the engine of the imported model `name` as its draft engine.
 
     If the declared engine kind is "auto", use the draft model's engine kind. Raise `UnknownModel`
-    if `name` is not imported. Raise `BadInput` if the draft model's engine kind cannot be used for
-    draft engines, or if it differs from the declared engine kind.
+    if `name` is not imported, or `RepositoryError` if its manifest cannot be read. Raise `BadInput`
+    if engines of the draft model's kind cannot be draft engines, or if this kind differs from the
+    declared engine kind.
     """
     draft = load_model(home, name)
     parameter = find_kind(draft.engine_kind).serving.draft_parameter

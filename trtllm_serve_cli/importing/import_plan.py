@@ -215,7 +215,8 @@ def plan_import(
 def find_source(name: str, home: Home) -> Source:
     """Return the source of a catalog entry or imported model. Catalog entries take precedence.
 
-    Raise `UnknownModel` if neither the catalog nor the imported models contain the name.
+    Raise `UnknownModel` if neither the catalog nor the imported models contain the name, or
+    `RepositoryError` if the imported model's manifest cannot be read.
     """
     alias = find_alias(name)
     if alias is None and (imported := find_model(home, name)):
@@ -256,7 +257,8 @@ def find_preserved_settings(
 
     If the repository was imported from another source, the import drops all settings. Return no
     settings if the repository does not exist, or if its manifest or source is not valid. Raise
-    `RepositoryError` if the manifest cannot be read, because the import would lose its settings.
+    `RepositoryError` if reading the manifest fails, because the import would otherwise lose its
+    settings.
     """
     if not (repository / MANIFEST).exists():
         return PreservedSettings()
@@ -358,8 +360,8 @@ def _choose_kind(
     An `engine:DIR` source requires the TensorRT engine kind. If the requested kind is "auto", the
     machine, `--mode container`, the layout and the checkpoint's format determine the kind.
     Otherwise, use the requested kind. Raise `BadInput` if the source cannot be used with the
-    requested kind, or `MissingPart` if the kind is not installed. In a dry run for a specific kind,
-    return the missing part in the choice instead of raising it.
+    requested kind, or if `--trtllm-version` is not valid. Raise `MissingPart` if the kind is not
+    installed. In a dry run for a specific kind, store this error in the choice instead.
     """
     requested = declaration.engine.kind
     if isinstance(source, EngineSource):

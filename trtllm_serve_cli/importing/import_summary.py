@@ -18,17 +18,17 @@ def describe_serving(
 ) -> Iterator[str]:
     """Yield a line with the engine's limits, if known, and a line about FP8.
 
-    Yield the FP8 line only if the GPU supports FP8 and the engine kind can convert checkpoints to
-    FP8. The engine must not be quantized, and `--quantization` must not be set.
+    Yield the FP8 line only if the GPU supports FP8, the engine kind can convert checkpoints to FP8,
+    the engine is not quantized, and `quantization` (the `--quantization` value) is `None`.
 
-    `quantization` is the `--quantization` value. `card` is this machine's GPU type, or `None` if
-    the machine has no GPU or the GPU is not in tllm's GPU table. `host` describes this machine's
-    CPU, or is `None` if unknown.
+    `card` is this machine's GPU type, or `None` if the machine has no GPU or the GPU is not in
+    tllm's GPU table. `host` describes this machine's memory and CPU threads, or is `None` if
+    unknown.
     """
     engine = repository.engine
     serving = find_kind(engine.kind).serving
     if limits := serving.describe_limits(engine, repository.parameters, host):
-        # The limits depend on this machine's GPU only for engines with LLM arguments.
+        # Name the GPU only for engines without a build. A built engine's limits are fixed.
         depends_on_card = engine.llm_arguments is not None
         origin = f" on {card.name}" if card and depends_on_card else ""
         yield f"Limits{origin}: {limits}"

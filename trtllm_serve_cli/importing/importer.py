@@ -129,11 +129,14 @@ def import_model(
 ) -> tuple[RepositoryPlan, Path]:
     """Fetch the checkpoint, build the engine and render the repository.
 
-    Return the rendered repository and its folder. Reuse an existing checkpoint. Reuse an existing
-    engine unless `force` is set. Keep the `tllm set` settings that are valid for the new import.
+    Return the plan of the rendered repository, and its folder. Reuse an existing checkpoint. Reuse
+    an existing engine unless `force` is set. Keep the `tllm set` settings that are valid for the
+    new import.
+
     Raise `RepositoryError` if the name is used for another source and `force` is not set. Raise
-    `BadInput` if the repository folder contains other files, or `OSError` if the folder cannot be
-    created. Raise another `TllmError` if the import cannot be planned or a stage fails.
+    `BadInput` if the repository folder contains files but no model repository, or `OSError` if the
+    folder cannot be created. Raise another `TllmError` if the import cannot be planned or a stage
+    fails.
     """
     stages_s: dict[str, float] = {}
     display = display.collect_stages(stages_s)

@@ -110,7 +110,7 @@ class LaunchOptions:
         int,
         VERBOSITY,
         Option(
-            ("Verbosity level of Triton's log. 0 disables verbose messages."),
+            "Verbosity level of Triton's log. 0 disables verbose messages.",
             panel=_TRITON,
         ),
     ] = 0
@@ -344,8 +344,8 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Timeout for clients that do not read their response stream, in seconds. When the "
-            "timeout expires, the client is disconnected.",
+            "Timeout for clients that do not read their response stream, in seconds. Such a client "
+            "is disconnected after at most twice this time.",
             flags=("--openai-send-timeout",),
             metavar="SECONDS",
             panel=_OPENAI,
@@ -382,7 +382,8 @@ class LaunchOptions:
     trace_config: Annotated[
         tuple[str, ...],
         Option(
-            "Triton trace setting, for example level=TIMESTAMPS. Repeatable.",
+            "Triton trace setting, for example level=TIMESTAMPS. Repeatable. Default: no tracing, "
+            "unless --otlp-endpoint is set.",
             metavar="CONFIG",
             panel=_TRITON,
         ),

@@ -34,7 +34,8 @@ def choose_options(
     model names to declared options. Ignore declared options that do not apply to the launch mode.
 
     Raise `BadInput` if two models declare different values for an option that `overrides` does not
-    contain. Also raise `BadInput` if container options are set in a mode without containers.
+    contain. Also raise `BadInput` if `overrides` contains container options for a mode without
+    containers.
     """
     merged: dict[str, tuple[str, Any]] = {}
     modes = (

@@ -29,7 +29,7 @@ START_LOCK = "start.lock"
 _STOP_FILE = "stop-timeout"
 _REQUEST_FILE = "stop-requested"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# Files are padded to this size in bytes, so that later updates succeed even if the disk is full.
+# Minimum file size in bytes. Files are padded, so that later updates need no free disk space.
 _RESERVED_BYTES = 4096
 
 # The phase of a server. Only Slurm jobs can be "queued". A server that was ready is "unresponsive"
@@ -65,7 +65,7 @@ class ServerState:
       signal killed the server, the code is the negated signal number.
     - `gateway_pid`, `gateway_restarts`: process ID and restart count of the OpenAI-compatible
       gateway.
-    - `hangs`: number of processes that were restarted because they hung.
+    - `hangs`: number of processes that have hung.
     """
 
     phase: Phase

@@ -30,7 +30,7 @@ def read_latency(
     """Return the latency from the histogram `name`, which must be in seconds.
 
     If `before` is set, include only observations since that snapshot. Return `None` if the
-    histogram has no observations or no sum.
+    histogram is missing or has no observations.
     """
     buckets = _read_buckets(now, name, labels)
     total_s = now.value(f"{name}_sum", **labels)

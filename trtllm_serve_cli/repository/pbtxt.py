@@ -104,7 +104,8 @@ def parse_config(text: str) -> Any:
 def find_values(text: str, place: str) -> list[str]:
     """Return the values of the field `place` in text order, or [] if it has no value.
 
-    Raise `PbtxtError` if the text cannot be parsed.
+    A list with several elements is one value, for example "1, 2". Raise `PbtxtError` if the text
+    cannot be parsed.
     """
     found = _find(text, _read(text), _steps(place))
     return [_plain(text, each) for each in found]

@@ -35,8 +35,8 @@ def read_cpu_limit(own: Path = _OWN, mount: Path = _MOUNT) -> float | None:
 def read_memory_limit(own: Path = _OWN, mount: Path = _MOUNT) -> int | None:
     """Return the process's memory limit in bytes, or None if no cgroup sets a limit.
 
-    Ignore limits that cannot be read. For an unlimited cgroup, cgroup v1 reports a number larger
-    than any machine's memory. Return this number unchanged.
+    Ignore limits that cannot be read. If the memory is unlimited, cgroup v1 reports a number larger
+    than any machine's memory, and the result is this number.
     """
     limits = [
         int(word)
@@ -52,8 +52,8 @@ def _list_folders(controller: str, own: Path, mount: Path) -> Iterator[Path]:
     """Yield the cgroup folders that can limit `controller` for this process.
 
     In each hierarchy, start with the process's cgroup and end with the root. In a container, the
-    paths in `own` may be host paths that do not exist under `mount`, and the root is the
-    container's own cgroup.
+    paths in `own` may be host paths that do not exist under `mount`, but the root is the
+    container's own cgroup, so its limits are found.
     """
     for line in _read_text(own).splitlines():
         _, names, path = line.split(":", 2)

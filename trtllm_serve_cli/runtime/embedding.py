@@ -30,9 +30,10 @@ def shorten(vector: Vector, dimensions: int | None, settings: EmbeddingSettings)
 def pool(hidden: NDArray[Any], mask: NDArray[Any], mode: str) -> Vector:
     """Pool the token vectors in `hidden` into one vector per row.
 
-    `hidden` has shape [rows, tokens, values]. `mask` is 1 for tokens and 0 for padding. Raise
-    `ValueError` if `mode` is not one of the `POOLING_MODES`. The modes are defined in
-    sentence_transformers/models/Pooling.py (UKPLab/sentence-transformers 5).
+    `hidden` has shape [rows, tokens, values] and is padded on the right. `mask` has shape [rows,
+    tokens] and is 1 for tokens and 0 for padding. Raise `ValueError` if `mode` is not one of the
+    `POOLING_MODES`. The modes are defined in sentence_transformers/models/Pooling.py
+    (UKPLab/sentence-transformers 5).
     """
     states = np.asarray(hidden, dtype=np.float32)
     weights = mask.astype(np.float32)[:, :, None]
@@ -73,7 +74,7 @@ def decode_vector(text: str) -> Vector:
 
 
 def pad_right(prompts: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the right-padded token ids and attention mask of a batch."""
+    """Return the token ids and the attention mask of a batch, padded on the right with 0."""
     longest = max(map(len, prompts))
     ids = np.zeros((len(prompts), longest), dtype=np.int64)
     mask = np.zeros_like(ids)

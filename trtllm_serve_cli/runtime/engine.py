@@ -57,10 +57,10 @@ class GenerationRequest:
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
-    # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains (token id, bias) pairs.
-    # `num_top_log_probs` is the number of most likely tokens to return at each position, with their
-    # log probabilities. `trace_parent` is the W3C `traceparent` for the engine's spans, or empty if
-    # the request is not traced.
+    # Earlier worker versions do not support the following fields (see `OPTIONAL_FIELDS`).
+    # `logit_bias` contains (token id, bias) pairs. `num_top_log_probs` is the number of most likely
+    # tokens to return at each position, with their log probabilities. `trace_parent` is the W3C
+    # `traceparent` for the engine's spans, or empty if the request is not traced.
     min_p: float | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_top_log_probs: int = 0
@@ -69,7 +69,7 @@ class GenerationRequest:
 
     @property
     def is_greedy(self) -> bool:
-        """Return whether decoding always selects the most likely token."""
+        """True if the sampling parameters always select the most likely token."""
         top_k, top_p = self.top_k or 0, self.top_p or 0.0
         return top_k == 1 or (top_k == 0 and top_p == 0.0) or self.temperature == 0.0
 
@@ -125,8 +125,8 @@ class PerfMetrics:
     """The performance metrics of a request so far.
 
     The fields are named after the output tensors in `PERF_OUTPUTS`. Times are in nanoseconds on the
-    monotonic clock. A time is 0 until it is known. Block counts include the KV cache blocks of all
-    sequences in the request.
+    monotonic clock. A time is 0 until it is known. The `vllm` engine kind measures each sequence
+    separately.
     """
 
     kv_cache_alloc_total_blocks: int = 0
@@ -168,12 +168,14 @@ class PromptFacts:
 # method of a frozen dataclass takes four times as long.
 @dataclass(slots=True)
 class SequenceUpdate:
-    """New tokens for one sequence of a request, the end of the sequence, or both.
+    """New tokens for one sequence of a request, the end of the sequence, or an error.
+
+    An update with new tokens may also end the sequence.
 
     - `log_probs`: one value per token in `token_ids`, if the request sets `return_log_probs`.
     - `cum_log_prob`: the sum of the sequence's log probabilities so far.
     - `error`: the error message. An update with an error is the last update for its request.
-    - `perf`: the performance metrics of the whole request.
+    - `perf`: the performance metrics of the request so far.
     - `rejected`: true if the update contains an error that the request, not the engine, caused.
     - `top_log_probs`: the most likely tokens at the position of each token in `token_ids`, if the
       request sets `num_top_log_probs`.
@@ -199,7 +201,7 @@ class SequenceUpdate:
         """Return the update as an entry for a `step` frame.
 
         The entry is a list, because a dictionary would repeat its keys for every token. Most
-        entries end with `rejected`, because all fields after `rejected` are optional.
+        entries end with `rejected`, because the fields after it are omitted if they are unset.
         """
         entry = [
             self.request_id,
@@ -222,7 +224,8 @@ class SequenceUpdate:
     def from_wire(cls, entry: list[Any]) -> SequenceUpdate:
         """Create an update from a `step` frame entry.
 
-        The entry may come from an engine worker of an earlier version.
+        The fields after `rejected` may be missing, because they are unset or because the engine
+        worker is of an earlier version.
         """
         top: tuple[tuple[TokenLogProb, ...], ...] = ()
         prompt = None

@@ -54,7 +54,7 @@ def _find_json_problem(guide: str) -> str | None:
     try:
         value = json.loads(guide)
     except (ValueError, RecursionError) as error:
-        return f"is not valid JSON: {error}"
+        return f"is not valid JSON ({error}); send a JSON object"
     if not isinstance(value, dict | bool):
         return "is not a JSON object; send an object"
     return None

@@ -60,9 +60,9 @@ class Pulse:
     """The content of a heartbeat file.
 
     - `num_beats`: the number of heartbeats. It increases only in the state `IDLE`.
-    - `num_updates`: the number of engine steps that generated tokens.
-    - `iteration`: the iteration number of the engine's latest step.
-    - `num_in_flight`: the number of requests that the engine is processing.
+    - `num_updates`: the number of engine steps that returned updates.
+    - `iteration`: the iteration number from the engine's latest statistics.
+    - `num_in_flight`: the number of client requests that the engine is processing.
     """
 
     role: Role
@@ -92,25 +92,28 @@ class PulseWriter:
         self._write(PulseState.IDLE, 0)
 
     def work(self, num_in_flight: int) -> None:
-        """Record that the engine is processing `num_in_flight` requests."""
+        """Set the state to `BUSY`, with `num_in_flight` client requests.
+
+        The engine may be busy without client requests, for example with a self-test.
+        """
         self._write(PulseState.BUSY, num_in_flight)
 
     def note_updates(self) -> None:
-        """Count an engine step that has generated tokens.
+        """Count an engine step that has returned updates.
 
         The next call to `work`, `beat` or `fail` writes the count to the file.
         """
         self._num_updates += 1
 
     def note_iteration(self, iteration: int) -> None:
-        """Store the number of the engine's latest step.
+        """Store the iteration number from the engine's latest statistics.
 
         The next call to `work`, `beat` or `fail` writes the number to the file.
         """
         self._iteration = iteration
 
     def fail(self) -> None:
-        """Record that the engine worker has died."""
+        """Record that the engine worker has died. The model process calls this method."""
         self._write(PulseState.FAILED, 0)
 
     def _write(self, state: PulseState, num_in_flight: int) -> None:

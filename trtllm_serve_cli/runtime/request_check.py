@@ -19,7 +19,7 @@ MAX_TOP_LOG_PROBS = 20
 def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
     """Raise `InvalidRequest` if a value of the request is invalid or exceeds `limits`.
 
-    Generation requests may contain input ids outside the vocabulary, because `fit_to_vocabulary`
+    Generation requests may contain input ids beyond the vocabulary, because `fit_to_vocabulary`
     replaces these ids. In embedding requests, all input ids must be in the vocabulary.
     """
     if not request.input_ids:
@@ -114,10 +114,9 @@ def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> Gener
     """Return `request` with `input_ids` and `end_id` limited to the vocabulary.
 
     NVIDIA's backend accepts ids outside the vocabulary. Replace each input id with its remainder
-    modulo the vocabulary size, because NVIDIA's benchmark sends random ids from the whole INT32
-    range. Remove an `end_id` outside the vocabulary, because some of NVIDIA's clients send 50256 to
-    every model. If a request with such an `end_id` also set `min_tokens`, OpenVINO GenAI would
-    write out of bounds.
+    modulo the vocabulary size, because NVIDIA's benchmark sends random non-negative INT32 values.
+    Remove an `end_id` outside the vocabulary, because some of NVIDIA's clients send 50256 to every
+    model, and OpenVINO GenAI would write out of bounds if the request also set `min_tokens`.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)

@@ -24,9 +24,9 @@ class Family:
     """The properties of an architecture, with Llama's properties as defaults.
 
     A bias is True (present), False (absent), or the name of the config key that sets the bias.
-    `defaults` contains the default values of Transformers' config class. It also contains
-    tllm-specific keys for properties that are not in config.json, for example `has_sinks`. `adapt`
-    converts a config to the keys and structure of a Llama config.
+    `defaults` contains default values from Transformers' config class, and tllm-specific keys for
+    properties that are not in config.json, for example `has_sinks`. `adapt` converts a config to
+    the keys and structure of a Llama config.
 
     `window_period` applies if a config has a sliding window but does not specify which layers use
     it. If `window_period` is 1, all layers use the window. If it is n > 1, every n-th layer does

@@ -116,7 +116,7 @@ def estimate_speed(
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Estimates how many seconds a GPU in a stage needs for steps, KV cache reads and prompts."""
+    """The times, in seconds, that a GPU in a stage needs for steps, KV cache reads and prompts."""
 
     shape: ModelShape
     parallelism: Parallelism

@@ -1,9 +1,8 @@
 """Inspect checkpoints on disk.
 
 A valid checkpoint names its architecture, and its safetensors or GGUF files are complete according
-to their headers.
-Loading a valid checkpoint neither unpickles data nor runs the checkpoint's Python code, unless the
-user allows it with `--allow-pickle` or `--trust-remote-code`.
+to their headers. Loading a valid checkpoint neither unpickles data nor runs the checkpoint's Python
+code, unless the user allows it with `--allow-pickle` or `--trust-remote-code`.
 """
 
 from __future__ import annotations
@@ -154,7 +153,8 @@ def _check_weights(
 ) -> tuple[str, ...]:
     """Return the weight file names.
 
-    Raise `SourceError` if a weight file is missing or incomplete, or if the index is not valid.
+    Raise `SourceError` if a weight file is missing, if a safetensors file is incomplete, or if the
+    index is not valid.
     Raise `UnsafeCheckpoint` if the weights are pickled and the options do not allow pickles.
     """
     index = read_index(path / WEIGHTS_INDEX) if WEIGHTS_INDEX in names else {}
@@ -170,7 +170,7 @@ def inspect_config(
 ) -> Checkpoint:
     """Return the Hugging Face checkpoint in a folder without inspecting the weights.
 
-    Raise `SourceError` if config.json is not valid or names an unsupported architecture. Raise
+    Raise `SourceError` if a config is not valid or names an unsupported architecture. Raise
     `UnsafeCheckpoint` if a config refers to Python code that the options do not allow.
     """
     if not options.trust_remote_code:
@@ -344,11 +344,11 @@ def is_weights(name: str) -> bool:
 
 
 def read_architecture(folder: Path) -> str:
-    """Return the architecture in config.json.
+    """Return the architecture in config.json or, if it is missing, the model type.
 
-    Raise `SourceError` if config.json is not valid or does not name an architecture. Also raise
-    `SourceError` if models with this architecture cannot generate text, unless the checkpoint is a
-    supported embedding model.
+    Raise `SourceError` if config.json is not valid or contains neither. Also raise `SourceError` if
+    models with this architecture cannot generate text, unless the checkpoint is a supported
+    embedding model.
     """
     path = folder / "config.json"
     config = read_object(path)

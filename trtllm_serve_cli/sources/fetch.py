@@ -82,7 +82,8 @@ def apply_revision(source: _AnySource, revision: str | None) -> _AnySource:
 def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any]:
     """Fetch config.json and return its content.
 
-    Raise `SourceError` if the file is missing, cannot be fetched or is not a JSON object.
+    Raise `SourceError` if the file is missing, cannot be fetched or is not a JSON object. Raise
+    `BadInput` if a local source is not a folder, or if HF_ENDPOINT is not valid.
     """
     path = source.find_small_file("config.json", hub)
     if path is None:
@@ -95,7 +96,8 @@ def fetch_adapter(
 ) -> Path:
     """Fetch a LoRA adapter's files and return their folder.
 
-    Raise `SourceError` if a file is missing or cannot be fetched.
+    Raise `SourceError` if a file is missing or cannot be fetched. Raise `BadInput` if a local
+    source is not a folder, or if HF_ENDPOINT is not valid.
     """
     paths = {name: source.find_small_file(name, hub) for name in files}
     folders = [path.parent for path in paths.values() if path is not None]

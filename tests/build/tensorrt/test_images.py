@@ -59,7 +59,7 @@ def test_copy_of_an_image_in_another_registry_has_its_version() -> None:
         (
             "mine", None,
             "The TensorRT-LLM version in mine is not known.\n"
-            "Why: the image name does not contain the version\n"
+            "Why: the image is not one of the NVIDIA images that tllm knows\n"
             "Next: pass the version, for example --trtllm-version 0.17.0",
         ),
         (

@@ -567,7 +567,7 @@ def test_status_explains_a_missing_record_of_a_start(
     (home.servers / ports[1] / STARTUP_FILE).unlink()
     restart = f"tllm restart -u 127.0.0.1:{ports[1]}"
     assert tllm("status", "--startup")[1].splitlines()[2] == (
-        "  no start is recorded: the server was started by an earlier version of tllm; run "
+        "  no start is recorded: the server's folder has no valid record; run "
         f"`{restart}` to record a start"
     )
 

@@ -327,9 +327,7 @@ def test_response_that_triton_does_not_complete_is_an_error() -> None:
         whole = client.post(GENERATE, json={})
         streamed = client.post("/v2/models/demo/generate_stream", json={})
         metrics = client.get("/metrics").text
-    error = {
-        "error": "Triton did not respond to the request (ClientPayloadError). Retry the request."
-    }
+    error = {"error": "The request to Triton failed (ClientPayloadError). Retry the request."}
     assert (whole.status_code, whole.json()) == (503, error)
     last = streamed.text.removesuffix("\n\n").split("\n\n")[-1]
     assert json.loads(last.removeprefix("data: ")) == error

@@ -52,7 +52,7 @@ GOOD = MachineFacts(
 NEWER_DRIVER = "CUDA 13 requires driver 580.65.06 or later"
 EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
 PIN_NUMPY = "/venv/bin/python3 -m pip install 'numpy<2'"
-REMOUNT = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
+REMOUNT = "mount -o remount,size=1G /dev/shm   (in a container: --shm-size=1g)"
 
 
 def test_findings_of_a_good_machine() -> None:
@@ -87,8 +87,8 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"triton": None},
             Finding("Triton", "problem",
-                    "tritonserver not found on PATH or in /opt/tritonserver, and not embedded for "
-                    "Python 3.11",
+                    "tritonserver not found on PATH or in /opt/tritonserver, and nvidia-pytriton "
+                    "not installed for Python 3.11",
                     EMBEDDED),
         ),
         (

@@ -103,7 +103,7 @@ def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
         load_model(home, "lama-7b")
     assert str(raised.value) == (
         "No model named 'lama-7b' has been imported.\n"
-        "Why: did you mean llama-7b?\n"
+        "Why: models with similar names: llama-7b\n"
         "Next: run the command again with llama-7b, or list the imported models with `tllm list`"
     )
 
@@ -114,7 +114,7 @@ def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
         (
             "dem",
             [
-                "Why: did you mean demo?",
+                "Why: models with similar names: demo",
                 "Next: run `tllm import -m demo`, or list the imported models with `tllm list`",
             ],
         ),

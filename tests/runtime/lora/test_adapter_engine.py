@@ -217,7 +217,9 @@ def test_an_adapter_that_fails_to_load_fails_its_requests(tmp_path: Path, load: 
     engine = make(load)
     engine.submit(request(1, lora_task_id=1, lora_file=sent(tmp_path, 13)))
     updates = run(engine)
-    assert outcomes(updates) == {1: "the adapter could not be loaded: no luck"}
+    assert outcomes(updates) == {
+        1: "the adapter could not be loaded: no luck; see the server's log"
+    }
     assert not updates[0].rejected
 
 
@@ -226,8 +228,8 @@ def test_errors_of_the_engine_reach_the_request(tmp_path: Path, load: Loader) ->
     file = sent(tmp_path, 1)
     engine.submit(request(1, lora_task_id=1, lora_file=file, max_new_tokens=51))
     engine.submit(request(2, lora_task_id=1, seed=13))
-    results = {1: "too many", 2: "the engine could not accept the request: no luck"}
-    assert finish(engine) == results
+    why = "the engine could not accept the request: no luck; see the server's log"
+    assert finish(engine) == {1: "too many", 2: why}
 
 
 def test_the_least_recently_used_adapter_is_unloaded(tmp_path: Path, load: Loader) -> None:

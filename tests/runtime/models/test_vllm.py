@@ -155,7 +155,7 @@ def test_max_tokens_defaults_to_that_of_vllm(model: Any) -> None:
         ({"text_input": [b""]}, "text_input is empty; send a prompt"),
         (
             {"text_input": [b"a", b"b"]},
-            "text_input must contain exactly one string",
+            "text_input must contain exactly one string; send one string",
         ),
         (
             {"image": np.array([b"x"], dtype=object)},

@@ -91,10 +91,10 @@ triton_config:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a: 1\nnonsense", "line 2 is not in the form `key: value`: 'nonsense'"),
-        ("  a: 1", "line 1 is not in the form `key: value`: 'a: 1'"),
-        ("a:\n  b:", "line 2 has no value: 'b:'"),
-        ("a:\n  - 1", "line 2 is not in the form `key: value`: '- 1'"),
+        ("a: 1\nx", "line 2 is neither a top-level nor a nested `key: value` line: 'x'"),
+        ("  a: 1", "line 1 is neither a top-level nor a nested `key: value` line: 'a: 1'"),
+        ("a:\n  b:", "line 2 has no value, but a nested key requires one: 'b:'"),
+        ("a:\n  - 1", "line 2 is neither a top-level nor a nested `key: value` line: '- 1'"),
     ],
 )
 def test_error_names_the_invalid_line(text: str, why: str) -> None:

@@ -162,8 +162,8 @@ def test_ignores_cancelling_an_unknown_request(model: Model) -> None:
         (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; request at "
          "least 1 token", True),
         (REJECT, {}, "the script rejects it", True),
-        (RAISE, {}, "the engine could not accept the request: TypeError: the script is wrong",
-         False),
+        (RAISE, {}, "the engine could not accept the request: TypeError: the script is wrong; "
+         "see the server's log", False),
         (FAIL, {}, "the script fails it", False),
     ],
 )  # fmt: skip
@@ -228,7 +228,7 @@ def test_worker_ends_on_an_invalid_frame(model: Model, capfd: pytest.CaptureFixt
     model.sock.sendall(b"\xff" * 4)
     model.thread.join(_TIMEOUT_S)
     expected = (
-        "engine worker: the connection to a model failed: the frame is 4294967295 bytes long, "
+        "engine worker: the connection to a client failed: the frame is 4294967295 bytes long, "
         "but the maximum is 67108864 bytes"
     )
     logged = capfd.readouterr().err

@@ -75,7 +75,8 @@ def make_loop(share: Share) -> asyncio.AbstractEventLoop:
     The loop uses select() if possible, because select() timeouts have microsecond resolution. epoll
     rounds timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. Over HTTP,
     each request in flight needs a socket. With a high or unlimited concurrency, select() supports
-    too few sockets, so the loop uses epoll, and the limit on open files is raised.
+    too few sockets, so the loop uses Python's default selector (epoll on Linux), and the limit on
+    open files is raised.
     """
     is_http = any(model.interface != "grpc" for model in share.models)
     if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):

@@ -29,8 +29,8 @@ class WorkerLoad:
     """The load on a worker process during a run.
 
     - `wall_s` is the duration of the run.
-    - `cpu_s` is the CPU time of the process.
-    - `loop_cpu_s` is the CPU time of the event loop's thread.
+    - `cpu_s` is the CPU time of the process during the run.
+    - `loop_cpu_s` is the CPU time of the event loop's thread during the run.
     - `loop_lags_s` contains the delay of each tick of a 10 ms timer in the event loop. It includes
       ticks that were due while the loop was blocked.
     """
@@ -45,10 +45,11 @@ class WorkerLoad:
 class ClientReport:
     """The load on the client during a benchmark.
 
-    - `cpu_s` is the CPU time of all worker processes.
+    - `num_workers` is the number of workers, summed over all runs.
+    - `cpu_s` is the CPU time of all worker processes during the runs.
     - `busiest_loop` is the highest CPU utilization of any event loop's thread, from 0 to 1.
     - `loop_lag` is the distribution of the timer delays in the event loops.
-    - `bottlenecks` contains the reasons why the client was too slow.
+    - `bottlenecks` contains the reasons why the client was too slow, or is empty.
 
     `busiest_loop` and `loop_lag` exclude runs shorter than `_MIN_RUN_S`.
     """

@@ -54,8 +54,9 @@ class ReadyRequest:
 class LoadGenerator:
     """A load generator and the records of its requests.
 
-    If a `run_` method is cancelled, the requests in flight are recorded as interrupted. If every
-    contacted target is unreachable, `is_server_lost` is true and no more requests are sent.
+    If `run_open` or `run_closed` is cancelled, the requests in flight are recorded as interrupted.
+    If every contacted target is unreachable, `is_server_lost` is true and no more requests are
+    sent.
 
     - `ramp_s` is the duration of the ramp. Requests that are due during the ramp are marked as ramp
       requests.

@@ -31,8 +31,8 @@ _BLOCK = 64
 class Stream:
     """An endless sequence of requests for a closed loop with a time limit.
 
-    The requests are drawn from the workload on demand. If the workload is ordered, only every
-    `step`-th request is drawn, starting with request number `start`.
+    The requests are drawn from the workload on demand. From a data set, only every `step`-th
+    request is drawn, starting with request number `start`.
     """
 
     workload: Workload
@@ -97,14 +97,13 @@ def plan_workers(
 ) -> list[Share]:
     """Return one share for each worker.
 
-    The number of workers is `settings.num_workers` or the concurrency, whichever is lower. The same
+    The number of workers is `settings.num_workers`, but at most the load's concurrency. The same
     settings, `run` and `start` result in the same requests and, in an open loop, the same due
     times, regardless of the number of warm-up requests. Loads with different rates or concurrencies
     have different random prompts. Otherwise, the prompts for a sweep's later loads would already be
     in the server's prefix cache.
 
-    An ordered workload starts with request number `start` and uses the preceding requests for the
-    warm-up.
+    A data set starts with request number `start` and uses the preceding requests for the warm-up.
     """
     seed = settings.seed, run
     warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)
@@ -154,7 +153,8 @@ def _plan_times(
 ) -> tuple[tuple[float, ...] | None, int | None]:
     """Return the due times and the number of requests in a run.
 
-    The due times are `None` in a closed loop. The number of requests is `None` if it is unlimited.
+    The due times are `None` in a closed loop. The number of requests is `None` in a closed loop
+    with a time limit.
     """
     load, duration_s = settings.load, settings.duration_s
     if isinstance(load, AtConcurrency):

@@ -73,7 +73,7 @@ def _run_in_subprocesses(
                 pipes.append(pipe)
                 processes.append(process)
         if interruption.has_occurred:
-            # Some workers may have been spawned after the interrupt.
+            # Send the message again for workers that were spawned after the interrupt.
             _send_all(pipes, "stop")
         return _collect(pipes, watch)
     finally:

@@ -1,9 +1,9 @@
 """Declare the benchmark metrics.
 
 To add a metric, add an entry to `TIMES` or `RATES`. The metrics in `TIMES` are measured for each
-request. The metrics in `RATES` are computed from the completed requests of a run. The summary,
-objectives, tables, HTML page, comparison, JSON schema and docs/reference/benchmark-metrics.md use
-these entries.
+request. The metrics in `RATES` are computed from the completed requests of one or more runs. The
+summary, objectives, tables, HTML page and comparison use these entries. `make docs` adds the
+entries to the JSON schema and to docs/reference/benchmark-metrics.md.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Option = Literal["--stream", "--server-times", "--slo"]
 
 @dataclass(frozen=True, slots=True)
 class TimeMetric:
-    """A time measured for each request, computed in seconds and displayed in milliseconds.
+    """A time metric, computed in seconds and displayed in milliseconds.
 
     - `key` identifies the metric in `summary.json`.
-    - `label` is the metric's name in tables, and `title` is its name in charts.
+    - `label` is the metric's name in tables, and `title` is its name in charts and in the docs.
     - `definition` is the metric's formula.
-    - `read` returns the samples from one request.
+    - `read` returns the samples from one request, in seconds.
     - `name` identifies the metric in objectives and in limits on changes. A metric without a `name`
       cannot have objectives or limits.
     - `needs` is the command-line option that the metric requires, or `None`.
-    - `sampled` is what each sample measures: a request, or a gap between tokens.
-    - `compared` lists the percentiles that comparisons show.
-    - `is_main` is true if the metric has charts, a tile, and columns in tables that compare runs.
-    - `includes_failed` is true if failed requests are also sampled.
+    - `sampled` is what the samples measure: requests, or gaps between responses with tokens.
+    - `compared` lists the percentiles that comparisons show by default.
+    - `is_main` is true if the metric has charts, a tile, and columns in tables of runs and loads.
+    - `includes_failed` is true if failed and interrupted requests are also sampled.
     """
 
     key: str
@@ -58,8 +58,8 @@ class TimeMetric:
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:
         """Return a list of samples, in seconds, for each completed request.
 
-        The result includes failed requests if `includes_failed` is true. It is empty if the metric
-        requires streaming and `streamed` is false.
+        If `includes_failed` is true, the result also includes failed and interrupted requests. It
+        is empty if the metric requires streaming and `streamed` is false.
         """
         if self.needs == "--stream" and not streamed:
             return []
@@ -68,10 +68,10 @@ class TimeMetric:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The completed requests of a run, from which the run's rates are computed.
+    """The completed requests of one or more runs, from which rates are computed.
 
-    `duration_s` is the duration of the run. `is_good` returns whether a request meets every
-    objective, or is `None` if the benchmark has no objectives.
+    `duration_s` is the total duration of the runs. `is_good` returns whether a request meets every
+    objective. It is `None` if the benchmark has no objectives.
     """
 
     records: Sequence[RequestRecord]
@@ -80,17 +80,17 @@ class Completed:
     is_good: Callable[[RequestRecord], bool] | None = None
 
     def per_s(self, amounts: Iterable[float]) -> float:
-        """Return the sum of `amounts` divided by the run's duration, or 0 if the duration is 0."""
+        """Return the sum of `amounts` divided by `duration_s`, or 0 if `duration_s` is 0."""
         return per_s(sum(amounts), self.duration_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RateMetric:
-    """A rate per second, computed over a whole run.
+    """A rate per second, computed over one or more runs.
 
-    The fields have the same meaning as in `TimeMetric`. A rate without a `label` appears only in
-    `summary.json`. `upstream` is the name of the same rate in the output of tensorrtllm_backend's
-    `benchmark_core_model.py`. `read` returns `None` if the run did not measure the rate.
+    `read` returns the rate, or `None` if it was not measured. `upstream` is the rate's name in the
+    output of tensorrtllm_backend's `benchmark_core_model.py`, or empty. The other fields have the
+    same meaning as in `TimeMetric`. Tables omit rates without a `label`.
     """
 
     key: str
@@ -196,7 +196,7 @@ TIMES = (
         label="TPOT",
         title="Time per output token",
         definition="(last token - first token) / (n - 1), where n is the request's number of "
-        "output tokens; undefined for a single token",
+        "output tokens; undefined if n < 2",
         read=tpot_s,
         needs="--stream",
         compared=(50,),
@@ -265,6 +265,6 @@ RATES = (
 )
 
 MAIN_TIMES = tuple(time for time in TIMES if time.is_main)
-# Metrics by name. Objectives accept only times. Limits on changes accept both times and rates.
+# Objectives accept only the names of times. Limits on changes also accept the names of rates.
 NAMED_TIMES: Mapping[str, TimeMetric] = {time.name: time for time in TIMES if time.name}
 NAMED_RATES: Mapping[str, RateMetric] = {rate.name: rate for rate in RATES if rate.name}

@@ -29,7 +29,8 @@ class RequestError:
       CANCEL and ENHANCE_YOUR_CALM.
     - `http_` followed by an HTTP status, for example `http_404`: the server responded with this
       status.
-    - A gRPC status in lowercase, for example `cancelled`: the call ended with this status.
+    - A gRPC status in lowercase, for example `internal`: the call ended with this status.
+      `cancelled` can also mean that the server reset the HTTP/2 stream with CANCEL.
     """
 
     kind: str
@@ -42,16 +43,15 @@ class RequestRecord:
 
     docs/reference/benchmark-metrics.md defines the metrics that are computed from the records.
 
-    - `end_s` is the time when the final response arrived or the request failed.
+    - `end_s` is the time when the final response arrived, or when the request ended with an error.
     - `chunk_s` and `chunk_tokens` have one entry for each response with tokens: the arrival time,
       and the number of tokens. Both are empty if no token arrived, for example because the model
       generated the end token first.
     - `held_s` is how long a concurrency cap delayed the request after its due time.
     - `queue_s` is the time in the engine's queue, or `None` if the server did not report it.
     - `run` and `target` are zero-based indexes.
-    - `conversation` and `turn` identify the request within a conversation. The requests of a
-      conversation have the same `conversation` and different `turn` numbers. `conversation` is
-      `None` for a request that is not part of a conversation.
+    - `conversation` is the index of the conversation that contains the request, or `None`. `turn`
+      is the zero-based position of the request in the conversation.
     - `is_ramp` is true if the request was due during the ramp. Metrics exclude ramp requests.
     """
 
@@ -98,7 +98,8 @@ class RequestRecord:
     def from_json(cls, line: dict[str, Any]) -> RequestRecord:
         """Create a record from the object in a line of `requests.jsonl`.
 
-        Raise `KeyError` or `TypeError` if the object is invalid.
+        Raise `KeyError` or `TypeError` if a field is missing or unknown, or if a list or the error
+        has the wrong type. Numbers are not checked.
         """
         error = line["error"]
         derived = {"first_token_s", "num_output_tokens"}

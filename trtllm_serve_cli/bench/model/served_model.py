@@ -1,4 +1,4 @@
-"""Fetch metadata about a server and the model to benchmark."""
+"""Define the targets of a benchmark and fetch the metadata of their models."""
 
 from __future__ import annotations
 
@@ -55,14 +55,15 @@ class OpenAITarget:
 class ServedModel:
     """A target and its metadata.
 
-    - `address` is the server's HOST:PORT or, with the `openai` interface, its base URL.
+    - `address` is the server's HOST:PORT or, with the `openai` interface, its base URL. In a
+      simulation, it is a description of the engines.
     - `vocab_size` is the vocabulary size, or `None` if the server does not report it.
     - `inputs` contains the names of the model's inputs or, with the `openai` interface, the request
       fields that the server accepts.
     - `required_inputs` contains the inputs that are not optional.
     - `unsigned_inputs` contains the inputs of type UINT32.
-    - `returns_prompt` is true if non-streaming responses start with the prompt, because the model's
-      configuration does not exclude the prompt and the model does not have the
+    - `returns_prompt` is true if non-streaming responses start with the prompt: the model's
+      configuration does not exclude the prompt, and the model does not have an
       `exclude_input_in_output` input.
     - `api_key` is the API key of an OpenAI-compatible server. It is omitted from results.
     - `imported_model` is the name of the imported model, or `None` if unknown.

@@ -35,12 +35,13 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A series of points, sorted by x.
+    """A series of points.
 
-    In the `steps` and `area` styles, the line keeps the value of each point until the next point.
-    The `area` style also fills the area below the line. In the `bars` style, a bar extends from
-    each point to the next point, and the last point only ends the last bar. `names` contains a
-    label for each point, or is empty. `colour` is the zero-based index of the series' colour.
+    Lines connect the points in the order of `points`. In the `steps` and `area` styles, the line
+    keeps the value of each point until the next point. The `area` style also fills the area below
+    the line. In the `bars` style, a bar extends from each point to the next point, and the last
+    point only ends the last bar. `names` contains a label for each point, or is empty. `colour` is
+    the zero-based index of the series' colour.
     """
 
     label: str

@@ -75,10 +75,10 @@ DEFAULT_MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on the change of a measure, in percent.
+    """A limit on the change of a measure.
 
     If `is_above` is true, a change above `percent` violates the limit. Otherwise, a change below
-    `percent` violates the limit.
+    `percent` violates the limit. For failures, `percent` is in percentage points.
     """
 
     measure: Measure
@@ -172,8 +172,9 @@ def parse_limit(text: str) -> Limit:
 def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] = ()) -> Comparison:
     """Compare two results on the default measures and the measures in `extra`.
 
-    A measure is omitted if either result contains only ramp requests, or if a run in either result
-    did not measure the metric. The comparison also lists differences in settings and environment.
+    A measure is omitted if either result contains no requests outside the ramp, or if a run in
+    either result did not measure it. The comparison also lists differences in settings and
+    environment.
     Its warnings report partial results and client bottlenecks.
     """
     changes = (
@@ -279,7 +280,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 
 
 def _server(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a result's targets without their addresses, inputs or metrics.
+    """Return a result's targets without their addresses, inputs and summaries.
 
     Addresses are omitted because the same server may use a different port in each benchmark.
     """

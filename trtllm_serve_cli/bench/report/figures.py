@@ -39,7 +39,7 @@ _TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
 
 
 def sample_ms(result: StoredResult, metric: TimeMetric) -> list[float]:
-    """Return a metric's samples in milliseconds. The list is empty if there are no samples."""
+    """Return a metric's samples in milliseconds, without ramp requests."""
     sample = metric.sample_s(result.counted, streamed=result.streamed)
     return [time_s * 1e3 for times_s in sample for time_s in times_s]
 
@@ -70,7 +70,7 @@ def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | No
 
 
 def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
-    """Return a histogram of a metric, or `None` if the result does not contain the metric."""
+    """Return a histogram of a metric as a chart, or `None` if the metric was not measured."""
     sample = np.asarray(sample_ms(result, metric))
     if not sample.size:
         return None
@@ -186,7 +186,7 @@ def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart 
         Axis(x, fit_scale((point[0] for point in points), from_zero=True)),
         # Leave space for the label above the highest point.
         Axis(y, fit_scale((point[1] * 1.1 for point in points), from_zero=True, may_be_log=True)),
-        # Put the slowest percentile first. Only the points of the first line have labels, and above
+        # Put the slowest percentile first, because only the first line's points have labels. Above
         # the highest line, the labels do not cover the other lines.
         list(reversed(lines)),
     )

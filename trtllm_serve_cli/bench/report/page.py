@@ -81,7 +81,7 @@ class Section:
 
 
 def render_page(results: Sequence[StoredResult]) -> str:
-    """Render the page for a single result, or for a sweep with several results."""
+    """Render the page for a single result, or for several results such as the loads of a sweep."""
     first = results[0]
     is_sweep = len(results) > 1
     return render(

@@ -14,7 +14,8 @@ def write_reports(folder: Path) -> None:
     """Write `report.html` to `folder`, and `trace.json` to each result folder.
 
     `folder` is a result folder, or contains the result folders of a sweep or a search. Raise
-    `BadInput` if `folder` does not contain a result, or if a result is invalid.
+    `BadInput` if `folder` does not contain a result or a result is invalid, or `OSError` if a file
+    cannot be written.
     """
     folders = find_results(folder)
     results = [read_result(each) for each in folders]

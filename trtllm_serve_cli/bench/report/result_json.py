@@ -114,7 +114,7 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
 
 
 def check_output_folder(folder: Path) -> None:
-    """Raise `BadInput` if `folder` cannot be written, or if it exists and is not empty."""
+    """Raise `BadInput` if `folder` cannot be created, or exists and is not an empty folder."""
     is_empty_folder = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not is_empty_folder:
         raise BadInput(
@@ -162,7 +162,7 @@ def write_result(result: BenchmarkResult, folder: Path) -> None:
     """Write `summary.json`, `requests.jsonl` and `server_samples.jsonl` to a new or empty `folder`.
 
     Omit `server_samples.jsonl` if the server's metrics were not sampled. Raise `BadInput` if
-    `folder` is not empty or cannot be written.
+    `folder` is not empty or cannot be created, or `OSError` if a file cannot be written.
     """
     check_output_folder(folder)
     with write_aside(folder) as aside:

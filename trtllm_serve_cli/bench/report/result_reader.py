@@ -83,7 +83,7 @@ class StoredResult:
 
 
 def _name_target(target: dict[str, Any]) -> str:
-    """Return the Triton model's name, with the imported model's name if it is known and differs."""
+    """Return the served model's name, with the imported model's name if it is known and differs."""
     name, imported = str(target["name"]), target.get("imported_model")
     return name if imported in (None, name) else f"{imported} ({name})"
 
@@ -151,7 +151,8 @@ def _in_counting_order(folder: Path) -> list[tuple[float, str]]:
 def read_result(folder: Path) -> StoredResult:
     """Read the result in `folder`.
 
-    Raise `BadInput` if the content is invalid. The error names the file and, if known, the line.
+    Raise `BadInput` if a file cannot be read or is invalid. The error names the file and, if known,
+    the line.
     """
     summary = _read_summary(folder / SUMMARY)
     records = tuple(_read_records(folder / REQUESTS))

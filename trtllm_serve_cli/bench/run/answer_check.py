@@ -32,7 +32,7 @@ def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
 
     The other models are `ensemble` and `tensorrt_llm_bls`, if the server has them. Return the names
     of the compared models. Raise `CheckFailed` if the texts differ, `NoServer` if the server cannot
-    be reached, or `RequestFailed` if a request fails.
+    be reached, `RequestFailed` if a request fails, or `BadInput` if a model lacks an input.
     """
     request = plan_request(settings)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
@@ -74,7 +74,7 @@ def _find_others(target: Target, info: ModelInfo) -> Iterator[ModelInfo]:
             continue
         try:
             other = fetch_model_config(target.endpoint, name, target.interface)
-        except RequestFailed:  # the server does not have this model
+        except RequestFailed:  # usually because the server does not have this model
             continue
         yield other
 

@@ -54,8 +54,9 @@ class Progress:
 class Run:
     """One run of a benchmark.
 
-    `started_at` is the start time in UTC, in ISO 8601 format. `start` is the time when the load
-    started, on the machine's monotonic clock.
+    `started_at` is the UTC time in ISO 8601 format before the warm-up or, in a simulation, after
+    the run. `start` is the time when the load started, on the machine's monotonic clock, or 0 in a
+    simulation.
     """
 
     started_at: str

@@ -46,7 +46,7 @@ class SearchPlan:
 
     The search ends when the lowest rate that missed an objective is at most `precision` above the
     highest rate that met all objectives. A `precision` of 0.05 means 5%. If the result at a rate is
-    uncertain, the search repeats the benchmark at this rate, up to `max_runs` runs in total.
+    uncertain, the search repeats the benchmark at this rate, up to `max_runs` runs per rate.
     """
 
     lowest: float
@@ -165,7 +165,7 @@ def next_rate(probes: Sequence[Probe], plan: SearchPlan) -> float | None:
     """Return the rate to measure next, or `None` if the search has ended.
 
     The search ends if the result is precise enough, if the lowest rate missed an objective, or if
-    the highest rate met all objectives.
+    the plan's highest rate met all objectives.
     """
     if not probes:
         return plan.lowest

@@ -98,9 +98,9 @@ class Comparison:
 class Calibration:
     """The result of a calibration that observed `num_steps` steps.
 
-    `median_error` is the median absolute relative deviation of the estimated step durations from
-    the measured ones. If no request ran alone, `knows_request_s` is false and the timing's
-    `request_s` is 0. `comparisons` compares each measured run with a simulation.
+    `median_error` is the median of the absolute relative deviations of the estimated step durations
+    from the measured step durations. If no request ran alone, `knows_request_s` is false and the
+    timing's `request_s` is 0. `comparisons` compares each measured run with a simulation.
     """
 
     simulation: Simulation
@@ -299,8 +299,8 @@ def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
 def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     """Return the non-negative least-squares solution.
 
-    Solve the equations for every subset of the six unknowns, and keep the best solution without
-    negative values.
+    Solve the equations for every subset of the unknowns that occur in `rows`, and keep the best
+    solution without negative values.
     """
     scale = np.abs(rows).max(axis=0)
     known = [column for column in range(rows.shape[1]) if scale[column] > 0]
@@ -355,7 +355,11 @@ def _read(times: Distribution | None, figure: str) -> float:
 
 
 def _to_spec(record: RequestRecord) -> RequestSpec:
-    """Convert a measured request to a `RequestSpec` with a prompt that has a unique prefix."""
+    """Convert a measured request to a `RequestSpec`.
+
+    Each token of the prompt is the request's index, so that only the turns of a conversation share
+    prefixes.
+    """
     ids = np.full(record.num_input_tokens, record.index, np.int32)
     return RequestSpec(ids, record.num_output_tokens)
 

@@ -15,7 +15,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.runtime.engines.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, parse_limits
 
-# Maps each scheduler limit to the parameter of the `tensorrt_llm` model that sets the limit.
+# Maps each scheduler limit to the model repository's parameter that sets the limit.
 _LIMITS = {
     "max_batch_size": "max_num_seqs",
     "max_num_tokens": "max_num_tokens",
@@ -47,8 +47,9 @@ def read_imported_simulation(model: ImportedModel) -> Simulation:
 def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits) -> SchedulerLimits:
     """Return the scheduler limits in a model repository of any engine kind.
 
-    Use `defaults` for limits that the repository does not set. Raise `RepositoryError` if a value
-    is invalid.
+    The repository does not set `tokens_per_block`, which is copied from `defaults`. Any other limit
+    that the repository does not set has the default value of `SchedulerLimits`. Raise
+    `RepositoryError` if a value is invalid.
     """
     manifest = repository.manifest
     parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}
@@ -73,6 +74,5 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
 def _typed(value: str, default: object) -> object:
     if isinstance(default, bool):
         return read_flag(value)
-    # Convert policies to lowercase: the LLM API uses uppercase names, which `SchedulerLimits`
-    # rejects.
+    # Convert policies to lowercase: the LLM API uses uppercase names, which `parse_limits` rejects.
     return int(value) if isinstance(default, int) else value.lower()

@@ -26,9 +26,9 @@ class SendSchedule:
 
     In an open loop, `due_s` contains the due times in ascending order, and `concurrency` is an
     optional limit on the requests in flight. In a closed loop, `due_s` is `None`, and `concurrency`
-    is the number of requests in flight. This number increases linearly during the first `ramp_s`
-    seconds. After `duration_s`, a closed loop sends only the later turns of running conversations.
-    In an open loop, `duration_s` has no effect.
+    is the number of requests in flight, which increases linearly during the first `ramp_s` seconds.
+    After `duration_s`, a closed loop sends only the later turns of running conversations. In an
+    open loop, `duration_s` has no effect, and `ramp_s` only marks requests that are due in a ramp.
     """
 
     due_s: Sequence[float] | None = None
@@ -63,7 +63,8 @@ def run_simulated(
 class _Conversation:
     """A request and the later turns of its conversation.
 
-    `prompt` contains all tokens of the conversation so far.
+    `prompt` contains all tokens of the conversation so far. `num_turns` is the number of requests
+    that have been sent.
     """
 
     index: int

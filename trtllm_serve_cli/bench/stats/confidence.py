@@ -1,7 +1,7 @@
 """Compute 95% confidence intervals for statistics and for ratios of statistics.
 
-`ratio_of_runs` and `mean_of_runs` require several runs and account for the variation between runs.
-The interval for a ratio is computed from the logarithms of the values with Welch's method.
+`ratio_of_runs` (Welch's method) and `mean_of_runs` (Student's t) require several runs and account
+for the variation between runs. Both compute the interval from the logarithms of the values.
 
 All other intervals account only for the variation between requests. They are computed with the
 percentile bootstrap, which resamples whole requests.
@@ -113,10 +113,10 @@ def resample(
 ) -> list[NDArray[np.float64] | None]:
     """Draw samples of whole groups with replacement and return the statistics of each sample.
 
-    The result contains one item for each item in `percents`: an array with one value per sample, or
-    `None`. An item is `None` if too few groups have values, in total or on either side of the
-    percentile. Resampling only draws values from the original sample, so it cannot estimate
-    percentiles near the minimum or the maximum.
+    In `percents`, `None` stands for the mean. The result contains one item for each item in
+    `percents`: an array with one value per sample, or `None` if too few groups have values, in
+    total or on either side of the percentile. Resampling only draws values from the original
+    sample, so it cannot estimate percentiles near the minimum or the maximum.
 
     A sample is stored as the number of times that each group was drawn, so the values have to be
     sorted only once.
@@ -146,11 +146,11 @@ def resample(
 def resample_singles(
     ranked: NDArray[np.float64], percents: Sequence[float]
 ) -> list[NDArray[np.float64] | None]:
-    """Resample sorted, independent values by drawing only the percentiles.
+    """Return the same kind of result as `resample` for sorted, independent values.
 
-    The percentiles have the same distribution as the percentiles from `resample`. The k-th smallest
-    of n resampled values has rank ceil(n · u) in the original sample. Here, u is the k-th smallest
-    of n uniform random numbers and follows Beta(k, n - k + 1).
+    Only the percentiles are drawn, from the distribution that they have in `resample`: the k-th
+    smallest of n resampled values has rank ceil(n · u) in the original sample. Here, u is the k-th
+    smallest of n uniform random numbers and follows Beta(k, n - k + 1).
     """
     n = ranked.size
     drawn: list[NDArray[np.float64] | None] = []
@@ -207,8 +207,8 @@ def _weighted(
 
     The value `ranked[i]` occurs `times[k, i]` times in sample k.
     """
-    # Accumulate the counts across all samples, so that a single search finds the ranks in all
-    # samples.
+    # Accumulate the counts across all samples, so that one search per percentile finds its ranks in
+    # all samples.
     seen = np.cumsum(times)
     ends = seen[ranked.size - 1 :: ranked.size]
     sizes = np.diff(ends, prepend=0)

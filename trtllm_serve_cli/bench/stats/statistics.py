@@ -39,8 +39,8 @@ PERCENTS: Mapping[str, float] = {
 # Fraction of delayed requests above which a run counts as limited by its concurrency cap.
 _HELD_FRACTION = 0.01
 # Time assigned to failed requests when objectives are checked. A statistic of at least
-# `_MAX_FINITE_MS` must include failed requests. Measured times are always shorter, but a single
-# failed request among 100 million raises the mean to `_MAX_FINITE_MS`.
+# `_MAX_FINITE_MS` (115 days) always includes failed requests, because measured times are shorter.
+# One failed request among 100 million is enough to raise the mean to `_MAX_FINITE_MS`.
 NEVER_MS = 1e18
 _MAX_FINITE_MS = 1e10
 _BATCH = 5
@@ -76,10 +76,11 @@ class Distribution:
 class SteadyState:
     """The part of a run after its initial transient.
 
-    The steady state starts at `from_s`, after the first `num_requests_before` completed requests.
-    The rates cover the completed requests that ended between `from_s` and the last due time. The
-    median latency covers all completed requests after the first `num_requests_before`. If
-    `is_reached` is false, the run did not reach a steady state, and the times and rates are `None`.
+    Of the completed requests, sorted by due time, the steady state excludes the first
+    `num_requests_before`. It starts at `from_s`, the due time of the next request. The rates cover
+    the completed requests that ended between `from_s` and the last due time. The median latency
+    covers the completed requests that are not excluded. If `is_reached` is false, the run did not
+    reach a steady state, and the times and rates are `None`.
     """
 
     is_reached: bool
@@ -156,7 +157,7 @@ def summarize(
 ) -> Summary:
     """Compute the metrics of `records`.
 
-    If `streamed` is false, the metrics that require streaming are not computed.
+    If `streamed` is false, the metrics that require streaming are `None`.
     """
     counted = sorted((r for r in records if not r.is_ramp), key=lambda record: record.run)
     run = completed_part(counted, objectives, streamed=streamed)
@@ -219,10 +220,9 @@ def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
     ignored for these metrics. For ITL objectives, the statistic is computed over the request's
     gaps.
 
-    A request without a TTFT, TPOT or ITL meets all objectives on the missing metric. A request
-    misses all queue time objectives if the server did not report its queue time. A request has no
-    ITL if fewer than two of its responses contain tokens, no TPOT if it has fewer than two output
-    tokens, and no TTFT if it has no output tokens.
+    If a response is too short to have a TTFT, TPOT or ITL, the request meets all objectives on that
+    metric. If the server did not report the queue time, the request misses all queue time
+    objectives.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 

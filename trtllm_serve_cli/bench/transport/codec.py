@@ -1,8 +1,8 @@
 """Encode requests and decode responses for gRPC and HTTP, without I/O.
 
 The load generator sends and receives raw bytes, so that encoding and decoding do not affect the
-timestamps. It encodes requests before the run, except for endless workloads and for requests that
-include earlier responses. It timestamps each response before decoding it.
+timestamps. It encodes requests before the run, except in closed loops with a time limit and for
+later turns of conversations. It timestamps each response before decoding it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Response:
     """One decoded response.
 
     - `num_tokens` is 0 in an empty final response.
-    - `ids` contains the generated token ids as INT32 bytes if the request has a single prompt.
+    - `ids` contains the returned token ids as INT32 bytes if the request has a single prompt.
     - `text` is set if the model returns text.
     - `is_counted` is false if the server did not report the number of tokens in the text.
     - `total_tokens` is the number of tokens in all responses to the request so far, or `None` if
@@ -113,7 +113,7 @@ def decode_stream_response(raw: bytes) -> Response:
 
 
 def decode_unary_response(raw: bytes) -> Response:
-    """Decode a `ModelInferResponse`. A non-decoupled model returns only one response."""
+    """Decode a `ModelInferResponse`, which is the only response of a non-decoupled model."""
     return _read_reply(service_pb2.ModelInferResponse.FromString(raw), is_final=True)
 
 
@@ -160,9 +160,8 @@ def _plan_signed_tensors(
     """Return the request's tensors, keyed by input name. Each tensor has a batch dimension.
 
     If a request with token ids does not contain a valid end id, the model generates exactly
-    `request_output_len` tokens.
-    `exclude_input_in_output` removes the prompt from the output, so that all returned tokens are
-    generated tokens.
+    `request_output_len` tokens. `exclude_input_in_output` removes the prompt from the output, so
+    that all returned tokens are generated tokens.
     """
     num_rows = spec.input_ids.shape[0] if spec.input_ids.ndim == 2 else 1
 
@@ -313,7 +312,11 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
 
 
 def _as_list(value: Any) -> list[Any]:
-    """Return a tensor as a list. The generate endpoints encode a single element as a scalar."""
+    """Return the elements of a JSON tensor as a list.
+
+    The generate endpoints encode a tensor with a single element as a scalar. Return an empty list
+    if the tensor is missing.
+    """
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

@@ -33,7 +33,7 @@ class Connection(Protocol):
         """Return the number of prompt tokens at the start of the response."""
 
     def send(self, payload: bytes) -> AsyncIterator[Arrival]:
-        """Send a request and yield its encoded responses as they arrive.
+        """Send a request and yield the arrival time and the bytes of each response.
 
         Raise `SendFailed` if the request fails.
         """
@@ -46,7 +46,8 @@ class Connection(Protocol):
 async def with_timeout(awaitable: Coroutine[Any, Any, _T], timeout_s: float | None) -> _T:
     """Return the result of a coroutine, or raise `SendFailed` if it exceeds the timeout.
 
-    Connections use this function for operations that may block before a request is sent.
+    Connections use this function for operations that may wait before a request is sent, for example
+    to connect to the server.
     """
     task = asyncio.ensure_future(awaitable)
     try:

@@ -169,7 +169,7 @@ def find_failure(call: Call) -> RequestError | None:
     with suppress(ValueError, KeyError):
         code = _STATUSES[int(status)]
     message = unquote(call.headers.get("grpc-message", ""))
-    missing = f"HTTP {call.headers.get(':status')} without a gRPC status"
+    missing = f"the server did not report a reason (HTTP {call.headers.get(':status')})"
     return to_request_error(code, message or missing)
 
 

@@ -1,8 +1,8 @@
 """Implement a minimal asyncio HTTP/2 client that runs many gRPC calls on one connection.
 
-gRPC's asyncio client uses several times as much CPU time per call as this client. With gRPC's
-client, the load generator would send fewer requests per second, and a server on the same machine
-would get less CPU time (docs/concepts/performance.md).
+With gRPC's asyncio client, the load generator used about twice as much CPU time per request
+(docs/concepts/performance.md). It would therefore send fewer requests per second, and a server on
+the same machine would get less CPU time.
 
 Frames follow RFC 9113. The client sets the size of the header compression table to 0. Identical
 header blocks therefore always decode to the same headers, and each distinct block has to be decoded
@@ -37,7 +37,7 @@ Headers = dict[str, str]
 
 
 class ConnectionGone(Exception):
-    """Raised if the connection is closed or lost, or if the server sends invalid headers."""
+    """The error if the connection was closed or lost, or if the server sent invalid headers."""
 
 
 class CallReset(Exception):
@@ -61,7 +61,7 @@ class Call:
 
     `messages` contains the arrival time and the content of each message that has not been read yet.
     Arrival times are values of `time.perf_counter()`. `window` is the number of bytes that the
-    server's flow control allows the client to send.
+    server's flow control allows the client to send on this stream.
     """
 
     def __init__(self, stream: int, window: int) -> None:

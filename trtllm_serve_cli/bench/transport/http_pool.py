@@ -1,8 +1,8 @@
 """Send requests over reusable HTTP connections and return the data of each event.
 
 This module implements a minimal HTTP/1.1 client with asyncio's protocols. A full HTTP library would
-use more CPU time for redirects, cookies, pools and proxies than for the request itself. The
-benchmark would count that time as server latency.
+use additional CPU time for redirects, cookies and proxies, and the benchmark would count that time
+as server latency.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class ResponseParser:
         first, *lines = head.split(b"\r\n")
         version, _, status = first.partition(b" ")
         if not version.startswith(b"HTTP/1."):
-            raise ValueError(f"the first line starts with {first[:40]!r}")
+            raise ValueError(f"the first line starts with {first[:40]!r} instead of HTTP/1.")
         self.status = int(status[:3])
         headers = {
             name.strip().lower(): value.strip().lower()
@@ -280,7 +280,7 @@ class ResponseParser:
 
 
 def _split_events(body: bytes) -> list[bytes]:
-    """Split a body at blank lines. The last part is the beginning of an incomplete event."""
+    """Split a body at blank lines. The last part is an incomplete event or is empty."""
     if b"\r" in body:
         return _EVENT_END.split(body)
     return body.split(b"\n\n")  # five times as fast as the regular expression

@@ -14,8 +14,7 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, digest_of
 from trtllm_serve_cli.errors import BadInput, MissingPart
 
 HUB = "hf:"
-# Assumed number of tokens per word of an answer, as in tensorrtllm_backend's
-# `benchmark_core_model.py`.
+# Assumed number of tokens per word, as in tensorrtllm_backend's `benchmark_core_model.py`.
 UPSTREAM_TOKENS_PER_WORD = 1.3
 _INPUT_LENGTHS = ("input_length", "input_len", "input_tokens", "prompt_len", "num_input_tokens")
 _OUTPUT_LENGTHS = (
@@ -64,7 +63,8 @@ class Lengths:
     the answer's tokens. Without a tokenizer, 1.3 tokens per word are assumed.
 
     If `max_input_tokens` is set, entries with longer prompts are skipped. If `ignores_eos` is true,
-    each output has exactly the output length. Otherwise, the end token may end an output earlier.
+    or if the prompt has random ids, the output has exactly the output length. Otherwise, the end
+    token may end the output earlier.
     """
 
     num_output_tokens: int | None = None
@@ -132,7 +132,9 @@ def read_entries(source: str) -> list[Entry]:
     lines = _read_hub(source) if source.startswith(HUB) else read_objects(Path(source))
     if not lines:
         raise BadInput(
-            f"The data set {source} is empty.", next_step="pass a data set that contains prompts"
+            f"The data set {source} is empty.",
+            why="it does not contain any entries",
+            next_step="pass a data set that contains prompts",
         )
     return [_parse(line) for line in lines]
 
@@ -264,7 +266,8 @@ def _parse(line: Line) -> Entry:
 def _parse_conversation(line: Line, messages: Any) -> Entry:
     """Return an entry with the first user message as prompt and the next message as answer.
 
-    Raise `BadInput` if the conversation does not contain both messages as text.
+    Raise `BadInput` if the conversation is not a list of objects, or if it does not contain both
+    messages as text.
     """
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
         raise line.refuse("the conversation is not a list of objects")

@@ -88,8 +88,8 @@ _FORM = '{"KEY_ip": {"buckets": [[1, 10], [11, 20]], "counts": [3, 7]}, "KEY_op"
 def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
     """Return a workload with the histograms `KEY_ip` and `KEY_op` from `file`.
 
-    If `file` is `None`, use the built-in histograms, which are copied from
-    tensorrtllm_backend. Raise `BadInput` if the file is invalid or lacks one of the histograms.
+    If `file` is `None`, use the built-in histograms, which are copied from tensorrtllm_backend.
+    Raise `BadInput` if the file cannot be read or is invalid, or if a histogram is missing.
     """
     known = _UPSTREAM_HISTOGRAMS if file is None else _read(file)
     origin = "the built-in histograms" if file is None else str(file)
@@ -129,12 +129,12 @@ def _parse(name: str, value: Any) -> Histogram:
     if len(buckets) != len(counts) or not sum(counts) or min(counts) < 0:
         raise ValueError(
             f"{name} must have one count for each bucket, no negative counts, and at least one "
-            "count above 0"
+            f"count above 0, but has {len(buckets)} buckets and the counts {list(counts)}"
         )
     if any(not 1 <= low <= high for low, high in buckets):
         raise ValueError(
             f"in each bucket of {name}, the lowest length must be at least 1 and must not exceed "
-            "the highest length"
+            f"the highest length, but the buckets are {value['buckets']}"
         )
     return Histogram(buckets, counts)
 

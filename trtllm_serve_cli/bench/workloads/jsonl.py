@@ -38,7 +38,7 @@ class Line:
         """
         name, value = self._first(names)
         if not isinstance(value, str):
-            raise self.refuse(f"the {name} field must be a string")
+            raise self.refuse(f"the {name} field must be a string, but is {value!r:.80}")
         return value
 
     def count(self, *names: str) -> int:
@@ -48,7 +48,7 @@ class Line:
         """
         name, value = self._first(names)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.refuse(f"the {name} field must be a positive integer")
+            raise self.refuse(f"the {name} field must be a positive integer, but is {value!r:.80}")
         return value
 
     def number(self, name: str, least: float) -> float:
@@ -60,7 +60,10 @@ class Line:
         _, value = self._first((name,))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < least:
-            raise self.refuse(f"the {name} field must be a finite number of at least {least:g}")
+            raise self.refuse(
+                f"the {name} field must be a finite number of at least {least:g}, but is "
+                f"{value!r:.80}"
+            )
         return float(value)
 
     def has(self, *names: str) -> bool:

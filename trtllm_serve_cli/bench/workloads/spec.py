@@ -60,7 +60,8 @@ def digest_of(contents: Iterable[object]) -> str:
 class Workload(Protocol):
     """A source of requests.
 
-    `num_available` is the number of different requests, or `None` if it is unlimited.
+    `num_available` is the workload's default number of requests, for example the number of entries
+    in a data set. It is `None` if the workload does not define a number.
     """
 
     @property
@@ -76,9 +77,9 @@ class Workload(Protocol):
     ) -> list[RequestSpec]:
         """Draw `num_requests` requests.
 
-        The same state of `rng` produces the same requests. Random ids are below `vocab_size`. An
-        ordered workload, such as a data set, returns the requests numbered `start`, `start + step`
-        and so on. Negative numbers count back from the end.
+        The same state of `rng` produces the same requests. Random ids are below `vocab_size`. A
+        data set returns the requests numbered `start`, `start + step` and so on, and negative
+        numbers count back from the end. Other workloads ignore `start` and `step`.
         """
 
     def describe(self) -> dict[str, Any]:

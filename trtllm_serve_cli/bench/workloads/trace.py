@@ -100,6 +100,7 @@ def read_trace(file: Path, max_input_tokens: int | None = None, speed: float = 1
     if not requests:
         raise BadInput(
             f"The trace file {file} is empty.",
+            why="it does not contain any requests",
             next_step="pass a trace file with one request per line",
         )
     ordered = sorted(requests, key=lambda request: request.at_s)
@@ -109,7 +110,9 @@ def read_trace(file: Path, max_input_tokens: int | None = None, speed: float = 1
 def _parse(line: Line) -> TracedRequest:
     hash_ids = line.fields.get("hash_ids") or []
     if not _are_hashes(hash_ids):
-        raise line.refuse("the hash_ids field must be a list of non-negative integers")
+        raise line.refuse(
+            f"the hash_ids field must be a list of non-negative integers, but is {hash_ids!r:.80}"
+        )
     return TracedRequest(
         at_s=line.number("timestamp", least=0) / 1000,
         num_input_tokens=line.count("input_length"),

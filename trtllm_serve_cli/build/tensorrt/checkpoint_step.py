@@ -73,7 +73,7 @@ def plan_checkpoint(
 
     `variant` is the model's variant, or `None` if the family has no variants or the variant is not
     known. `dtype` is `options.dtype`, or the resolved type if the option is "auto". Raise
-    `BadInput` if an option or the variant is not supported, or if a flag is set twice.
+    `BadInput` if an option, a flag or the variant is not supported, or if a flag is set twice.
     """
     version = toolkit.version
     heads = _HEADS.get(options.speculative_decoding_mode or "")

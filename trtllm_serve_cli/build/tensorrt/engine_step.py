@@ -20,7 +20,7 @@ from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.build.tensorrt.lengths import split_length
 
 TRTLLM_BUILD = "trtllm-build"
-# Speculative decoding modes that require `--max_draft_len`. In all other modes, the checkpoint
+# Speculative decoding modes that require `--max_draft_len`. In the modes with heads, the checkpoint
 # determines the number of draft tokens.
 _WITHOUT_HEADS = ("draft_tokens_external", "lookahead_decoding")
 
@@ -31,8 +31,8 @@ def plan_engine(
     """Plan the build of an engine in `WORK` from the checkpoint in `SCRATCH`.
 
     `dtype` is the data type of unquantized weights. Raise `BadInput` if TensorRT-LLM `version` does
-    not support an option, if `max_seq_len` leaves no room for output tokens, or if a flag is set
-    twice.
+    not support an option or a flag, if `max_seq_len` leaves no room for output tokens, or if a flag
+    is set twice.
     """
     requested = [
         RequestedFlag("--checkpoint_dir", (SCRATCH,)),

@@ -48,8 +48,8 @@ class Family:
       version that supports each quantization.
     - `input_quantizations`: the quantizations of checkpoints that the converter can read.
     - `converts_gptq`: true if the converter reads GPTQ checkpoints for `--quantization int4_gptq`.
-    - `converter_quantizations`: the quantizations, other than int8 and int4, that the converter can
-      produce.
+    - `converter_quantizations`: the quantizations that the converter supports in this version, but
+      quantize.py does not.
     - `flag_names`: maps a flag to the name that this converter uses instead.
     - `extra_arguments`: arguments that are always passed to the converter.
     - `has_pipeline`: true if the converter supports pipeline parallelism.
@@ -95,7 +95,7 @@ def find_family(architecture: str, version: Version) -> Family:
 def uses_build_py(architecture: str, version: Version) -> bool:
     """Return whether TensorRT-LLM `version` builds engines for `architecture` with a build.py.
 
-    TensorRT-LLM 0.8 replaced build.py with trtllm-build for all families except gpt.
+    Versions before 0.8 use build.py for all models. Version 0.8 still uses it for gpt models.
     """
     if version < _FIRST_WITH_TRTLLM_BUILD:
         return True

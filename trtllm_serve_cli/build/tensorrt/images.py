@@ -60,7 +60,7 @@ def choose_image(image: str | None, trtllm_version: str | None) -> BuildImage:
     if known is None and requested is None:
         raise BadInput(
             f"The TensorRT-LLM version in {image} is not known.",
-            why="the image name does not contain the version",
+            why="the image is not one of the NVIDIA images that tllm knows",
             next_step="pass the version, for example --trtllm-version 0.17.0",
         )
     if known and requested and known != requested:

@@ -44,11 +44,12 @@ def plan_tensorrt(
 
     The first step writes a TensorRT-LLM checkpoint to `SCRATCH`. The second step builds the engine
     from this checkpoint. Versions that use a model's build.py require other steps (see
-    `plan_legacy`). If `gpu` is set, check that this GPU can run the engine. `published_name`, which
-    determines the variant of some models, is the `_name_or_path` in config.json or the checkpoint's
-    source. Raise `BadInput` if the version cannot build an engine for the model, or if options
-    contradict each other. Also raise `BadInput` if the model, the version or the GPU does not
-    support an option.
+    `plan_legacy`). `published_name`, which determines the variant of some models, is the
+    `_name_or_path` in config.json or the checkpoint's source.
+
+    Raise `BadInput` if the version cannot build an engine for the model or for `gpu`, or if options
+    contradict each other. Also raise `BadInput` if the model, the version or `gpu` does not support
+    an option.
     """
     version = toolkit.version
     check_builds_engines(version)
@@ -110,7 +111,7 @@ def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:
 def estimate_bytes(shape: ModelShape, options: EngineOptions) -> int:
     """Return the estimated size of the converted weights, in bytes.
 
-    The estimate excludes the scales of quantized weights, which are much smaller than the weights.
+    `options.quantization` applies only to the attention, MLP and expert matrices.
     """
     counts = count_parameters(shape)
     matrices = counts.attention + counts.mlp + counts.experts

@@ -32,9 +32,9 @@ class Job:
     """The name and options of a benchmark.
 
     `text_model` names the text model that receives the requests, in the form that
-    `find_bench_target` expects. If `text_model` is None, the requests contain token ids and are
-    sent to `tensorrt_llm`. If `checks_answers` is set, the benchmark first checks that the text
-    models return identical responses to the same prompt.
+    `find_bench_target` expects. If `text_model` is None, the requests contain token ids instead of
+    text. If `checks_answers` is set, the benchmark first checks that the text models return
+    identical responses to the same prompt.
     """
 
     name: str
@@ -45,8 +45,9 @@ class Job:
     def find_targets(self) -> list[BenchTarget]:
         """Return one target for each combination of server and model in the options.
 
-        Without -u, use a server that `tllm start` started or, with -i openai, the default of
-        `find_openai_endpoint`. Without -m, use the server's only model.
+        `find_bench_target` chooses the server without -u and the model without -m. With -i openai,
+        `find_openai_endpoint` and `find_model` choose them. Raise the errors of these functions, or
+        `BadParameter` if the numbers of --metrics-url and -u options differ.
         """
         common = self.common
         found = [
@@ -129,8 +130,8 @@ def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
 
     Do nothing if `job.checks_answers` is not set or if the job is a simulation.
     OpenAI-compatible servers are skipped, because they do not serve a model as several text models.
-    Raise `CheckFailed` if the responses differ, or `NoServer` or `RequestFailed` if a request
-    fails.
+    Raise `CheckFailed` if the responses differ, `NoServer` or `RequestFailed` if a request fails,
+    or `BadInput` if a text model lacks an input.
     """
     if not job.checks_answers or job.common.simulate is not None:
         return

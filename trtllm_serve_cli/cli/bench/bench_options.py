@@ -29,7 +29,7 @@ _SEARCH = "Search"
 def check_positive(value: float) -> None:
     """Raise `ValueError` unless the value is a positive finite number."""
     if not 0 < value < math.inf:
-        raise ValueError(f"{value:g} is not a positive finite number.")
+        raise ValueError(f"{value:g} is not a positive finite number. Pass a number above 0.")
 
 
 def check_workers(value: int) -> None:
@@ -38,8 +38,8 @@ def check_workers(value: int) -> None:
 
     if value > count_cores():
         raise ValueError(
-            f"{value} exceeds the number of CPU cores that tllm may use ({count_cores()}). "
-            "Additional processes would compete for the cores and distort the measurement."
+            f"{value} exceeds the number of CPU cores that tllm may use. Pass at most "
+            f"{count_cores()}, because additional processes would distort the measurement."
         )
 
 

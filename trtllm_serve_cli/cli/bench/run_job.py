@@ -27,7 +27,8 @@ def run_job(
     """Run a benchmark, sweep or search, depending on the type of the job's options.
 
     Print the result. If the options set an output folder, write the result files to the folder. If
-    the job fails, raise an exception that sets the exit code.
+    the job fails, raise an exception that sets the exit code. If `targets` is None, use the targets
+    in the job's options. Sweeps ignore `targets`.
     """
     match job.common:
         case SweepOptions() as options:

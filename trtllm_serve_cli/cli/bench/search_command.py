@@ -48,9 +48,11 @@ def run_search_job(
       combined.
     - `BadInput` if an objective is invalid, or if the output folder is not empty or cannot be
       written.
-    - `CheckFailed` if the lowest rate misses an objective, or if the text models' responses differ.
+    - `CheckFailed` if the lowest rate misses an objective.
     - `TllmError` if a file cannot be written.
-    - The exceptions of `raise_failure` if the search ends early.
+    - The exceptions of `Job.find_targets`, `open_points` and `check_answers`.
+    - The exceptions of `raise_failure` if the search ends early, or if all requests at the lowest
+      rate fail.
     """
     if not options.slo:
         raise typer.BadParameter(

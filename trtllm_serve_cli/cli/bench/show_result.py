@@ -114,8 +114,8 @@ def _raise_failure_of(result: BenchmarkResult) -> NoReturn:
     if result.ending == "server_lost":
         raise RequestFailed(
             "The connection to the server was lost during the run.",
-            why=f"the server refused all connections after {summary.num_completed} completed and "
-            f"{summary.num_failed} failed requests",
+            why="the server could no longer be reached after "
+            f"{summary.num_completed} completed and {summary.num_failed} failed requests",
             next_step="check the server with `tllm status`",
         )
     message, count = result.error_messages[0]

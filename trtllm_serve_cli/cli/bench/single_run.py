@@ -40,8 +40,8 @@ def run_one(
 ) -> None:
     """Run a benchmark, then print its result and write the requested files.
 
-    If the benchmark fails or its result differs from the reference, raise an exception that sets
-    the exit code.
+    If the benchmark fails, or if its result differs from the reference by more than the tolerances,
+    raise an exception that sets the exit code.
     """
     settings = plan_settings(job, common, workload)
     reference = _read_reference(common)

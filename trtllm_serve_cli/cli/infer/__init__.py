@@ -1,1 +1,1 @@
-"""`tllm infer`: send a prompt or a batch of prompts, or hold a conversation."""
+"""`tllm infer` and `tllm run`: send prompts to a model, or hold a conversation."""

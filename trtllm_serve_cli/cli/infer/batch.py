@@ -39,7 +39,10 @@ def check_usage(options: InferOptions) -> None:
 def infer_batch(
     target: Target, file: Path, defaults: GenerateRequest, to_prompt: Callable[[str], str]
 ) -> None:
-    """Send one request for each prompt in `file` and print a line for each response."""
+    """Send one request for each prompt in `file` and print a line for each response or error.
+
+    If a request fails, exit with code 3 after the last line.
+    """
     from trtllm_serve_cli.client.ask import generate
     from trtllm_serve_cli.client.batch import parse_batch, run_batch
     from trtllm_serve_cli.client.transport.cancellation import Cancellation
@@ -98,8 +101,8 @@ def infer_rows(
 ) -> None:
     """Send all prompts in `file` in one request and print a line for each prompt.
 
-    Raise `BadInput` if a line is invalid, if the lines have different options, or if the model does
-    not accept this number of prompts.
+    Raise `BadInput` if the file or a line is invalid, if the lines have different options, or if
+    the model does not accept this number of prompts.
     """
     from trtllm_serve_cli.client.ask import stream_in_thread
     from trtllm_serve_cli.client.batch import parse_batch

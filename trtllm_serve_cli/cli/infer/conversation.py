@@ -32,7 +32,8 @@ def converse(
 ) -> None:
     """Send each line of user input as a message, or run it as a command, until the user exits.
 
-    The options in `request` apply to every message.
+    The options in `request` apply to every message. Raise `BadInput` if neither the model nor the
+    server has a chat template.
     """
     from trtllm_serve_cli.client.conversation import Conversation
 
@@ -51,7 +52,7 @@ def converse(
         except EOFError:
             print()
             return
-        except KeyboardInterrupt:  # As in a shell, Ctrl-C starts a new line
+        except KeyboardInterrupt:  # as in a shell, Ctrl-C starts a new line
             print()
         except TllmError as error:
             output.show_error(error)

@@ -27,7 +27,8 @@ def plan_guide(options: InferOptions) -> Guide:
     """Return the guide that the options specify.
 
     The options for JSON schemas, grammars and structural tags accept either the text itself or a
-    file path.
+    file path. Raise `BadParameter` if several options specify a guide. Raise `BadInput` if a file
+    cannot be read, or if a JSON schema or structural tag is not valid JSON.
     """
     names = _list_used(options)
     if len(names) > 1:

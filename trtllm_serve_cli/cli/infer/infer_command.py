@@ -111,8 +111,8 @@ def _send(
         )
     guide = guided_decoding.plan_guide(options)
     lora_weights, lora_config = _load_adapter(options, request.get("lora_task_id"))
-    # Replace characters that stdout's encoding does not support, because `print` would otherwise
-    # raise `UnicodeEncodeError`.
+    # Print `?` for each character that stdout's encoding does not support. `main` has configured
+    # stdout to print escape sequences instead.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     target = _open_target(options, model, prompt, request, resources)
@@ -262,8 +262,8 @@ def _is_terminal(stream: TextIO | None) -> bool:
 def _plan_history(info: ModelInfo, system: str | None) -> tuple[Message, ...]:
     """Return the messages that precede the prompt.
 
-    If the server applies the chat template, return the system prompt. If the client applies the
-    template, return no messages, because the client adds the system prompt when it renders the
+    If the server applies the chat template, return the system prompt, if any. If the client applies
+    the template, return no messages, because the client adds the system prompt when it renders the
     template.
     """
     if not info.renders_chat:

@@ -59,8 +59,8 @@ def run_script(
 ) -> None:
     """Run TensorRT-LLM's run.py script on a TensorRT engine and exit with the script's exit code.
 
-    Raise `BadInput` if the script does not support the request, or `MissingPart` if the script or
-    MPI is not installed.
+    Raise `BadInput` if the script does not support the request, or `MissingPart` if the script,
+    `python3` or `mpirun` is required but missing.
     """
     from trtllm_serve_cli.cli.shared.sampling import complete_sampling
     from trtllm_serve_cli.client.local_engine import read_info

@@ -12,7 +12,7 @@ from trtllm_serve_cli.option_fields import option_fields
 
 
 def name_options(message: str, options: InferOptions, request: OptionValues) -> str:
-    """Return `message` with the used options instead of the tensors that they set."""
+    """Return `message` with each tensor name replaced by the option with which the user set it."""
     fields = option_fields(GenerateRequest)
     names = {each.name: each.shown_as for each in fields if each.name in request}
     if option := find_guide_option(options):

@@ -27,7 +27,10 @@ def check_prompt(words: str) -> None:
 
 
 def read_prompt(prompt: str) -> str:
-    """Return the prompt, or the content of stdin without the last newline if `prompt` is `-`."""
+    """Return the prompt, or the content of stdin without the last newline if `prompt` is `-`.
+
+    Raise `BadInput` if stdin is not UTF-8 text.
+    """
     if prompt != "-":
         return prompt
     if sys.stdin is None:  # stdin is closed, for example by `<&-` in a shell
@@ -36,7 +39,10 @@ def read_prompt(prompt: str) -> str:
 
 
 def read_lines(file: Path) -> Iterable[str]:
-    """Return the lines of `file`, or the lines of stdin if `file` is `-`."""
+    """Return the lines of `file`, or the lines of stdin if `file` is `-`.
+
+    Raise `BadInput` if the input cannot be read or is not UTF-8 text.
+    """
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:

@@ -92,14 +92,14 @@ def _notify_if_slow(after_s: float) -> Iterator[threading.Timer]:
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """Return a sentence that describes the effect of Ctrl-C on the request.
+    """Return a message that describes the effect of Ctrl-C on the request.
 
     `what` describes when the user pressed Ctrl-C, such as "after 3 pieces of the response".
     """
     if target.interface == "http" and not request.stream:
         return (
-            f"Disconnected {what}. The server still completes the request, because only gRPC "
-            "can cancel requests."
+            f"Disconnected {what}. The server still completes the request, because Triton cancels "
+            "HTTP requests only if their responses are streamed."
         )
     if target.interface == "openai":
         return f"Disconnected {what}. Most servers cancel a request when the client disconnects."
@@ -133,7 +133,7 @@ def show_figures(
 def _reached_limit(completion: Completion, max_tokens: int) -> bool:
     """Return whether a sequence has `max_tokens` tokens.
 
-    Return False if the response has several sequences, and their token counts are unknown.
+    Return False if the token counts of the sequences are unknown.
     """
     counts = [len(ids) for ids in completion.output_ids]
     if not counts and len(completion.texts) == 1:

@@ -26,7 +26,10 @@ class RunPlan:
     infer_options: Sequence[str] = field(default=())
 
     def describe(self) -> str:
-        """Return the equivalent commands, one per line."""
+        """Return the equivalent commands, one per line.
+
+        If `prompt` is None, the last command contains PROMPT as a placeholder.
+        """
         steps = [
             (self.imports, ("import", "-m", self.name, *self.import_options)),
             (self.starts, ("start", "-m", self.name, *self.start_options)),

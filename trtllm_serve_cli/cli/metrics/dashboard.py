@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.metrics.summary import ModelRow, Summary
     from trtllm_serve_cli.metrics.watch import Watch, WatchQueue
 
-# Time span, in seconds, over which the table's means and percentiles are computed.
+# Time span, in seconds, over which each model's rates and latency percentiles are computed.
 _WINDOW_S = 30.0
 # Maximum number of points in a trend. Terminals usually have fewer columns.
 _MAX_POINTS = 400
@@ -184,9 +184,9 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
 
 
 def _client_models(summary: Summary) -> list[ModelRow]:
-    """Return the models that receive client requests.
+    """Return the models that receive client requests, which are the models that count tokens.
 
-    Only these models count tokens. If no model counts tokens, return all models.
+    If no model counts tokens, return all models.
     """
     ours = [row for row in summary.models if row.num_generated_tokens is not None]
     return ours or list(summary.models)
@@ -257,7 +257,7 @@ def _render_trends(feed: Feed, summary: Summary, width: int) -> Table:
 def render_servers(feeds: Sequence[Feed], width: int) -> FittedTable:
     """Render a line for each server.
 
-    Each line shows the latencies of the model that generated the most tokens.
+    Each line shows the median latencies of the model that generated the most tokens.
     """
     columns = ("server", "ok/s", "tok/s", "TTFT ms", "ITL ms", "batch", "wait", "KV", "CPU")
     room = max(width - 76, 6)

@@ -86,7 +86,7 @@ def metrics(
     """Show the request, engine and host metrics of running servers.
 
     Counters start at 0 when the server starts. With --json, or if stdin or stdout is not a
-    terminal, --watch prints one line per interval until you press Ctrl-C.
+    terminal, --watch prints one line per server and interval until you press Ctrl-C.
 
     Requests that the OpenAI-compatible API sends directly to an engine worker are counted only in
     the gateway's own metrics, for example at http://127.0.0.1:9000/metrics.
@@ -195,7 +195,7 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _notify_gateways(urls: Iterable[str | None]) -> None:
-    """Print where the gateways publish metrics. `urls` contains None for servers without one."""
+    """Print the metrics URLs of gateways. `urls` contains None for a server without a gateway."""
     if known := list(dict.fromkeys(url for url in urls if url is not None)):
         output.notify(f"Metrics of the OpenAI-compatible API: {', '.join(known)}")
 
@@ -203,7 +203,8 @@ def _notify_gateways(urls: Iterable[str | None]) -> None:
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
     """Show the metrics of each server that responds.
 
-    If servers do not respond, raise the error for the first of them, and print the other errors.
+    If the metrics of some servers cannot be fetched, print all errors except the first, and raise
+    the first.
     """
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics

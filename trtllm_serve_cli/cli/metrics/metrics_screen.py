@@ -1,4 +1,4 @@
-"""Render a server's metrics on one screen, in tables that fit in 80 columns."""
+"""Render a server's metrics as tables and labelled values."""
 
 from __future__ import annotations
 

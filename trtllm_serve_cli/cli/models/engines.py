@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def list_engines(*, as_json: bool) -> None:
-    """List the stored engines, the repositories that use each engine, and the partial builds."""
+    """Print the stored engines, the repositories that use each engine, and the partial builds."""
     from trtllm_serve_cli.build import store
     from trtllm_serve_cli.build.partial_build import list_partial_builds
     from trtllm_serve_cli.engine_kinds.dispatch import load_engine

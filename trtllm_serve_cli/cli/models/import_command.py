@@ -131,9 +131,10 @@ def import_model(
 def import_and_notify(
     declaration: Declaration, home: Home, *, force: bool = False, as_json: bool = False
 ) -> Path:
-    """Import the model in `declaration`. Print the progress and the resulting Triton models.
+    """Import the model in `declaration` and return the folder of its repository.
 
-    Return the folder of the model repository.
+    Print the progress and a summary of the repository. If `as_json` is set, print the summary as
+    JSON.
     """
     from trtllm_serve_cli.engine_kinds.cpu_memory import find_host
     from trtllm_serve_cli.importing import importer

@@ -97,7 +97,8 @@ def remove(
 ) -> None:
     """Delete a model's repository, and delete its engine if no other repository uses the engine.
 
-    Downloaded checkpoints and engines outside the engine store are not deleted.
+    The model's partial builds are also deleted. Downloaded checkpoints and engines outside the
+    engine store are not deleted.
 
     Example:  tllm remove demo --yes
 
@@ -133,7 +134,7 @@ def remove(
         user_names = ", ".join(show_user(home, user) for user in users[path])
         output.notify(f"Kept the engine {path.name}, which is used by {user_names}.")
     for path in needed:
-        output.notify(f"Kept {path}, which is in use by another tllm process.")
+        output.notify(f"Kept {path}, which another tllm process has started to use.")
     removed = {path: size for path, size in sizes.items() if path not in needed}
     if sizes:
         output.notify(f"Freed {show_size(sum(removed.values()))}.")
@@ -156,7 +157,7 @@ def _check_not_served(home: Home, names: list[str]) -> None:
         if name in served:
             raise RepositoryError(
                 f"{name} was not removed.",
-                why="a running server uses the model repository",
+                why="a server uses the model repository",
                 next_step=f"stop the server with `tllm stop -m {name}`, then remove the model",
             )
 

@@ -252,8 +252,8 @@ def _describe(setting: Setting) -> dict[str, Any]:
 def _render_setting(setting: Setting, *, has_versions: bool) -> str:
     """Return the setting and its explanation as lines that fit the terminal.
 
-    The first line has the form `name = value  (origin)`. If `has_versions` is set, the explanation
-    includes the TensorRT-LLM version that added the parameter.
+    The first line has the form `name = value  (origin)`. If `has_versions` is set and TensorRT-LLM
+    added the parameter after version 0.5, the explanation includes the version.
     """
     parameter, origin = setting.parameter, _ORIGINS[setting.origin]
     if setting.origin == "unset":

@@ -76,7 +76,7 @@ def plan(
     GPUs.
 
     For models on the Hugging Face Hub, only config.json and the weight index are downloaded. If the
-    Hub cannot be reached, the model's dimensions are read from the catalog. See
+    Hub cannot be reached or denies access, the model's dimensions are read from the catalog. See
     docs/concepts/sizing.md for details of the estimate.
 
     Example:  tllm plan -m llama-3.1-8b --gpu h200

@@ -37,7 +37,7 @@ def preview_cpu_engine(source: Source, home: Home, quantization: str | None) -> 
 
     If the model's dimensions are from the catalog, print why they could not be read from the
     source. Raise `BadInput` if the CPU engine kind does not support the source or the quantization.
-    `read_facts` can raise other errors.
+    Also raise the errors of `read_facts`.
     """
     from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, find_kind
     from trtllm_serve_cli.sizing.facts import read_facts

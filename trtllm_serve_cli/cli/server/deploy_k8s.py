@@ -240,7 +240,10 @@ def _check_openai(
 def _notify_openai(
     manifests: list[dict[str, Any]], launch: LaunchOptions, *, has_gateway: bool
 ) -> None:
-    """Print how to connect to the OpenAI-compatible API, or how to add the API to the pods."""
+    """Print how to connect to the OpenAI-compatible API, or how to add the API to the pods.
+
+    Print nothing if the user omitted the API with --no-openai.
+    """
     if has_gateway:
         service = next(each for each in manifests if each["kind"] == "Service")["metadata"]
         namespace = f"-n {service['namespace']} " if "namespace" in service else ""
@@ -251,9 +254,8 @@ def _notify_openai(
         )
     elif launch.openai:
         output.notify(
-            "The pods do not serve the OpenAI-compatible API, because Triton's image does not "
-            "contain tllm. To serve the API, pass an image that contains tllm with "
-            "--openai-image."
+            "The pods do not serve the OpenAI-compatible API, because --openai-image is not set. "
+            "To serve the API, pass an image that contains tllm with --openai-image."
         )
 
 

@@ -49,9 +49,9 @@ TELEMETRY = option_fields(LaunchOptions, "otlp_endpoint")
 
 
 def write_or_print(text: str, file: Path | None, command: str) -> None:
-    """Print `text`, or write it to `file` and print the next step.
+    """Print `text`, or write it to `file` and print the next step: run `command` on the file.
 
-    `command` is the command that reads the file. Raise `BadInput` if the file cannot be written.
+    Raise `BadInput` if the file cannot be written.
     """
     if file is None:
         print(text, end="")

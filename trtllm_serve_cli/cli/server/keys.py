@@ -179,7 +179,7 @@ _COLUMNS = (
 
 
 def _describe(key: Any, now_s: float) -> dict[str, Any]:
-    """Return a key's properties as a JSON-compatible dict, without the key itself or its hash."""
+    """Return a key's properties as a JSON-compatible dict, without its hash."""
     expires = _show_time(key.expires_at)
     return {
         "name": key.name,

@@ -27,7 +27,8 @@ TimeoutOption = Annotated[
     typer.Option(
         min=1,
         metavar="SECONDS",
-        help="Time limit for loading or unloading each Triton model, in seconds.",
+        help="Time limit for loading or unloading each Triton model, in seconds. Before a loaded "
+        "model is unloaded, the same limit applies to its requests in flight.",
     ),
 ]
 

@@ -67,7 +67,7 @@ def logs(
 ) -> None:
     """Print the end of a server's log, even if the server has died.
 
-    If no server is running, print the log of the server that was stopped last.
+    If all matching servers were stopped, print the log of the server that was stopped last.
 
     The --level and --source filters treat a traceback as part of the preceding line.
 
@@ -89,7 +89,7 @@ def logs(
     if gateway and server.plan.gateway is None:
         raise BadInput(
             "The server does not serve the OpenAI-compatible API.",
-            why="the server was started with --no-openai",
+            why="the server was started without the API, or its Slurm job has not started the API",
             next_step="omit --gateway, or run `tllm stop`, then `tllm start --openai`",
         )
     if gateway and (source is not None or level != "info"):

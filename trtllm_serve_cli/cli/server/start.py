@@ -101,7 +101,7 @@ def start(
 
 
 def _notify_served(home: Home, plan: LaunchPlan) -> None:
-    """Print a line for each model of `plan` that another running server already serves."""
+    """Print each other running server that already serves a model of `plan`."""
     from trtllm_serve_cli.launch.servers.running import find_servers
 
     for name in plan.models:
@@ -134,9 +134,10 @@ def prepare_and_notify(plan: LaunchPlan) -> None:
 def launch_and_notify(
     plan: LaunchPlan, *, as_json: bool = False, suggests_prompt: bool = True
 ) -> None:
-    """Launch the server in `plan` and print its progress and addresses.
+    """Launch the server in `plan`, print its progress, and print its addresses when it is ready.
 
-    If `suggests_prompt` is set, also print the command that sends a prompt.
+    If `suggests_prompt` is set, also print commands that send a prompt. If `as_json` is set, print
+    the server's state as JSON instead of the addresses and commands.
     """
     from trtllm_serve_cli.launch.supervisor.lifecycle import launch
     from trtllm_serve_cli.processes import exit_on_signals

@@ -54,7 +54,10 @@ def summarize_last_start(server: RunningServer) -> str:
 
 
 def show_starts(server: dict[str, Any]) -> None:
-    """Print a table of the stages for each import and each start of the server."""
+    """Print a table of the stages for each import and each start of the server.
+
+    `server` is the result of `describe_starts`.
+    """
     print(f"{', '.join(server['models'])}: {server['state']}")
     for model, record in server["imports"].items():
         _show_import(model, record)
@@ -93,9 +96,7 @@ def _explain_missing_start(server: RunningServer) -> str:
     if server.state.ready_at is None:
         return "the server has not become ready"
     restart = server.restart_command
-    return (
-        f"the server was started by an earlier version of tllm; run `{restart}` to record a start"
-    )
+    return f"the server's folder has no valid record; run `{restart}` to record a start"
 
 
 def _format_time(seconds: float) -> str:

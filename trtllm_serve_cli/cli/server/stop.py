@@ -107,8 +107,8 @@ def stop_and_notify(
 ) -> tuple[str, ...]:
     """Stop `server`, and print and return the messages about cancelled requests.
 
-    `is_restart` is set if the caller starts the server again. After Ctrl-C, print how to continue,
-    and exit.
+    `is_restart` is true if the caller will start the server again. After Ctrl-C, print how to
+    continue, and exit.
     """
     from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 

@@ -1,8 +1,8 @@
 """Complete model names, parameter names, server addresses and GPUs in the shell.
 
-Completions run while the user types, so they must be fast and must not print anything. If an error
-occurs, they return no suggestions. Except for `gpu_indices`, which runs nvidia-smi, the functions
-read only small files.
+Completions run when the user presses Tab, so they must be fast and must not print anything. If an
+error occurs, they return no suggestions. Except for `gpu_indices`, which runs nvidia-smi, the
+functions read only small files.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def gpu_indices(incomplete: str) -> list[str]:
 
 @completion
 def settings() -> list[str]:
-    """List the imported models, and the parameters in the form `NAME=`."""
+    """List the imported models, and the parameters that can be set, as `NAME=`."""
     from trtllm_serve_cli.repository.model.parameters import load_parameters
 
     parameters = load_parameters().values()

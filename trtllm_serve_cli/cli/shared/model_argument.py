@@ -19,9 +19,9 @@ def accepts_name(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the NAME argument to a command, as an alternative to the command's -m option.
 
-    `parameter` is the command's parameter for the option. With `is_required`, the command raises
-    `BadParameter` if the user passes neither the argument nor the option. `complete` provides shell
-    completion for the argument and the option.
+    `parameter` is the command's parameter for the option. `complete` provides shell completion for
+    the argument and the option. The command raises `BadParameter` if the argument and the option
+    differ or, with `is_required`, if the user passes neither.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

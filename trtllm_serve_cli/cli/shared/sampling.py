@@ -1,9 +1,9 @@
 """Complete the sampling parameters of a request to Triton.
 
-Triton's TensorRT-LLM models use greedy decoding by default. Without `top_k`, TensorRT-LLM selects
-the most likely token. Without a seed, TensorRT-LLM generates the same text each time. `tllm infer`
-therefore adds explicit values, so that setting a single option is enough to enable sampling.
-Requests to the OpenAI-compatible API are not completed, because the API has its own defaults.
+Without `top_k`, TensorRT-LLM selects the most likely token. Without a seed, it generates the same
+text each time. `tllm infer` therefore adds explicit values, so that setting a single option is
+enough to enable sampling. Requests to an OpenAI-compatible API are not completed, because the API
+has its own defaults.
 """
 
 from __future__ import annotations

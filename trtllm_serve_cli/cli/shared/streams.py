@@ -29,5 +29,5 @@ def discard_unwritten() -> None:
     """Discard the buffered output, which Python would otherwise write to the closed pipe."""
     with Path(os.devnull).open("wb") as nowhere:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):  # the stream is not a file
+            with contextlib.suppress(OSError):  # the stream has no file descriptor
                 os.dup2(nowhere.fileno(), stream.fileno())

@@ -1,7 +1,7 @@
 """Fit a table to the width of the terminal, without breaking numbers across lines.
 
-Only cells with long text are wrapped. If the other cells leave too little space for long text, each
-row is rendered as a block with one line per cell.
+Only columns with long text are wrapped. If the other columns leave too little space for long text,
+each row is rendered as a block with one line per cell.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FittedTable:
         return [max(map(cell_len, column)) for column in cells]
 
     def _min_width(self, gap: int) -> int:
-        """Return the width of the grid, including margins, if all long cells are wrapped."""
+        """Return the width of the grid, including margins, if long columns are wrapped."""
         widths = self._widths
         kept = [
             width if self._is_whole(index, width) else _WHOLE_WIDTH

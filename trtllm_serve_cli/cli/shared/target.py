@@ -55,7 +55,7 @@ class Target:
     - `endpoint`: a server or another `Responder`, such as an engine in a child process.
     - `model`: the Triton model name.
     - `interface`: the protocol.
-    - `timeout_s`: the request timeout.
+    - `timeout_s`: the request timeout, in seconds, or None for no timeout.
     - `info`: the model's configuration, or None if the configuration has not been fetched.
     """
 
@@ -106,14 +106,15 @@ def find_target(
     """Find the server for a command's requests and return its text model.
 
     If `url` is set, `model` is the name of a Triton model on that server. If `model` is None, use
-    `tensorrt_llm_bls`. The interface is detected from the port's response. `interface` applies only
-    if the port does not respond. Addresses with TLS always use gRPC.
+    `tensorrt_llm_bls`. The interface is detected from the port's response, and `interface` applies
+    only if the port does not respond. Addresses with TLS always use gRPC.
 
     If `url` is None, `model` is the name of an imported model, or of a Triton model on a running
     server. `tls_ca` is the CA certificate for a server with TLS.
 
-    Raise `NoServer` if no server or several servers match. Raise `BadInput` if `url` or `tls_ca`
-    cannot be used, or if the server has several models and `model` is None.
+    Raise `NoServer` if no server or several servers match, or if the server has no address yet.
+    Raise `BadInput` if `url` or `tls_ca` cannot be used, or if the server has several models and
+    `model` is None.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
@@ -148,7 +149,7 @@ class BenchTarget:
     - `model`: the Triton model name.
     - `metrics`: the server's metrics address, or None if unknown.
     - `imported_model`: the imported model that the command selects. None if the command selects a
-      Triton model by name, or if `tllm start` did not start the server.
+      Triton model by name, or if tllm did not start the server.
     - `tls`: the TLS settings, or None if the address does not use TLS.
     """
 
@@ -170,14 +171,14 @@ def find_bench_target(
 
     `model` is the name of a Triton model or of an imported model. For an imported model,
     `text_model` selects the Triton model: the name of a model in NVIDIA's templates, `own` for the
-    text model with the same name as the imported model, or None for `tensorrt_llm`. If `tllm start`
-    did not start the server, `text_model` applies only if `model` is None, and `own` selects
-    `tensorrt_llm_bls`.
+    imported model's text model, or None for `tensorrt_llm`. If tllm did not start the server,
+    `text_model` applies only if `model` is None, and `own` selects `tensorrt_llm_bls`.
 
     `tls_ca` is the CA certificate for a server with TLS. Raise `NoServer` if no server or several
-    servers match. Raise `BadInput` in these cases:
+    servers match, or if the server has no address yet. Raise `BadInput` in these cases:
     - `url` or `tls_ca` cannot be used.
-    - The port does not serve `interface`, or `interface` is HTTP and `url` requires TLS.
+    - tllm did not start the server, and the port does not serve `interface`, or `interface` is HTTP
+      but `url` selects TLS.
     - The model computes embeddings.
     - The server has several models, and `model` is None.
     """
@@ -221,7 +222,7 @@ def find_bench_target(
 def _bench_target(
     endpoint: Endpoint, interface: TritonInterface, name: str, owner: str | None = None
 ) -> BenchTarget:
-    """Return the Triton model `name` on a server that `tllm start` started."""
+    """Return the Triton model `name` on a server that tllm started."""
     if interface == "http":
         return BenchTarget(endpoint.http, name, endpoint.metrics, owner)
     return BenchTarget(endpoint.grpc, name, endpoint.metrics, owner, endpoint.tls)
@@ -236,7 +237,7 @@ def _no_https(address: str) -> BadInput:
 
 
 def _check_interface(address: str, interface: TritonInterface) -> None:
-    """Raise `BadInput` if the port at `address` responds but does not serve `interface`."""
+    """Raise `BadInput` if the port at `address` serves another interface or requires TLS."""
     from trtllm_serve_cli.client.transport.port_probe import probe_interface
 
     served = probe_interface(address)
@@ -264,8 +265,8 @@ def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
     """Return the metrics addresses in `urls` as `host:port`.
 
     If `urls` is empty, return the metrics address of the running server, or one address per rank if
-    each rank is a separate server. Raise `BadInput` if a URL is not an address, or `NoServer` if no
-    server or several servers match.
+    each rank is a separate server. Raise `BadInput` if a URL is not an address. Raise `NoServer` if
+    no server or several servers match, or if the server has no address yet.
     """
     if urls:
         from trtllm_serve_cli.client.address import parse_address
@@ -281,7 +282,7 @@ def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
 def find_gateway_metrics(address: str) -> str | None:
     """Return the URL of the gateway's metrics page for the server with the metrics `address`.
 
-    Return None if `tllm start` did not start the server, or if the server has no gateway.
+    Return None if tllm did not start the server, or if the server is not running or has no gateway.
     """
     from trtllm_serve_cli.launch.servers.running import find_servers
     from trtllm_serve_cli.paths import find_home

@@ -1,9 +1,9 @@
 """Run chat templates in Jinja's sandbox, with limits on time and memory.
 
 Jinja's sandbox protects the process's objects, but does not limit time or memory. `LimitedSandbox`
-inserts checks into the template: each loop, each macro, and each operation that creates values
-spends from a budget. A few Jinja filters are unavailable, because their cost cannot be estimated.
-No known chat template uses them.
+inserts checks into the template: each loop iteration, each macro call, and each operation that
+creates values spends from a budget. A few Jinja filters are unavailable, because their cost cannot
+be estimated. No known chat template uses them.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 def _spend_expression(node: nodes.Node) -> nodes.Expr:
-    """Return an expression that charges the budget for the literals in `node`."""
+    """Return an expression that spends units for the text and the container literals in `node`."""
     num_characters = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
     num_literals = sum(1 for _ in node.find_all((nodes.List, nodes.Tuple, nodes.Dict)))
     units = 1 + num_characters + ITEM * num_literals

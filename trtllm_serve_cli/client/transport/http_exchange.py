@@ -1,4 +1,4 @@
-"""Read HTTP responses with a deadline, for Triton's generate endpoints and the OpenAI API."""
+"""Read HTTP responses with a deadline, for Triton's generate_stream endpoint and the OpenAI API."""
 
 from __future__ import annotations
 

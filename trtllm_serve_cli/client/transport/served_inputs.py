@@ -68,7 +68,7 @@ def plan_served_parameters(info: ModelInfo, request: GenerateRequest) -> dict[st
 def _find_type(info: ModelInfo, name: str, default: Datatype) -> Datatype:
     """Return the type that the model's configuration declares for the input `name`.
 
-    Models for the oldest versions of TensorRT-LLM have unsigned inputs.
+    For the oldest versions of TensorRT-LLM, some integer inputs have the type UINT32.
     """
     if name == "lora_weights":
         return info.lora_datatype

@@ -35,7 +35,10 @@ def find_modules(model: Any) -> dict[str, Any]:
 
 
 def name_modules(model: Any) -> None:
-    """Rename the nodes from `find_modules` to the names that a PyTorch export would use."""
+    """Rename the nodes from `find_modules` to the names that a PyTorch export would use.
+
+    Raise `LookupError` if the structure of `model` differs from Llama's.
+    """
     for name, node in find_modules(model).items():
         node.set_friendly_name(f"__module.{name}/ov_ext::linear/MatMul")
 

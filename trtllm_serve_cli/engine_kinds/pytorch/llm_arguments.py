@@ -262,6 +262,7 @@ def _check_always(options: EngineOptions) -> None:
         if getattr(options, name) is False:
             raise BadInput(
                 f"The pytorch engine kind cannot disable {name}.",
+                why="TensorRT-LLM's PyTorch backend always enables this feature",
                 next_step=f"omit {name}, or choose --engine tensorrt",
             )
 

@@ -85,7 +85,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 def read_simulation(path: Path) -> Simulation:
     """Return the simulation described by a timing file.
 
-    Raise `BadInput` if the file is not valid.
+    Raise `BadInput` if the file cannot be read or is not valid.
     """
     try:
         return parse_simulation(path.read_text(encoding="utf-8"))
@@ -101,7 +101,8 @@ def read_simulation(path: Path) -> Simulation:
 def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simulation:
     """Return a simulation of the model at the theoretical optimum of `gpu`.
 
-    Raise `BadInput` if the model does not fit on the requested number of GPUs.
+    Raise `BadInput` if the model does not fit on the requested number of GPUs, or if the model or
+    the GPU does not support an option.
     """
     defaults = SchedulerLimits()
     sized = plan_size(

@@ -21,7 +21,7 @@ def _fit_container(model: ModelView) -> ContainerFit:
 
 KIND = EngineKind(
     name="sim",
-    summary="A simulated engine with its own timing, on any machine",
+    summary="A simulated engine without weights, on any machine",
     building=Building(
         plan=plan_build,
         formats=frozenset(TOKENIZER_PACKAGES),

@@ -153,10 +153,10 @@ def _check_beam_width(options: EngineOptions, parameters: Mapping[str, str]) -> 
 
 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
-    """Return the name, size and modification time of each file, keyed by folder in `options`.
+    """Return the name, size and modification time of each file, keyed by the path in `options`.
 
-    The build reads these files, so a changed file requires a new build. An option may also contain
-    a file path instead of a folder.
+    A path is a folder or a file. The build reads these files, so a changed file requires a new
+    build.
     """
     paths = [
         *options.lora_dir,

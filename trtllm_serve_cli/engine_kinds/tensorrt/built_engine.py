@@ -37,7 +37,8 @@ class TensorRtBuild:
 
     - `world_size`: the number of GPUs that the engine runs on.
     - `max_num_tokens`: the token limit per step, or None if the engine's files do not contain it.
-    - `has_paged_context_fmha`: required for KV cache reuse and chunked context.
+    - `has_paged_context_fmha`: true if the engine was built with paged context FMHA, which KV cache
+      reuse and chunked context require.
     - `accepts_drafts`: true if the engine can verify a draft model's tokens.
     - `file_name`: the name of each rank's engine file, with `{}` in place of the rank.
     """

@@ -23,11 +23,11 @@ def with_default_limits(
 ) -> EngineOptions:
     """Return the options with default limits for this machine's GPU.
 
-    The default `max_batch_size` is the same as for engines that serve a checkpoint. The default
-    `max_num_tokens` is not lower than 8192, `max_input_len` or `opt_num_tokens`, because the server
-    rejects prompts with more tokens unless chunked context is enabled. However, if a full batch
-    contains fewer tokens, the default is the number of tokens in a full batch. Limits that the user
-    sets in `request` take precedence.
+    The default `max_batch_size` is the same as for engine kinds that serve checkpoints directly.
+    The default `max_num_tokens` is at least 8192 and `max_input_len`, because the server rejects
+    longer prompts unless chunked context is enabled. It is also at least `opt_num_tokens`. However,
+    if a full batch contains fewer tokens, the default is the number of tokens in a full batch.
+    Limits that the user sets in `request` take precedence.
 
     If the limits are unknown or not suitable for the engine, return the unchanged options of
     `request`. In this case, `trtllm-build`'s defaults apply.

@@ -32,10 +32,7 @@ def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
     python = machine.pythons.get(_PACKAGE)
     if python is None or not machine.gpus:
         return None
-    reason = (
-        f"Engine kind vllm: TensorRT-LLM is not installed for {machine.gpus_in_words}, but "
-        f"{python} has vLLM."
-    )
+    reason = f"Engine kind vllm: {python} has vLLM, and this machine has {machine.gpus_in_words}."
     return EngineChoice("vllm", reason, python)
 
 

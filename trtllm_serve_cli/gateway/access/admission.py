@@ -1,7 +1,7 @@
 """Admit, queue or reject requests that use a model.
 
-Rendering and encoding a prompt can take seconds, so the request is admitted first. The prompt
-tokens are charged to the API key after the prompt has been encoded.
+Rendering and encoding a prompt can take seconds, so a request must be admitted before this work
+starts. After the prompt has been encoded, its tokens are charged to the API key.
 
 Long requests are processed in threads, so that they do not delay the tokens of other requests.
 Rendering and encoding 1 MB takes about 0.5 s, and up to 2 s for unusual text. Tokenizers release
@@ -76,7 +76,8 @@ async def process(request: Request, work: Callable[[], Result]) -> Result:
 def charge_prompt(request: Request, num_tokens: int) -> None:
     """Record the number of prompt tokens and charge them to the key's tokens-per-minute limit.
 
-    Raise `ApiError` (429) if the limit does not currently allow a prompt of this length.
+    Raise `ApiError` (429) if the prompt has more tokens than the limit, or more than are currently
+    available.
     """
     call = find_call(request.scope)
     assert call.ticket is not None

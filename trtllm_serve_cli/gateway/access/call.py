@@ -97,7 +97,7 @@ class Call:
 
     @property
     def trace_parent(self) -> str:
-        """The `traceparent` header for child spans, or "" if the request is not traced."""
+        """The `traceparent` value for child spans, or "" if the request is not traced."""
         return f"00-{self.trace_id}-{self.span_id}-01" if self.span_id else ""
 
     def add_tokens(self, count: int) -> None:

@@ -51,7 +51,11 @@ class UsageTable:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the table, so that other processes cannot change it during the `with` block."""
+        """Hold the table's lock during the `with` block.
+
+        Only the process with the lock may check limits and charge usage. The values of `running`
+        can still decrease, because requests end without the lock. A private table has no lock.
+        """
         if self._lock is None:
             yield
             return

@@ -89,8 +89,8 @@ async def _pass(request: Request) -> Response:
         await admit(request, name)
         await process(request, partial(check_body, body, request.headers.get(_BINARY_HEADER)))
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
-    # Override aiohttp's default, which requests a compressed response. Clients could not decode the
-    # body, because the gateway does not forward the content-encoding header.
+    # Override aiohttp's default, which requests a compressed response. Clients could not decode a
+    # compressed body, because the gateway does not forward the content-encoding header.
     headers["accept-encoding"] = "identity"
     triton = await _open_client(request.app.state)
     response = await run_while_connected(

@@ -108,4 +108,4 @@ class TritonHttp:
 
 def _no_response(error: Exception | None) -> ApiError:
     name = type(error).__name__
-    return unavailable(f"Triton did not respond to the request ({name}). Retry the request.")
+    return unavailable(f"The request to Triton failed ({name}). Retry the request.")

@@ -239,7 +239,7 @@ class ChatWriter(Writer):
         return b"".join(self._chunk(index, **part) for part in parts)
 
     def last_events(self, generation: Generation) -> bytes:
-        """Return the usage chunk, if the client requested it, and the end marker."""
+        """Return the usage chunk, if the client requested it, and the `[DONE]` event."""
         events = b""
         if self._plan.includes_usage:
             usage = describe_usage(

@@ -42,7 +42,7 @@ class CompletionPlan:
     """A planned completion of one or more prompts.
 
     The engine generates `num_generated` sequences per prompt. The response contains the best
-    `num_choices` sequences.
+    `num_choices` sequences of each prompt.
     """
 
     generations: list[GenerationPlan]
@@ -113,8 +113,8 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
             "`echo` to true.",
             "max_tokens",
         )
-    # Prompt log probabilities do not depend on sampling parameters, so requests for them do not use
-    # the model's defaults, even if these requests also generate text.
+    # Requests for prompt log probabilities do not use the model's default sampling parameters, even
+    # if they also generate text, because these probabilities do not depend on sampling.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
         # The engine still generates one token. Omit the sampling parameters, because the token is
@@ -298,7 +298,7 @@ class CompletionWriter(Writer):
         )
 
     def last_events(self, generation: Generation) -> bytes:
-        """Return the usage chunk, if the client requested it, and the end marker."""
+        """Return the usage chunk, if the client requested it, and the `[DONE]` event."""
         events = b""
         if self._plan.includes_usage:
             usage = self._describe_usage(generation)
@@ -396,7 +396,7 @@ class CompletionWriter(Writer):
         return b'],"usage":' + _encode(usage) + b"}\n\n"
 
     def _describe_ids(self, index: int, token_ids: Sequence[int]) -> dict[str, Any]:
-        """Return vLLM's fields for the token ids of a choice, if the client requested them."""
+        """Return vLLM's token id fields of a choice, or {} if the client did not request them."""
         if not self._plan.returns_token_ids:
             return {}
         plan = self._plan.generations[index // self._plan.num_generated]

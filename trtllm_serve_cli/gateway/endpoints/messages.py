@@ -125,7 +125,7 @@ class MessageWriter(Writer):
         return b"".join(map(self._write, self._reader.push(delta)))
 
     def last_events(self, generation: Generation) -> bytes:
-        """Return the events with the stop reason and the usage."""
+        """Return the events that end the message, with the stop reason and the usage."""
         reader = self._reader
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": reader.stop_sequence}
         usage = self._describe_usage(generation)

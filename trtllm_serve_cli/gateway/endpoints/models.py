@@ -93,8 +93,8 @@ def describe_anthropic_model(model: LoadedModel) -> dict[str, Any]:
 def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str, Any]:
     """Return a page of models in the format of Anthropic's API.
 
-    Raise `ApiError` (400) if both cursors are set, or if a cursor is not the name of a listed
-    model.
+    Raise `ApiError` (400) if both `after_id` and `before_id` are set, or if either contains the
+    name of a model that is not listed.
     """
     if query.after_id is not None and query.before_id is not None:
         raise invalid(

@@ -1,6 +1,6 @@
 """Handle `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as in vLLM 0.26.
 
-lm-eval uses these endpoints instead of a local tokenizer. The model name is optional, because
+lm-eval can use these endpoints instead of a local tokenizer. The model name is optional, because
 lm-eval does not send it.
 """
 
@@ -112,7 +112,7 @@ def _detokenize(model: LoadedModel, body: DetokenizeBody) -> str:
 
 
 async def describe_tokenizer(request: Request) -> Response:
-    """Return a model's tokenizer class, special tokens, chat template and context length."""
+    """Return the tokenizer class, BOS and EOS tokens, chat template and context length."""
     model = _find_model(request, request.query_params.get("model"))
     return json_response(
         {

@@ -67,7 +67,7 @@ class AdapterTask:
 
         If the adapter is not cached, one request sends the weights. Concurrent requests wait until
         the server has responded to that request. Raise `UnusableAdapter` if the adapter files
-        cannot be read, are not valid, or have changed.
+        cannot be read, are not valid, or have changed. Also raise the errors of `infer`.
         """
         for _ in range(_MAX_MISSES):
             await self._sending.acquire()

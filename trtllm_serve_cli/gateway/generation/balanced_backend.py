@@ -24,7 +24,7 @@ class BalancedBackend:
         self._requests: dict[int, tuple[int, int]] = {}
 
     def add(self, backend: Backend) -> None:
-        """Add a backend that can receive new requests."""
+        """Add a backend, which then receives part of the new requests."""
         self._backends.append(backend)
         self._num_in_flight.append(0)
 

@@ -43,8 +43,8 @@ class Generation:
     write. `trace_parent` is the W3C `traceparent` of the call's span, or "" if the call is not
     traced. The constructor submits the requests and raises the errors of `Backend.submit`.
 
-    Tokens are decoded when they arrive, even if the client is slow: the backend decodes the new
-    tokens of all requests together and keeps the result only until the next step.
+    Tokens are decoded when they arrive, even if the client is slow, because `WorkerBackend` decodes
+    the new tokens of all requests together and keeps their text only until the next step.
     """
 
     def __init__(

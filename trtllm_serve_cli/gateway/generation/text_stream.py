@@ -23,7 +23,7 @@ class TextDelta:
     log_probs: tuple[float, ...] = ()
     # Set in the last delta.
     finish_reason: FinishReason | None = None
-    # The stop string or the stop token id that ended the sequence.
+    # The stop string or the stop token id that ended the sequence, or None.
     stop_reason: str | int | None = None
     # The most likely tokens at each position, or empty.
     top_log_probs: tuple[tuple[TokenLogProb, ...], ...] = ()

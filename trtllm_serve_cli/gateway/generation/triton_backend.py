@@ -1,6 +1,6 @@
 """Send token ids to the `tensorrt_llm` model or the embedding model of a Triton server over gRPC.
 
-The gateway uses this backend if it cannot connect to an engine worker. This happens in two cases:
+The gateway uses this backend if it does not find an engine worker's socket. Possible reasons:
 
 - The engine runs in Triton's C++ backend, which does not use a worker.
 - The gateway was not started by `tllm start`, so it cannot find the worker's socket.
@@ -78,8 +78,8 @@ class _Call:
 class TritonBackend:
     """A connection to the model `core` of a Triton server.
 
-    The backend checks every `ready_period_s` seconds whether the model is ready. It waits up to
-    `stop_timeout_s` seconds for a stopped request to end.
+    The backend checks every `ready_period_s` seconds whether the model is ready. `stop_timeout_s`
+    limits the wait for the response to a stop request, and then for the stopped request to end.
     """
 
     def __init__(
@@ -164,15 +164,16 @@ class TritonBackend:
         stop.add_done_callback(self._stops.discard)
 
     async def _stop(self, request_id: int, task: asyncio.Task[None]) -> None:
-        """Send a stop request and wait until the stopped request has ended.
+        """Send a stop request and wait for the stopped request to end.
 
-        Cancelling a gRPC call while the model is still sending responses can crash Triton. See
+        Cancel the stopped request's gRPC call only if the request does not end in time, because
+        cancelling a call while the model is still sending responses can crash Triton. See
         docs/decisions/triton-2.51.md.
         """
         message = plan_stop(self._core, f"{self._id_prefix}{request_id}")
         responses = self._stub.ModelStreamInfer(iter([message]), timeout=self._stop_timeout_s)
-        # The stop request fails if the stopped request has already ended. A model that hangs does
-        # not respond.
+        # Ignore errors: the stop request fails if the stopped request has already ended, and it
+        # times out if the model hangs.
         with contextlib.suppress(grpc.RpcError):
             async for _ in responses:
                 pass
@@ -281,9 +282,10 @@ class TritonBackend:
         return error
 
     def _explain(self, error: Any) -> str:
-        """Return why a call failed. Omit the server's address, which clients must not see.
+        """Return why a call failed.
 
-        If the connection was lost, reject new requests until the server responds again.
+        If the connection was lost, reject new requests until the server responds again. In this
+        case, omit gRPC's details, because clients must not see the server's address.
         """
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE and not is_from_triton(details):

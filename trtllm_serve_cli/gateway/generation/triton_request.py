@@ -126,14 +126,16 @@ def extend_message(message: Any, inputs: Inputs) -> Any:
 def _required(values: Mapping[str, Any], core: ModelInfo) -> list[str]:
     """Return the names of the inputs to send.
 
-    Optional inputs that the model does not have are omitted.
+    Omit inputs that the model does not have, if the request also works without them.
     """
     dispensable = ("streaming", "pad_id", EXCLUDE_INPUT)
     return [name for name in values if name in core.inputs or name not in dispensable]
 
 
 def _unsupported(error: BadInput) -> ApiError:
-    return invalid(f"{error.what} {error.why}; {error.next_step}.", code="unsupported_parameter")
+    what = error.what.removesuffix(".")
+    message = f"{what}, because {error.why}; {error.next_step}."
+    return invalid(message, code="unsupported_parameter")
 
 
 def _scalar(datatype: str, value: Any) -> tuple[str, tuple[int, ...], bytes]:

@@ -111,4 +111,8 @@ class ChatTemplate:
                 adds_bos=self.adds_bos,
             )
         except BadInput as error:
-            raise invalid(f"{error.what} {error.why}.", "messages") from error
+            raise invalid(
+                f"{error.what} {error.why}. Change the messages, or ask the operator to check the "
+                "chat template.",
+                "messages",
+            ) from error

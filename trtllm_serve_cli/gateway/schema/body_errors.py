@@ -74,7 +74,7 @@ def _join(alternatives: list[str]) -> str:
 
 
 def _list_accepted(kind: type[msgspec.Struct], path: str) -> list[object]:
-    """Return the values that the enumeration at `path` contains."""
+    """Return the literal values that the field at `path` accepts, or [] if it has none."""
     types = [_describe(kind)]
     for step in _STEP.finditer(path):
         types = [inner for each in types for inner in _enter(each, step[1])]

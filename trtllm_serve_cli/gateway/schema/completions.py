@@ -11,7 +11,7 @@ from trtllm_serve_cli.gateway.schema.sampling import SamplingBody, TokenId
 
 # The default of `max_tokens` in OpenAI's API.
 DEFAULT_MAX_TOKENS = 16
-# Maximum number of sequences per request. OpenAI's embeddings API allows the same number of inputs.
+# Maximum number of sequences per request, which equals OpenAI's limit for embedding inputs.
 MAX_SEQUENCES = 2048
 
 

@@ -19,7 +19,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     The input is a string, a list of strings, a list of token ids, or a list of lists of token ids.
     `prompt_name` selects one of the model's prompts, which is prepended to each string. As in vLLM,
     inputs with more than `truncate_prompt_tokens` tokens are truncated, and -1 selects the model's
-    maximum length. The gateway rejects 0.
+    maximum length. The gateway rejects the value 0.
     """
 
     model: str

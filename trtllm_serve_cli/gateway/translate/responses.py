@@ -124,9 +124,9 @@ def _add_item(messages: list[ChatMessage], item: InputItem, path: str) -> None:
 def _open_assistant(messages: list[ChatMessage], *, has_content: bool = False) -> ChatMessage:
     """Return the assistant message that receives the next item.
 
-    Return the last message if it is from the assistant. Otherwise, append a new message. Within a
-    message, content follows reasoning and precedes tool calls. Therefore, also append a new message
-    if the item has content and the last message already has content or tool calls.
+    Return the last message if it is from the assistant. Otherwise, append a new message. Also
+    append a new message if the item has content and the last message already has content or tool
+    calls, because a message has only one content, which precedes its tool calls.
     """
     last = messages[-1] if messages else None
     if (

@@ -2,7 +2,7 @@
 
 A single-node model runs in a Deployment. A multi-node model runs in a LeaderWorkerSet
 (lws.sigs.k8s.io). The leader pod starts the engine's ranks in the worker pods with MPI, which uses
-`kubectl exec` instead of ssh. The LeaderWorkerSet and the probes follow the guides in
+`kubectl exec` instead of ssh. The LeaderWorkerSet and the HTTP probes follow the guides in
 triton-inference-server/tutorials (Deployment/Kubernetes).
 """
 
@@ -368,11 +368,10 @@ def _pod_monitor(name: str) -> Manifest:
 
 
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
-    """Return an autoscaler that adds replicas if too many requests are waiting.
+    """Return an autoscaler that targets `options.queue_target` waiting requests per replica.
 
-    The autoscaler compares the average number of requests waiting in Triton per replica with the
-    target. If the engine reports its own waiting requests, the autoscaler also compares their
-    average number with the target.
+    The autoscaler counts the requests that wait in Triton. If the engine reports the requests that
+    wait in the engine, the autoscaler also compares their number with the target.
     """
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:

@@ -2,8 +2,9 @@
 
 NVIDIA's images do not contain tllm, so the gateway runs in a second container with a different
 image. The containers of a pod share a network namespace, so the gateway can connect to the engine
-worker's socket. The containers also share a process namespace. Triton's container writes Triton's
-process ID to a shared folder, where the gateway reads it.
+worker's socket. The gateway needs Triton's process ID to find the socket. The containers therefore
+share a process namespace, and Triton's container writes the ID of its main process to a shared
+folder.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class PodGateway:
 
 
 def check_gateway(gateway: PodGateway) -> None:
-    """Raise `BadInput` if Triton uses the gateway's port, or if required API keys are missing."""
+    """Raise `BadInput` if the gateway could not serve requests.
+
+    The gateway's port must differ from Triton's ports. If the gateway requires API keys, a Secret
+    must provide the keys.
+    """
     port = gateway.config.port
     if port in PORTS.values():
         raise BadInput(

@@ -1,8 +1,8 @@
 """Plan the startup, readiness and liveness probes of Triton's container in a pod.
 
-Triton's health endpoints do not show whether an engine generates tokens. If possible, the readiness
-and liveness probes therefore run a program in the container that reads the heartbeats of the
-server's processes.
+Triton's health endpoints do not show whether an engine generates tokens. The readiness and liveness
+probes therefore run a program in the container that reads the heartbeats of the server's processes.
+If the engine does not write heartbeats, the program requests a token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STARTUP_PERIOD_S = 10
 _READY_PERIOD_S = 5
 _LIVE_PERIOD_S = 10
 # Seconds by which the probe timeouts exceed the limits in `HangLimits`. The probe program may wait
-# for a full time limit, and Python needs time to start.
+# until a limit expires, and Python needs time to start.
 _READY_MARGIN_S = 10
 _LIVE_MARGIN_S = 30
 # Grace period, in seconds, after a failed liveness probe. It is short because a hung server cannot
@@ -33,9 +33,8 @@ _HUNG_GRACE_PERIOD_S = 5
 def plan_probes(model: Deployable, launch: LaunchOptions) -> Manifest:
     """Return the startup, readiness and liveness probes.
 
-    Kubernetes runs the readiness and liveness probes only after the startup probe has succeeded. If
-    the model was imported with an earlier version of tllm, or if Triton's vLLM backend runs the
-    engine, both probes only query Triton's health endpoints. If `hang_timeout_s` is 0, the liveness
+    If the model was imported with an earlier version of tllm, or if Triton's vLLM backend runs the
+    engine, all probes only query Triton's health endpoints. If `hang_timeout_s` is 0, the liveness
     probe only queries Triton's health endpoint.
     """
     startup_failures = math.ceil(launch.timeout_s / _STARTUP_PERIOD_S)
@@ -63,7 +62,7 @@ def _http(path: str, period_s: int, failures: int) -> Manifest:
 
 
 def _exec(model: Deployable, question: Literal["ready", "live"], limits: HangLimits) -> Manifest:
-    """Return a probe that fails if a part of the server exceeds its time limit."""
+    """Return a probe that fails if a part of the server does not respond within its time limit."""
     assert model.runtime is not None
     command = [
         *watch_command(model.runtime, "pod_probe"),

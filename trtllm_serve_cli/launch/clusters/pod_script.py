@@ -1,7 +1,7 @@
 """Render the shell script that starts Triton in a pod.
 
-If the engine needs several processes, the script starts them with `mpirun`. For a multi-node model,
-`mpirun` uses `kubectl exec` instead of ssh to start processes in other pods.
+If the engine needs several processes, the script starts Triton with `mpirun`. For a multi-node
+model, `mpirun` uses `kubectl exec` instead of ssh to start processes in other pods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE
 # Use fixed ports, because each pod has its own network namespace.
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
-# The folder from which the gateway reads Triton's process ID.
+# The folder from which the gateway reads the ID of the main process in Triton's container.
 GATEWAY_FOLDER = "/run/tllm"
 # Path prefix of the server's files in /dev/shm. /dev/shm is a pod volume, so the files outlive the
 # container.

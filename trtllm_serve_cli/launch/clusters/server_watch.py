@@ -1,7 +1,7 @@
 """Build the commands for the programs that monitor servers in pods and Slurm jobs.
 
-Servers in pods and Slurm jobs have no supervisor. Triton's images do not contain tllm, so the
-image's Python runs the programs from the copy of the runtime package in the model repository.
+Servers in pods and Slurm jobs have no supervisor. Triton's images do not contain tllm, so `python3`
+runs the programs from the copy of the runtime package in the model repository.
 """
 
 from __future__ import annotations

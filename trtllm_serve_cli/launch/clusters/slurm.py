@@ -4,8 +4,9 @@ The nodes need Triton, either installed or in a container image, and must share 
 the submitting machine. By default, the script chooses free ports. The script writes the server's
 address to a file.
 
-If the first node has tllm at the same path as the submitting machine, the script also runs the
-OpenAI-compatible gateway there. The gateway runs outside the container.
+The script can also run the OpenAI-compatible gateway on the first node, outside the container. If
+that node does not have tllm at the same path as the submitting machine, the job does not run the
+gateway.
 
 The script's options follow the scripts in triton-inference-server/tensorrtllm_backend (README.md)
 and in NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
@@ -65,7 +66,7 @@ _FIRST_RANK_FLAGS = (
 class SlurmOptions:
     """The options for a Slurm job. Options of `sbatch`, `srun` and pyxis keep their names.
 
-    - `sbatch`: additional options for the `sbatch` command.
+    - `sbatch`: additional options for the script's `#SBATCH` lines.
     - `prologue`: shell commands to run before the server starts.
     - `http_port`, `grpc_port`, `metrics_port`: Triton's ports. If a port is None, the job derives
       it from the job ID. If all three are None and a derived port is in use, the job uses higher
@@ -96,8 +97,9 @@ class SlurmOptions:
 class SlurmPlan:
     """The variables for the template `templates/slurm/job.sbatch.j2`.
 
-    Options, flags and the values in `exports` are shell words that may contain variables.
+    The flags and the values in `exports` are shell words that may contain variables.
 
+    - `directives`, `srun`: options for the `#SBATCH` lines and for the `srun` command.
     - `links`: symbolic links to create on the node. Maps each link's path in the job's backend
       folder to a file of the embedded Triton. The template quotes the file paths.
     - `binary`: path of `tritonserver`. The template quotes the path.
@@ -107,8 +109,8 @@ class SlurmPlan:
     - `moves_ports`: true if the job uses higher ports when a derived port is in use.
     - `address`, `exit_code`, `state_folder`: paths of the files and the folder that the job writes,
       as shell words.
-    - `watch`: shell words that precede Triton's command, or an empty tuple if no program watches
-      Triton.
+    - `watch`: shell words that precede Triton's command, or an empty tuple if no program
+      monitors Triton.
     - `gateway`: variables of the OpenAI-compatible gateway, or None if the job does not run it.
     """
 
@@ -147,8 +149,8 @@ def plan_slurm(
     - `directory`: folder for the job's files. If None, the job writes its files to the folder from
       which it was submitted, and the file names include the model name and the job ID.
     - `environ`: additional environment variables for the job.
-    - `gateway`: configuration of the OpenAI-compatible gateway. The job sets the ports when it
-      starts.
+    - `gateway`: configuration of the OpenAI-compatible gateway, or None to run no gateway. The job
+      sets the ports when it starts.
 
     Raise `BadInput` if an option is not valid, or if the model cannot run in a Slurm job on
     `options.nodes` nodes.

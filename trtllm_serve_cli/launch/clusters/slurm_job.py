@@ -85,8 +85,8 @@ class SlurmJob:
     def is_over(self) -> bool:
         """True if the job is known to have ended.
 
-        If tllm cannot determine the state, for example because Slurm does not respond, both
-        `is_over` and `is_alive` are false.
+        Both `is_over` and `is_alive` are false if Slurm could not be queried, or if Slurm reported
+        a state that tllm does not know.
         """
         return self.is_forgotten or self.state in _ENDED
 
@@ -151,7 +151,7 @@ def submit_job(
     `gateway` is the configuration of the gateway that the job starts. Raise `LaunchFailed` if Slurm
     rejects the job, or `MissingPart` if Slurm is not installed. In both cases, remove `directory`.
     If Slurm does not respond, raise `LaunchFailed` but keep `directory`, because Slurm may have
-    accepted the job. Cancel the job if its files cannot be written.
+    accepted the job. Cancel the job if the files that track it cannot be written.
     """
     path = directory / SCRIPT_FILE
     path.write_text(script, encoding="utf-8")
@@ -252,10 +252,10 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     """Return the job with its current state in Slurm.
 
     If the controller has removed the job, query Slurm's accounting database (`sacct`) instead. If
-    `sacct` fails or has no record of the job, the state is "UNKNOWN".
+    `sacct` reports an error or has no record of the job, the state is "UNKNOWN".
 
-    Raise `MissingPart` if Slurm is not installed, and `LaunchFailed` if Slurm does not respond or
-    reports an error.
+    Raise `MissingPart` if `squeue` or `sacct` is not installed. Raise `LaunchFailed` if one of the
+    commands does not respond, or if `squeue` reports an error.
     """
     answer = run(("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%r"))
     if answer.code == 0 and answer.out.strip():
@@ -369,7 +369,7 @@ def _explain(job: SlurmJob, plan: LaunchPlan, record: WatchRecord) -> tuple[str,
 
 
 def _read_address(directory: Path) -> tuple[Endpoint | None, int | None]:
-    """Return the job's endpoint and gateway port. A value is None until the job has recorded it."""
+    """Return the job's endpoint and gateway port, or None for a value that is not recorded."""
     try:
         address: dict[str, Any] = json.loads((directory / ADDRESS_FILE).read_text(encoding="utf-8"))
         host = address["host"]
@@ -389,7 +389,7 @@ def _locate(
 ) -> GatewayConfig | None:
     """Return the gateway configuration with the host and port that the job has recorded.
 
-    Return None if the job has no gateway or has not started the gateway yet.
+    Return None if the job has no gateway, or has not recorded the host and port yet.
     """
     if gateway is None or address is None or port is None:
         return None

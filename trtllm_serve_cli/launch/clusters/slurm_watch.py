@@ -50,7 +50,7 @@ class WatchRecord:
 
     - `phase`: the server phase, or "" if the job has not recorded a state.
     - `why`: lines that explain the phases "unresponsive" and "failed".
-    - `hangs`: number of hung processes.
+    - `hangs`: number of processes that have hung.
     """
 
     phase: str = ""
@@ -61,7 +61,7 @@ class WatchRecord:
 def read_watch_record(directory: Path) -> WatchRecord:
     """Return the state that the job in `directory` has recorded.
 
-    Return an empty record if the state file is missing or not valid.
+    Return an empty record if the state file is missing or does not contain a valid state.
     """
     try:
         text = (directory / STATE_FOLDER / STATE_FILE).read_text(encoding="utf-8")

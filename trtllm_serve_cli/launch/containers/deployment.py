@@ -28,7 +28,8 @@ from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_im
 from trtllm_serve_cli.repository.validation.engine_limits import read_world_size
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
-# Name of the Triton model that runs the engine in an ensemble. Every rank loads this model.
+# Name of the Triton model that runs the engine. MPI ranks that do not serve requests load only this
+# model.
 CORE_MODEL = "tensorrt_llm"
 _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
 
@@ -40,7 +41,7 @@ class Deployable:
     - `kind`: engine kind.
     - `models`: names of the Triton models that make up the model.
     - `folders`: folders that the other machines must have at the same paths as this machine.
-    - `num_gpus`: total number of GPUs on all machines.
+    - `num_gpus`: total number of GPUs that the model needs on all machines.
     - `num_ranks`: number of processes that MPI must start, or 1 if the model does not use MPI.
     - `image`: public container image that fits the engine, or None if no known image fits.
     - `needs`: software that the image must contain.
@@ -74,8 +75,9 @@ class Deployable:
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
     """Return the requirements for serving the imported `model`, based on its current files.
 
-    Raise `BadInput` if the GPUs assigned to the model's instances are not valid or do not fit the
-    engine.
+    Raise `BadInput` if the engine cannot be read, or if the GPUs assigned to the model's instances
+    are not valid or do not fit the engine. Raise `RepositoryError` if the number of GPUs cannot be
+    read from the repository.
     """
     kind = find_kind(model.engine_kind)
     deployment, backends = kind.deployment, kind.serving.backends or {}
@@ -123,9 +125,9 @@ def triton_words(
 ) -> dict[str, str]:
     """Return Triton's flags as shell words, keyed by flag name.
 
-    A repeated flag has one word for each value. `token` is the token for the restricted APIs.
-    `token` and the values in `unquoted` are not quoted, so they can contain shell variables. Raise
-    `BadInput` if the OpenTelemetry collector URL is not valid.
+    The entry of a repeated flag contains one word for each value. `token` is the token for the
+    restricted APIs. `token` and the values in `unquoted` are not quoted, so they can contain shell
+    variables. Raise `BadInput` if the OpenTelemetry collector URL is not valid.
     """
     flags = {
         "model-repository": str(model.repository),
@@ -154,11 +156,11 @@ def split_evenly(total: int, nodes: int, what: str) -> int:
 
 
 def check_nodes(model: Deployable, nodes: int) -> None:
-    """Raise `BadInput` if `nodes` is greater than 1 but the engine runs in a single process."""
+    """Raise `BadInput` if `nodes` is greater than 1 but the model can run only on one node."""
     if nodes > 1 and model.num_ranks == 1:
         raise BadInput(
             f"{model.name} cannot be distributed across {nodes} nodes.",
-            why=f"the model's {model.kind} engine runs in one process on one node",
+            why=f"the model's {model.kind} engine runs on one node",
             next_step="omit --nodes, or deploy the model several times to run more replicas",
         )
 
@@ -220,8 +222,8 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
     """List the folders that contain the model's files.
 
-    The result contains the model repository, the engine folder and the folders in the model's
-    parameters. It also contains each folder that contains the target of a symbolic link in these
+    The result contains the model repository and the engine and tokenizer folders that the models
+    use. It also contains each folder that contains the target of a symbolic link in these
     folders. Skip folders that are nested in other listed folders.
     """
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)

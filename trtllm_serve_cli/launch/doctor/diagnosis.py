@@ -67,8 +67,8 @@ def _triton(facts: MachineFacts) -> Finding:
     if facts.triton is None:
         version = ".".join(map(str, facts.python))
         detail = (
-            "tritonserver not found on PATH or in /opt/tritonserver, and not embedded for "
-            f"Python {version}"
+            "tritonserver not found on PATH or in /opt/tritonserver, and nvidia-pytriton not "
+            f"installed for Python {version}"
         )
         return Finding("Triton", "problem", detail, _EMBEDDED)
     if facts.triton_version is None:
@@ -133,9 +133,9 @@ def _numpy(facts: MachineFacts) -> Finding:
 
 
 def _engines(machine: Machine) -> list[Finding]:
-    """Report the engine kinds.
+    """Report which engine kinds can run.
 
-    An engine kind that cannot run is reported as a problem only if no engine kind can run.
+    If at least one engine kind can run, report problems of the other kinds as notes.
     """
     kinds = sorted(all_kinds(), key=lambda kind: kind.name != EMBEDDED)
     found = [each for kind in kinds if (each := kind.check_machine(machine)) is not None]
@@ -189,7 +189,7 @@ def _shared_memory(facts: MachineFacts) -> Finding:
     free = facts.shared_memory_free
     if free is None or free < _MIN_SHARED_MEMORY:
         detail = "no /dev/shm" if free is None else f"{free // _MIB} MiB free in /dev/shm"
-        fix = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
+        fix = "mount -o remount,size=1G /dev/shm   (in a container: --shm-size=1g)"
         return Finding("shared memory", "problem", detail, fix)
     return Finding("shared memory", "ok", f"{free // _MIB} MiB free in /dev/shm")
 
@@ -275,7 +275,7 @@ def _scheduler(what: str, found: Scheduler | None, if_missing: str, fix: str) ->
 
 
 def _containers(facts: MachineFacts) -> list[Finding]:
-    """Report the installed container engines, which are required only in container mode."""
+    """Report the installed container engines, or a note if none is installed."""
     installed = {
         engine: found for engine, found in facts.containers.items() if found != NOT_INSTALLED
     }

@@ -44,7 +44,7 @@ def _has_copied(log: Path, rotated: Path) -> bool:
 
 
 def _read_tail(log: Path, max_bytes: int) -> bytes:
-    """Return the last lines of the log."""
+    """Return the complete lines in the last `max_bytes * _KEPT_FRACTION` bytes of the log."""
     with log.open("rb") as file:
         file.seek(-int(max_bytes * _KEPT_FRACTION), os.SEEK_END)
         tail = file.read()

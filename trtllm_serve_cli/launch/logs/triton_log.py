@@ -73,7 +73,7 @@ def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
 
 
 def is_option_rejected(lines: Iterable[str]) -> bool:
-    """Return whether Triton exited because it does not accept one of its options."""
+    """Return whether the log shows that Triton rejected one of its options."""
     return _USAGE in lines
 
 

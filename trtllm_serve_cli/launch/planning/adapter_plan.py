@@ -17,8 +17,9 @@ _EXAMPLE = "pass a name and a folder, for example --lora poet=/srv/adapters/poet
 def plan_adapters(words: Sequence[str], models: Sequence[str]) -> tuple[ServedAdapter, ...]:
     """Parse the values of `--lora`, which have the format NAME=FOLDER or MODEL:NAME=FOLDER.
 
-    `models` are the names of the served models. Raise `BadInput` if a value is not valid, if a name
-    is already in use, or if a folder does not contain an adapter.
+    `models` are the names of the served models. Raise `BadInput` if a value is not valid, if it
+    lacks MODEL although the server has several models, if a name is already in use, or if a folder
+    does not contain an adapter.
     """
     names = list(dict.fromkeys(models))
     adapters: list[ServedAdapter] = []
@@ -42,8 +43,8 @@ def _parse(word: str, models: Sequence[str]) -> ServedAdapter:
     if not folder or not re.match(ADAPTER_NAME, name):
         raise BadInput(
             f"The --lora value {word} is not valid.",
-            why="the value must have the format NAME=FOLDER, and NAME may contain only letters, "
-            "digits and the characters _.:/@+-",
+            why="the value must have the format NAME=FOLDER, and NAME can contain at most 128 "
+            "letters, digits and the characters _.:/@+-",
             next_step=_EXAMPLE,
         )
     if not model and len(models) != 1:

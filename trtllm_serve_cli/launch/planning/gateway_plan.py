@@ -105,7 +105,8 @@ def describe_missing_keys(config: GatewayConfig) -> str:
     """Return a warning if the gateway rejects all requests or is open to the network, or "".
 
     The gateway rejects all requests if an API key is required but no key exists. The gateway is
-    open to the network if no key is required and its host is not a loopback address.
+    open to the network if no key is required and its host is not a loopback address. Raise
+    `BadInput` if the file with the keys cannot be read.
     """
     file = Path(config.keys_file) if config.keys_file else None
     is_open = config.key_policy == "off" or file is None or not file.exists()

@@ -51,8 +51,8 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
-# Set Triton's exit timeout to 24 hours, so that it never expires. The supervisor enforces the
-# actual stop timeout, which `tllm stop` can change.
+# Triton's exit timeout of 24 hours. The supervisor enforces the actual stop timeout, because
+# `tllm stop` can change it while Triton is running.
 _NO_EXIT_TIMEOUT_S = "86400"
 
 
@@ -232,7 +232,7 @@ class LaunchPlan:
         return json.dumps(self._as_data(), default=str, indent=2)
 
     def _as_data(self) -> dict[str, Any]:
-        """Return all fields as a dict, in which the key of the request's `overrides` is `given`."""
+        """Return all fields as a dict. Saved plans store the request's `overrides` as `given`."""
         plan = dataclasses.asdict(self)
         if self.request is not None:
             plan["request"]["given"] = plan["request"].pop("overrides")
@@ -305,14 +305,14 @@ def plan_launch(
     - `libpython_dir`: folder from which Triton's Python stub loads libpython, or "" to use the
       system's library.
     - `has_gpu`: true if Triton can use a GPU.
-    - `mpi`: machine on which `mpirun` starts Triton.
+    - `mpi`: machine or container on which `mpirun` runs.
     - `setup`: container in which Triton runs, or None.
     - `keys_file`: file with the API keys for the OpenAI-compatible API.
     - `num_cores`: number of CPU cores, which determines the default number of gateway processes.
     - `environ`: environment variables of this process.
 
     Raise `BadInput` if an option is not valid, conflicts with another option or does not fit the
-    engines. Raise `MissingPart` if the embedded Triton does not have a model's backend.
+    models. Raise `MissingPart` if the embedded Triton does not have a model's backend.
     """
     if ":" in options.host:
         raise BadInput(

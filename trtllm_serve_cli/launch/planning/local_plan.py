@@ -60,9 +60,9 @@ def plan_for_this_machine(
     `overrides` are fields of `LaunchOptions` that take precedence over the models' declarations.
 
     Raise `UnknownModel` if a model is not imported, or `RepositoryError` if a repository cannot be
-    read. Raise `BadInput` if an option is not valid or does not fit the models. Raise `MissingPart`
-    if software or a GPU is missing on this machine. In a dry run, list missing software and GPUs in
-    the plan instead.
+    read or its models cannot be loaded. Raise `BadInput` if an option is not valid or does not fit
+    the models, or if an engine cannot run on this machine. Raise `MissingPart` if software or a GPU
+    is missing. In a dry run, list missing software and GPUs in the plan instead.
     """
     models = _load_models(home, names, repositories)
     options = choose_options(overrides, {model.name: model.launch for model in models})

@@ -75,8 +75,8 @@ def load_models(
     not fit in memory together.
 
     Raise `RequestFailed` if a Triton model cannot be loaded. Triton models that were loaded before
-    the failure stay loaded. Raise `TimedOut` if unloading takes too long, or `NoServer` if the
-    server cannot be reached.
+    the failure stay loaded. Raise `TimedOut` if unloading takes too long, `RepositoryError` if a
+    `config.pbtxt` is not valid, or `NoServer` if the server cannot be reached.
     """
     plan = server.plan
     loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}

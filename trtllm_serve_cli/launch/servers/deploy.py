@@ -72,7 +72,7 @@ def _plan_job_gateway(
 ) -> GatewayConfig | None:
     """Plan the gateway for a job, or return None if the options disable the gateway.
 
-    The job chooses the gateway's ports and folder when it runs.
+    The batch script sets the gateway's ports and state folder.
     """
     return plan_gateway(launch, {model.text_model: model}, [Endpoint()], Path(), home.keys)
 
@@ -120,5 +120,8 @@ def plan_kubernetes_here(
 
 
 def find_image(home: Home, name: str | None) -> str:
-    """Return the public image that fits the model's engine. Raise `BadInput` if no image fits."""
+    """Return the public image that fits the model's engine.
+
+    Raise `BadInput` if no image fits, or the errors that `load_deployable` raises.
+    """
     return check_image(load_deployable(home, name), None, "--container-image")

@@ -34,7 +34,7 @@ class RunningServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The server's endpoint. Raises `NoServer` if a Slurm job has no address yet."""
+        """The server's endpoint. Raise `NoServer` if a Slurm job has no address yet."""
         if self.plan.endpoint == NO_ENDPOINT:
             raise NoServer(
                 f"The server for {', '.join(self.models)} has no address yet.",
@@ -45,7 +45,7 @@ class RunningServer:
 
     @property
     def location(self) -> str:
-        """The server's HTTP address, or its Slurm job ID."""
+        """The server's HTTP address, or "Slurm job N" for Slurm job N."""
         if self.job is not None:
             return f"Slurm job {self.job.id}"
         return self.plan.endpoint.http
@@ -110,7 +110,7 @@ class RunningServer:
     def why(self) -> tuple[str, ...]:
         """The lines that explain the phase.
 
-        If the server died, the lines include the causes from the server's log.
+        If the supervisor was killed, the lines include the causes from the server's log.
         """
         if self.state.is_elsewhere:
             return (
@@ -324,8 +324,8 @@ def find_to_stop(
     By default, return the only matching server that may be running. If all matching servers have
     ended, return all of them for cleanup. If `everything` is set, return all matching servers.
 
-    Unless `everything` is set, raise `NoServer` if no server matches, or if several matching
-    servers may be running.
+    Unless `everything` is set, raise `NoServer` if no server matches, if several matching servers
+    may be running, or if all matching servers may be running on other machines.
     """
     found = find_servers(home, model, address)
     servers = [server for server in found if not server.state.is_elsewhere]

@@ -31,7 +31,8 @@ def scratch_environ(directory: Path) -> dict[str, str]:
 def prepare_scratch(directory: Path) -> None:
     """Create an empty temporary folder for the server in `directory`."""
     remove_scratch(directory)
-    with contextlib.suppress(OSError):  # if the disk is full, processes use the system's folder
+    # If the disk is full, the processes use the system's temporary folder.
+    with contextlib.suppress(OSError):
         (directory / _SCRATCH).mkdir(0o700)
 
 

@@ -34,7 +34,7 @@ from trtllm_serve_cli.repository.model.store import command_to_import_again, tar
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# Names of the entries in build/failures.yaml for engines that do not fit this machine.
+# Names of the entries in build/failures.yaml for engines that this machine cannot load or run.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
     "engine_of_another_version",
@@ -56,8 +56,9 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
     loading.
 
     Raise `BadInput` if this machine cannot listen on an address or a port. Raise `LaunchFailed` if
-    the server already exists, if a port is in use or reserved, or if the start fails. If the start
-    fails, the error contains the cause from the server's log. No process is left running after a
+    the server already exists, if a port is in use or reserved, or if the start fails or is stopped.
+    If the start fails, the error contains the cause from the server's log. Raise `RepositoryError`
+    if a `config.pbtxt` of a combined repository is not valid. No process is left running after a
     failure or an interrupt.
     """
     with _prepared(plan):
@@ -73,9 +74,9 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
 def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None:
     """Run the server until it exits. Stop the server if this process exits first.
 
-    `on_ready` is called when the server is ready. Raise the same errors as `launch`. Also raise
-    `LaunchFailed` if the server fails after it has become ready, or if the supervisor exits
-    unexpectedly.
+    `on_ready` is called when the server is ready. Raise the same errors as `launch`, but return
+    normally if the server is stopped before it is ready. Also raise `LaunchFailed` if the server
+    fails after it has become ready, or if the supervisor exits unexpectedly.
     """
     with contextlib.ExitStack() as until_ready:
         until_ready.enter_context(_prepared(plan))
@@ -99,9 +100,8 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     """Write the server's folder for `plan` and hold the server's start lock.
 
     The lock prevents other processes from starting the same server. Raise `LaunchFailed` if the
-    server already exists, is being started, or may be running on another machine. Also raise
-    `LaunchFailed` if a port is in use or reserved. Raise `BadInput` if this machine cannot listen
-    on an address or a port.
+    server already exists, is being started, or may be running on another machine. Also raise the
+    errors of `check_ports` and `write_combination`.
     """
     import filelock
 
@@ -155,9 +155,10 @@ def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
 
 
 def _find_loading_phase(directory: Path) -> str | None:
-    """Return the phase of the server in `directory` if it is "starting" or "restarting", or None.
+    """Return the phase of the server in `directory` if the server is loading, otherwise None.
 
-    A server that is not running counts as starting if another process holds its start lock.
+    The phase of a loading server is "starting" or "restarting". A server that is not running counts
+    as starting if another process holds its start lock.
     """
     with contextlib.suppress(NoServer):
         server = read_server(directory)
@@ -277,9 +278,9 @@ def _supervisor_exited(plan: LaunchPlan, when: str, default: str = "") -> Launch
 
 
 def _suggest_checks(plan: LaunchPlan, state: ServerState, why: Sequence[str]) -> str:
-    """Return the next step after a failure that is not one of `_ENGINE_FAILURES`.
+    """Return the next step after a failure that `explain_failure` does not recognize.
 
-    `why` contains the causes of the failure.
+    `why` contains the lines that describe the failure.
     """
     if is_option_rejected(last_lines(plan.log, 400)):
         return "correct the tritonserver options after --"

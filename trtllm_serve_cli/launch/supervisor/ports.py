@@ -23,7 +23,7 @@ def check_ports(
     """Raise `LaunchFailed` if one of `ports` is in use or reserved.
 
     `ports` maps names to port numbers. `reserved` maps port numbers to descriptions of the servers
-    that will listen on the ports. The error names the process or server that uses the port.
+    that will listen on the ports. The error names the process, if known, or the server.
 
     Raise `BadInput` if an address cannot be bound for another reason. For example, `host` may not
     be an address of this machine, or the port may require root privileges.

@@ -1,10 +1,10 @@
 """Decide whether and when to restart a server that failed.
 
-A server that fails after it has become ready is restarted without a limit. As in Kubernetes, the
-back-off before a restart doubles with each failure, up to a maximum. With a restart limit, a client
-whose requests crash the server a few times could take the service down for all clients. The
-supervisor gives up only if several consecutive starts fail. Further retries would probably fail for
-the same reason, for example a missing file.
+The number of restarts is not limited. Otherwise, a client whose requests crash the server a few
+times could take the service down for all clients. As in Kubernetes, the back-off before a restart
+doubles with each failure, up to a maximum. The supervisor gives up only if several consecutive
+starts fail, because further starts would probably fail for the same reason, for example a missing
+file.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class ServerChild:
         """Stop the server with SIGTERM if `is_graceful` is set, otherwise with SIGKILL.
 
         Kill the server if it does not exit within `exit_s` seconds. `parts` are the processes that
-        the server requires. During a graceful stop, kill Triton when all `parts` have ended, unless
-        Triton still has work to do.
+        the server requires. If `_has_no_work_at_exit` permits it, a graceful stop kills Triton when
+        all `parts` have ended or `exit_s` has elapsed.
         """
         self._signal_tritons(signal.SIGTERM if is_graceful else signal.SIGKILL)
         if is_graceful and parts and _has_no_work_at_exit(self._plan):

@@ -17,8 +17,8 @@ from trtllm_serve_cli.processes import die_with_parent
 from trtllm_serve_cli.runtime.telemetry.server_metrics import STATE_FOLDER, STATE_PUBLISHER
 from trtllm_serve_cli.runtime.worker import stack_limit
 
-# Stack size of Triton's threads in bytes, unless the hard limit is lower. The kernel allocates
-# stack memory only when it is used.
+# Minimum stack size of Triton's threads in bytes, unless the hard limit is lower. The kernel
+# allocates stack memory only when it is used.
 _STACK_BYTES = 1 << 30
 
 

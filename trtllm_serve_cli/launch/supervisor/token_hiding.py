@@ -22,8 +22,8 @@ class TokenHiding:
     def hide(self, pid: int) -> None:
         """Hide the token in process `pid` and its descendants after Triton has read the token.
 
-        Triton logs its first line after it has parsed its arguments. In a container, Triton is not
-        a descendant of this process, so this process cannot write to Triton's memory.
+        Triton logs its first line after it has parsed its arguments. Do nothing if Triton runs in a
+        container, because this process can write only to the memory of its descendants.
         """
         plan = self._plan
         token = plan.endpoint.restricted_token

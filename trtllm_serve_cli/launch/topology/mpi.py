@@ -65,9 +65,9 @@ def check_models(models: Iterable[ImportedModel]) -> None:
 def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
     """Return the ports of each process that opens ports, in process order.
 
-    If each process is a separate server, the size of the port range is added for each next server:
-    8000 to 8002 are followed by 8003 to 8005. Otherwise, only the first process opens ports. Raise
-    `BadInput` if a port exceeds 65535.
+    If each process is a separate server, the servers use consecutive port ranges, for example 8000
+    to 8002 and 8003 to 8005. Otherwise, only the first process opens ports. Raise `BadInput` if a
+    port exceeds 65535.
     """
     first = (options.http_port, options.grpc_port, options.metrics_port)
     if ranks.mode != "servers":
@@ -104,7 +104,7 @@ def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags
     """Return the flags that disable memory pools and peer access if Triton spawns the ranks.
 
     Return no flags if Triton does not spawn the ranks, or if this Triton version does not support
-    the flags. The version is known only if `NVIDIA_TRITON_SERVER_VERSION` is set, as in containers.
+    the flags. If `NVIDIA_TRITON_SERVER_VERSION` is not set, assume that it supports the flags.
     """
     major, _, minor = environ.get("NVIDIA_TRITON_SERVER_VERSION", "").partition(".")
     is_known = major.isdigit() and minor.isdigit()

@@ -29,8 +29,8 @@ class Ranks:
 
     - `mode`: "alone" without MPI, otherwise one of the modes in the module docstring.
     - `spawns`: true if an orchestrator spawns the ranks.
-    - `engines`: models to load in all processes except the first. Empty if the ranks are spawned,
-      or if each process is a separate server.
+    - `engines`: models to load in all processes except the first. Empty without MPI, if the ranks
+      are spawned, or if each process is a separate server.
     - `gpus`: GPUs for each process. Empty if all processes can use the same GPUs.
     """
 
@@ -167,7 +167,7 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
         raise BadInput(
             f"{engine.model} needs {engine.num_gpus} GPUs.",
             why=f"--gpus {','.join(gpus)} contains only {len(gpus)} GPU{'s' * (len(gpus) != 1)}, "
-            "and gpu_device_ids contains indices into --gpus",
+            "and the indices in gpu_device_ids refer to the GPUs in --gpus",
             next_step="add GPUs to --gpus, or omit --gpus",
         )
     _check_mig(gpus)

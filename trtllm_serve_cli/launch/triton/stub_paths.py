@@ -26,8 +26,8 @@ def is_usable(path: Path) -> bool:
 def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[Path]) -> None:
     """Raise `BadInput` if Triton's Python stub cannot use the path of a folder.
 
-    `servers` is the `servers` folder in TLLM_HOME. Only engine workers open `engines`, so the paths
-    of `engines` must be ASCII but may contain spaces and shell metacharacters.
+    `servers` is the `servers` folder in TLLM_HOME. The paths of `engines` must be ASCII, but may
+    contain spaces and shell metacharacters, because they are not part of the stub's command line.
     """
     options = {servers: "TLLM_HOME"} | dict.fromkeys(repositories, "--repo")
     for path, option in options.items():

@@ -14,12 +14,12 @@ _FLAGS = ("--grpc-server-cert", "--grpc-server-key")
 
 
 def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> Tls | None:
-    """Return the TLS settings for tllm's clients, or None if no files are given.
+    """Return the TLS settings for tllm's clients, or None if all three files are None.
 
     tllm's clients trust only `certificate`. They use the name in the certificate as the server
     name. If `root` is set, the server requires client certificates, and tllm's clients present the
-    server certificate. Raise `BadInput` if a file cannot be read, or if the key does not match the
-    certificate.
+    server certificate. Raise `BadInput` if the certificate or the key is missing, if a file cannot
+    be used, or if the key does not match the certificate.
     """
     if certificate is None or key is None:
         if certificate is key is root:

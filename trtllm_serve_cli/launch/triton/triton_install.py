@@ -95,7 +95,7 @@ def find_libpython() -> str | None:
 
 
 def has_nvidia_gpu() -> bool:
-    """Return whether the NVIDIA driver is loaded."""
+    """Return whether the NVIDIA driver's control device exists on this machine."""
     return Path("/dev/nvidiactl").exists()
 
 

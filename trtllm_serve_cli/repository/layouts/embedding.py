@@ -14,10 +14,10 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePol
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Default value of `max_num_tokens`. The default is larger than for text generation, because
-# embeddings do not require memory for a KV cache.
+# Default value of `max_num_tokens`. The value can be high, because embedding models do not require
+# memory for a KV cache.
 _MAX_NUM_TOKENS = 16384
-# Maps each parameter that has an effect in this layout to its entry in `config.pbtxt`.
+# Maps parameters to their keys in `parameters` of `config.pbtxt`.
 _ENTRIES = {
     "engine_dir": "gpt_model_path",
     "tokenizer_dir": "tokenizer_dir",

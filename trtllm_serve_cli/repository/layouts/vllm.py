@@ -27,8 +27,8 @@ _OWN = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_siz
 _SHARED = (
     "tokenizer_dir", "max_seq_len", "max_num_seqs", "max_num_tokens", "enable_kv_cache_reuse",
 )  # fmt: skip
-# Maps each parameter to the corresponding vLLM engine argument. Only requested parameters are
-# written to `model.json`, so that vLLM's defaults apply to all other arguments.
+# Maps each parameter that has an effect with Triton's vLLM backend to its vLLM engine argument. Of
+# these parameters, only those that the user set are written to `model.json`.
 _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
     name: name for name in _OWN
 }
@@ -57,7 +57,10 @@ def list_vllm_parameters() -> set[str]:
 
 
 def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    """Return the configuration of the model named `name`, with `values` as engine arguments."""
+    """Return the configuration of the model named `name`.
+
+    The parameters in `values` override the engine's own arguments.
+    """
     contract = load_contracts()["vllm"]
     arguments: dict[str, Any] = {"model": str(engine.path), "tensor_parallel_size": 1}
     arguments |= engine.llm_arguments or {}

@@ -1,4 +1,4 @@
-"""Read a model repository that tllm rendered, or a copy of NVIDIA's inflight_batcher_llm."""
+"""Read a model repository that tllm rendered, or a copy of one of NVIDIA's repositories."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, Reposito
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
-# The runtime package is copied into each repository under this name, so that `python3 -m
-# tllm_runtime.worker` runs the copy.
+# The runtime package is copied into each Python model's version folder under this name, so that
+# `python3 -m tllm_runtime.worker` runs the copy.
 RUNTIME_PACKAGE = "tllm_runtime"
 
 

@@ -179,7 +179,7 @@ def unknown_model(home: Home, name: str) -> UnknownModel:
     similar = near or [each for each in aliases if not is_alias]
     return UnknownModel(
         f"No model named {name!r} has been imported.",
-        why=f"did you mean {', '.join(similar)}?" if similar else "",
+        why=f"models with similar names: {', '.join(similar)}" if similar else "",
         next_step=next_step,
     )
 

@@ -5,8 +5,8 @@ requests. The other models in its repository get the prefix `a_`, for example `a
 `a_tensorrt_llm`. References to renamed models are updated. If two models would have the same name,
 the combination is rejected.
 
-Only each model's `config.pbtxt` is rewritten. All other files are symbolic links, because copies of
-version folders could be large and would be stale after the next import.
+Only each model's `config.pbtxt` is rewritten. All other files and folders are symbolic links,
+because copies of version folders could be large and would be stale after the next import.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def prefixed(owner: str, model: str) -> str:
 def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedModel, ...]:
     """Plan a repository that combines `repositories`. Return its models.
 
-    Raise `BadInput` if two models would have the same name, and `RepositoryError` if a file cannot
-    be read.
+    Raise `BadInput` if two models would have the same name, and `RepositoryError` if a
+    `config.pbtxt` cannot be parsed.
     """
     owners = [repository.name for repository in repositories]
     if duplicates := [name for name, count in Counter(owners).items() if count > 1]:
@@ -96,8 +96,8 @@ def _change_config(model: PlacedModel) -> str:
         raise RepositoryError(
             f"{path} is not valid.",
             why=str(error),
-            next_step=f"run `tllm validate {shlex.quote(str(path.parent.parent))}`, then correct "
-            "the file or import the model again with `tllm import --force`",
+            next_step=f"run `tllm validate --repo {shlex.quote(str(path.parent.parent))}`, then "
+            "correct the file or import the model again with `tllm import -m NAME --force`",
         ) from error
     return text
 

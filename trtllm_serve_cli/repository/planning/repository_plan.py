@@ -262,8 +262,8 @@ def _has_field(model: ModelConfig, place: str, layout: Layout) -> bool:
     """Return whether the `config.pbtxt` of `model` may contain the field `place`."""
     if place.startswith("parameters."):
         return place.removeprefix("parameters.") in model.parameters
-    # The gpt layout has no fields for queues and streaming, because Triton does not queue requests
-    # in this layout and responses are never streamed.
+    # The gpt layout has no fields for queues and streaming, because its models neither use the
+    # dynamic batcher nor stream responses.
     is_queue_or_stream = place.startswith(("dynamic_batching.", "model_transaction_policy."))
     return layout != "gpt" or not is_queue_or_stream
 
@@ -291,11 +291,12 @@ def _common(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _queue(values: Mapping[str, str], policy: QueuePolicy) -> dict[str, Any]:
-    """Return the queue fields of `ModelConfig`, with the dynamic batcher enabled only if needed.
+    """Return the queue fields of `ModelConfig`.
 
-    If the dynamic batcher does not detect a free instance, it sleeps for up to half a second while
-    requests are waiting (`DynamicBatchScheduler::Enqueue` in Triton's core). The Python models do
-    not benefit from the dynamic batcher, because they accept every request immediately.
+    Enable the dynamic batcher only if a queue delay or `policy` requires it. If the dynamic batcher
+    does not detect a free instance, it sleeps for up to half a second while requests are waiting
+    (`DynamicBatchScheduler::Enqueue` in Triton's core). The Python models do not benefit from the
+    dynamic batcher, because they accept every request immediately.
     """
     delay_us = int(values["max_queue_delay_microseconds"])
     return {

@@ -120,11 +120,12 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
 def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> list[Change]:
     """Return the changes that set the parameters in `requested` to their new values.
 
-    A parameter is changed in all models that have a value for the parameter. If no model has a
-    value, the value is added to the models that have a field for the parameter. Raise `BadInput` if
-    the layout does not store settings in `config.pbtxt`, or if the repository has no field for the
-    parameter. Also raise `BadInput` if a name or value is not valid for the engine kind, or if
-    values contradict each other. Raise `RepositoryError` if a file cannot be parsed.
+    A parameter is changed in all models that have a value for it. If no model has a value, the
+    value is added to the models that support the parameter.
+
+    Raise `BadInput` if the layout does not store settings in `config.pbtxt`, or if no model of the
+    repository supports a parameter. Also raise `BadInput` if a name or value is not valid for the
+    engine, or if values contradict each other. Raise `RepositoryError` if a file cannot be parsed.
     """
     _check_layout(repository)
     version = find_trtllm_version(repository)

@@ -199,11 +199,10 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield an error if `model` uses the `python` backend instead of the kind's C++ backend.
+    """Yield an error if `model` in a rendered repository uses `python` instead of the C++ backend.
 
-    Check only engine kinds that run in a C++ backend, and only repositories that tllm rendered. For
-    these kinds, the `python` backend requires NVIDIA's Python model, which rendered repositories do
-    not contain.
+    With the `python` backend, an engine kind that runs in a C++ backend requires NVIDIA's Python
+    model, which rendered repositories do not contain.
     """
     repository = checked.repository
     runs_in_backend = find_kind(repository.kind).runs_in_triton_backend

@@ -1,9 +1,9 @@
 """Define the optional request features and the capabilities of engine kinds.
 
 Each engine kind declares `Capabilities` in its `kind.py`. A request that sets a tensor of an
-unsupported feature fails with an error that names the tensor, the feature and the reason. The error
-also names the engine kinds that support the feature. `docs/reference/capabilities.md` is generated
-from this module and each `kind.py`.
+unsupported feature fails with an error that names the tensor, the feature, the reason and any
+other engine kinds that support the feature. `docs/reference/capabilities.md` is generated from this
+module and each `kind.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Feature:
 
     A request uses the feature if any of `tensors` has a value that is not zero, false or empty. If
     models use different names for an input, for example `runtime_top_k` and `top_k`, `tensors`
-    contains all names. If the feature has no tensors, `fields` contains the OpenAI API fields or
-    endpoint that use the feature.
+    contains all names. If the feature has no tensors, `fields` contains the fields or the endpoint
+    of the OpenAI API that use the feature.
     """
 
     name: str

@@ -17,8 +17,8 @@ class EmbeddingEngine:
     `config` contains max_batch_size, max_num_tokens, max_seq_len and vocab_size. A batch contains
     at most `max_batch_size` prompts and, after padding to the longest prompt, at most
     `max_num_tokens` tokens. A prompt with more than `max_num_tokens` tokens runs alone. The next
-    batch always includes the oldest request. The rest of the batch is filled with the requests of
-    the most similar length, because these requests need the least padding.
+    batch always includes the oldest request. The other requests in the batch are the ones whose
+    lengths are closest to that of the oldest request, because they need the least padding.
     """
 
     def __init__(self, embedder: Embedder, config: dict[str, Any]) -> None:
@@ -74,10 +74,9 @@ class EmbeddingEngine:
 def choose_batch(
     waiting: Iterable[GenerationRequest], max_batch_size: int, max_num_tokens: int
 ) -> list[GenerationRequest]:
-    """Return the requests for the next batch.
+    """Return the requests for the next batch (see `EmbeddingEngine`), starting with the oldest.
 
-    `waiting` contains at least one request and starts with the oldest request. The batch always
-    contains the oldest request.
+    `waiting` contains at least one request and starts with the oldest request.
     """
     oldest, *others = waiting
     length = len(oldest.input_ids)
@@ -98,5 +97,8 @@ def load_embedding_engine(kind: str, config: dict[str, Any]) -> EmbeddingEngine:
     """
     load = find_kind(kind).load_embedder
     if load is None:
-        raise ValueError(f"the {kind} engine kind does not compute embeddings")
+        raise ValueError(
+            f"the {kind} engine kind does not compute embeddings; serve the model with another "
+            "engine kind"
+        )
     return EmbeddingEngine(load(config), config)

@@ -1,7 +1,7 @@
 """Find the runtime description of an engine kind by its name.
 
-Triton's models, engine workers and the command line use this module. The description of the engine
-kind NAME is `KIND` in `engines/NAME/kind.py`.
+Triton models, engine workers, the gateway and the command line use this module. The description of
+the engine kind NAME is `KIND` in `engines/NAME/kind.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RuntimeKind:
     - `load_embedder`: creates the embedder from the configuration that `embedding_config`
       (worker_config.py) returns. It is None if the engine kind does not compute embeddings.
     - `import_packages`: imports the engine's packages before `load` is called. It is separate from
-      `load`, because the worker reports the import time. It is None if no packages are needed.
+      `load`, because the worker reports the import time. It is None if this time is not reported.
     """
 
     capabilities: Capabilities

@@ -26,8 +26,8 @@ class PrefixBlocks:
     def add(self, token_ids: Sequence[int]) -> int:
         """Cache the full blocks of a prompt and return how many leading blocks were already cached.
 
-        The count ends at the first block that was not cached. Engines always compute the last
-        token, so the block that contains it is neither counted nor cached.
+        Engines always compute the last token, so the block that contains this token is neither
+        counted nor cached.
         """
         size = self._tokens_per_block
         num_whole = (len(token_ids) - 1) // size if self._capacity else 0

@@ -13,8 +13,8 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 def random_sampling(request: GenerationRequest) -> dict[str, Any]:
     """Return the arguments top_k and top_p, and temperature if the request sets it.
 
-    An unset top_k becomes 0, and an unset top_p becomes 1.0. These values disable top-k and top-p
-    sampling. None is not used, because engine packages interpret None differently.
+    An unset top_k becomes 0, and an unset or zero top_p becomes 1.0. These values disable top-k and
+    top-p sampling. None is not used, because engine packages interpret None differently.
     """
     arguments: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
     return arguments | copy_set_fields(request, "temperature")

@@ -1,1 +1,1 @@
-"""Read LoRA adapters and serve several adapters with one engine."""
+"""Read LoRA adapters, check them and prepare them for the engines."""

@@ -172,7 +172,7 @@ def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
         if not 1 <= rank <= max_rank:
             raise BadAdapter(
                 f"the adapter for {module} has rank {rank}, but this server accepts only ranks "
-                f"from 1 to {max_rank} (lora_cache_max_adapter_size); send an adapter with an "
+                f"from 1 to {max_rank} (lora_cache_max_adapter_size); use an adapter with an "
                 "accepted rank"
             )
         features = (len(change.b), change.a.shape[1])
@@ -184,7 +184,8 @@ def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
             )
         if not (np.isfinite(change.a).all() and np.isfinite(change.b).all()):
             raise BadAdapter(
-                f"the adapter for {module} contains NaN or infinity; send finite numbers"
+                f"the adapter for {module} contains NaN or infinity; use an adapter with finite "
+                "weights"
             )
 
 

@@ -3,8 +3,8 @@
 Each step runs one step of every engine that has requests, so requests with different adapters run
 concurrently. A separate thread reads and loads adapters without delaying other requests. At most
 `max_loras` adapters are loaded. If a request needs another adapter when this limit is reached, an
-idle adapter is unloaded first. If no adapter is idle, the least recently used adapter is unloaded
-after its requests have finished.
+idle adapter is unloaded first. If no adapter is idle, new requests with the least recently used
+adapter wait until an adapter is idle and can be unloaded.
 
 The weights of unloaded adapters stay in memory, because they are small. If the total size of the
 adapters that clients have sent exceeds `lora_cache_host_memory_bytes`, unused adapters are evicted.
@@ -46,7 +46,8 @@ class LoraEngine:
       model has no such modules.
 
     An adapter's key is its name, or its `lora_task_id` as text. The constructor reads
-    `lora_prefetch_dir`. It raises `BadAdapter` if the folder or an adapter in it is invalid.
+    `lora_prefetch_dir`. It raises `BadAdapter` if the folder or an adapter in it is invalid, or
+    `OSError` if a file cannot be read.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class LoraEngine:
         if _size(adapter) > limit:
             raise BadAdapter(
                 f"the adapter requires {_size(adapter)} bytes in float32, but this server accepts "
-                f"at most {limit} bytes (lora_cache_host_memory_bytes); send a smaller adapter"
+                f"at most {limit} bytes (lora_cache_host_memory_bytes); use a smaller adapter"
             )
 
     def _collect_read(self) -> list[SequenceUpdate]:
@@ -174,7 +175,8 @@ class LoraEngine:
                 updates += self._fail(key, why, rejected=True)
             except Exception as error:  # an error must not affect requests with other adapters
                 write_traceback()
-                updates += self._fail(key, f"the adapter could not be read: {error}")
+                why = f"the adapter could not be read: {error}; see the server's log"
+                updates += self._fail(key, why)
         return updates
 
     def _collect_loaded(self) -> list[SequenceUpdate]:
@@ -184,7 +186,8 @@ class LoraEngine:
                 self._loaded[key] = self._loading.pop(key).result()
             except Exception as error:  # engine packages may raise any type of exception
                 write_traceback()
-                updates += self._fail(key, f"the adapter could not be loaded: {error}")
+                why = f"the adapter could not be loaded: {error}; see the server's log"
+                updates += self._fail(key, why)
         return updates
 
     def _fail(self, key: str, why: str, *, rejected: bool = False) -> list[SequenceUpdate]:
@@ -210,7 +213,7 @@ class LoraEngine:
                     updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
                 except Exception as error:  # an error in one request must not affect other requests
                     write_traceback()
-                    why = f"the engine could not accept the request: {error}"
+                    why = f"the engine could not accept the request: {error}; see the server's log"
                     updates.append(SequenceUpdate(request.id, error=why))
         return updates
 
@@ -227,8 +230,7 @@ class LoraEngine:
             return
         if len(self._loaded) >= self._options.max_loras:
             idle = (key for key, engine in self._loaded.items() if not engine.has_work())
-            # If no adapter is idle, drain the least recently used adapter: `_admit` stops
-            # submitting requests with this adapter.
+            # While an adapter drains, `_admit` submits no requests with it.
             oldest = next(iter(self._loaded))
             evicted = next(idle, None)
             if evicted is None:
@@ -246,9 +248,10 @@ class LoraEngine:
         self._loading[key] = self._thread.submit(self._load, adapter)
 
     def _evict_sent(self, newest: str) -> None:
-        """Evict adapters sent by clients until the rest fit in `lora_cache_host_memory_bytes`.
+        """Limit the size of the adapters from clients to `lora_cache_host_memory_bytes`.
 
-        Do not evict the `newest` adapter, loaded adapters or adapters that waiting requests need.
+        Evict the least recently used adapters first. Do not evict `newest`, or an adapter that is
+        loaded, is being loaded, or is needed by a waiting request.
         """
         used = {newest, *self._loaded, *self._loading, *self._waiting}
         total = sum(map(_size, self._sent.values()))

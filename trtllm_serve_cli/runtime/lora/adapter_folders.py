@@ -54,8 +54,8 @@ class KnownAdapter:
 class AdapterFolders:
     """The adapters in `lora_prefetch_dir` and the adapters that clients have sent.
 
-    Adapters sent by clients are stored in `work_dir`. If their total size exceeds
-    `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first.
+    Converted adapters are stored in `work_dir`. If the total size of the adapters from clients
+    exceeds `lora_cache_host_memory_bytes`, unused adapters are evicted, least recently used first.
     `find_sites` returns the modules that an adapter can change. The constructor raises `BadAdapter`
     if `lora_prefetch_dir` is not a folder, or if an adapter in it cannot be served. It raises
     `OSError` if an adapter's files cannot be read or written.
@@ -80,9 +80,9 @@ class AdapterFolders:
     def find(self, request: GenerationRequest) -> KnownAdapter | None:
         """Return the adapter that `request` uses, or None if the request uses no adapter.
 
-        The adapter is not evicted until `release` is called. This method blocks while it reads and
-        writes the adapter's files. Raise `InvalidRequest` if the adapter is unknown or invalid, or
-        if its files cannot be read or written.
+        The adapter is not evicted until `release` is called. If the client has sent a new adapter,
+        this method blocks while it reads and writes the adapter's files. Raise `InvalidRequest` if
+        the adapter is unknown or invalid, or if its files cannot be read or written.
         """
         key = key_of(request)
         if key is None:
@@ -167,10 +167,10 @@ class AdapterFolders:
 
 
 class AdapterReader:
-    """Runs `AdapterFolders` in a thread, because file access would delay token generation.
+    """Uses `AdapterFolders` in a thread, because file access would delay token generation.
 
     `config` may contain any field of `LoraOptions`. The constructor raises the same exceptions as
-    the constructor of `AdapterFolders`.
+    the constructor of `AdapterFolders`, which it calls in the calling thread.
     """
 
     def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:

@@ -60,7 +60,9 @@ def read_npy(path: Path) -> Array:
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise BadAdapter(f"{path} is not a valid NumPy array: {error}") from error
+        raise BadAdapter(
+            f"{path} is not a valid NumPy array: {error}; convert the adapter again"
+        ) from error
 
 
 def read_peft(folder: Path) -> dict[str, LowRank]:
@@ -82,10 +84,15 @@ def read_peft(folder: Path) -> dict[str, LowRank]:
     for name, tensor in tensors.items():
         match = _TENSOR.fullmatch(name)
         if match is None:
-            raise BadAdapter(f"{folder / PEFT_WEIGHTS} contains {name}, which is not a LoRA tensor")
+            raise BadAdapter(
+                f"{folder / PEFT_WEIGHTS} contains {name}, which is not a LoRA tensor; use an "
+                "adapter that contains only lora_A and lora_B weights"
+            )
         halves.setdefault(match[1], {})[match[2]] = tensor
     if not halves:
-        raise BadAdapter(f"{folder / PEFT_WEIGHTS} contains no tensors")
+        raise BadAdapter(
+            f"{folder / PEFT_WEIGHTS} contains no tensors; save the adapter again with PEFT"
+        )
     return {module: _combine(module, pair, config) for module, pair in halves.items()}
 
 
@@ -95,14 +102,20 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadAdapter(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
-        raise BadAdapter(f"{path} is not a LoRA adapter configuration; peft_type must be LORA")
+        raise BadAdapter(
+            f"{path} is not a LoRA adapter configuration; use an adapter whose configuration is a "
+            "JSON object with the peft_type LORA"
+        )
     for option, meaning in _UNSUPPORTED.items():
         if config.get(option):
-            raise BadAdapter(f"{path} sets {option}, but adapters with {meaning} are not supported")
+            raise BadAdapter(
+                f"{path} sets {option}, but adapters with {meaning} are not supported; use a plain "
+                "LoRA adapter"
+            )
     if config.get("bias", "none") != "none":
         raise BadAdapter(
             f"{path} sets bias to {config['bias']!r}, but adapters with trained biases are not "
-            "supported"
+            "supported; use a plain LoRA adapter"
         )
     if str(config.get("init_lora_weights", "")).lower().startswith(_CHANGED_BASE):
         raise BadAdapter(
@@ -114,7 +127,11 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) -> LowRank:
     if len(pair) != 2 or any(each.ndim != 2 for each in pair.values()):
-        raise BadAdapter(f"{module} must have one lora_A and one lora_B, each with two dimensions")
+        shapes = ", ".join(f"lora_{half} {list(pair[half].shape)}" for half in sorted(pair))
+        raise BadAdapter(
+            f"{module} must have one lora_A and one lora_B, each with two dimensions, but has "
+            f"{shapes}; save the adapter again with PEFT"
+        )
     a, b = pair["A"], pair["B"]
     rank = len(a)
     if not rank or b.shape[1] != rank:

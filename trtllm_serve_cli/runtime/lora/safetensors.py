@@ -19,7 +19,7 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 def read_safetensors(path: Path) -> dict[str, Array]:
     """Return the tensors in `path`, keyed by name and converted to float32.
 
-    Raise `ValueError` if the file is invalid or a tensor does not have a floating-point type, or
+    Raise `ValueError` if the file is invalid or a tensor has a type that is not in `_DTYPES`, or
     `OSError` if the file cannot be read.
     """
     try:
@@ -29,7 +29,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
     except BadHeader as error:
         raise ValueError(
             f"cannot read {path} as a LoRA adapter: {error}; the file must be a complete "
-            "safetensors file with floating-point tensors"
+            "safetensors file with F64, F32, F16 or BF16 tensors"
         ) from error
 
 

@@ -30,7 +30,7 @@ _INPUTS = frozenset(("text_input", "input_ids", "prompt_name", "dimensions"))
 class EmbeddingRow:
     """One input of a request.
 
-    - `fields`: the fields of the `GenerationRequest`.
+    - `fields`: the fields of the `GenerationRequest`, except `id`.
     - `batch_index`: the row index in the request.
     - `dimensions`: the requested embedding length, or None for the full length.
     """
@@ -125,7 +125,7 @@ class EmbeddingResponseBuilder:
         }
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End the row without a response, because partial embeddings are not sent."""
+        """End the row. Return no responses, because a row has none until its embedding arrives."""
         self.is_done = True
         return []
 

@@ -1,8 +1,8 @@
 """The `tensorrt_llm` model in the llmapi layout, which generates text for one prompt per request.
 
-Unlike in the `inflight` layout, the model's inputs are `text_input`, `sampling_param_*` and
-`return_*`, without a batch dimension. The engine's arguments are in `model.yaml`, next to
-`model.py`. Source of the names: triton_backend/all_models/llmapi/tensorrt_llm in
+Unlike in the `inflight` layout, the inputs have no batch dimension, and most of them are named
+`sampling_param_*` or `return_*`. The engine's arguments are in `model.yaml`, next to `model.py`.
+Source of the names: triton_backend/all_models/llmapi/tensorrt_llm in
 NVIDIA/TensorRT-LLM@c8c6df08 (1.2), @0a710573 and @0df60f9a (1.3).
 """
 
@@ -167,8 +167,8 @@ def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind
 def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:
     """Apply the arguments in `triton_config` to `parameters`.
 
-    Raise `TritonModelException` if the arguments contradict `config.pbtxt`, or if they require a
-    multimodal model.
+    Raise `TritonModelException` if `decoupled` contradicts `config.pbtxt`, or if `multimodal` is
+    set. Raise `ValueError` if `max_queue_size` is not a non-negative integer.
     """
     if arguments.get("triton_config.multimodal"):
         raise pb_utils.TritonModelException(

@@ -64,7 +64,7 @@ class TritonPythonModel:
         self._start(parameters, list_supported_inputs(parameters.text("engine_kind")))
 
     def _start(self, parameters: Parameters, supported_inputs: Container[str]) -> None:
-        """Start the model and its engine worker with `parameters`."""
+        """Start the model with `parameters`, and start its engine worker or connect to it."""
         self._unsupported_inputs = [
             each for each in parameters.input_names if each not in supported_inputs
         ]
@@ -237,7 +237,8 @@ def _name_shared_socket(parameters: Parameters) -> str:
 def engine_config(parameters: Parameters) -> dict[str, Any]:
     """Return the engine worker's configuration.
 
-    Raise `WorkerFailed` if the engine kind is unknown or has no engine worker.
+    Raise `WorkerFailed` if the engine kind is unknown or has no engine worker, or `ValueError` if a
+    parameter is missing or invalid.
     """
     name = parameters.text("engine_kind")
     try:

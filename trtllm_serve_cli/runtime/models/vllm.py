@@ -171,7 +171,7 @@ def _get_or_parameters(get: GetTensor, parameters: str, name: str) -> Array | No
 def _read_text(get: GetTensor, name: str) -> str:
     tensor = get(name)
     if tensor is None or tensor.size != 1:
-        raise InvalidRequest(f"{name} must contain exactly one string")
+        raise InvalidRequest(f"{name} must contain exactly one string; send one string")
     value = tensor.reshape(-1)[0]
     try:
         return value.decode() if isinstance(value, bytes) else str(value)

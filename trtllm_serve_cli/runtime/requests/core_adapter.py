@@ -1,8 +1,8 @@
 """Adapt text model requests to the TensorRT-LLM version that `tensorrt_llm` uses.
 
 In older versions, the C++ backend lacks some of the current inputs and outputs. The text models
-process the missing inputs themselves and add the missing outputs. The rest of the runtime supports
-only the newest version.
+process the missing inputs themselves and add the missing outputs. Other modules of the runtime
+support only the inputs and outputs of the newest version.
 """
 
 from __future__ import annotations

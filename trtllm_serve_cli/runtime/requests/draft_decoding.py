@@ -24,8 +24,8 @@ from ..triton.tensors import Array
 from ..triton.word_lists import decode_words, find_word_end
 
 DRAFT_INPUTS = ("num_draft_tokens", "use_draft_logits")
-# A function that sends a request to a model and returns the outputs without the prompt. If the
-# request was cancelled, it returns {}.
+# A function that sends a request to a model and returns the outputs without the prompt. The
+# result is {} if the model returns no outputs, for example because the request was cancelled.
 Ask = Callable[[dict[str, Array]], dict[str, Array]]
 
 # Inputs that are not forwarded to the models. Streaming and logits are not supported with draft

@@ -167,10 +167,11 @@ class ResponseRecorder:
 class RequestLedger:
     """A thread-safe ledger that counts, logs and traces the requests to one model.
 
-    A thread publishes the counters until `close` is called. `instance` is the index of the model
-    instance. `now_ns` returns the current time in nanoseconds on the monotonic clock.
+    A thread publishes the counters and server metrics until `close` is called. `instance` is the
+    index of the model instance. `now_ns` returns the current time in nanoseconds on the monotonic
+    clock.
 
-    Two environment variables in `environ` configure the ledger:
+    `environ` contains the variables that `open_server_metrics` reads and these variables:
 
     - TLLM_LOG_REQUESTS: if not empty, log each request. If `prompts`, log the prompts as well.
     - TLLM_OTLP_TRACES: the URL of the collector to which spans are sent.

@@ -1,1 +1,1 @@
-"""Publish a model's request counters, engine metrics and trace spans."""
+"""Publish request counters, engine metrics, the server state and trace spans."""

@@ -57,8 +57,8 @@ REQUEST_FAMILIES = (
         "tllm_requests_total",
         "counter",
         "Requests that have ended, by outcome: end token or stop word (stop), max_tokens reached "
-        "(length), cancelled by the client (cancelled), failed while running (error), not accepted "
-        "(rejected). Errors should be zero; a growing share of rejected requests means invalid "
+        "(length), cancelled by the client (cancelled), failed (error), not accepted (rejected). "
+        "Errors should be zero; a growing share of rejected requests means invalid "
         "requests or a full queue",
         "outcome",
         get_args(Outcome),
@@ -195,7 +195,7 @@ ENGINE_FAMILIES = (
         "Restarts of the engine worker after it died. Should be zero",
     ),
 )
-# Metric families for the server state that the supervisor records.
+# Metric families for the recorded server state (see server_status.py).
 SERVER_FAMILIES = (
     SERVER_READY := Family(
         "tllm_server_ready",

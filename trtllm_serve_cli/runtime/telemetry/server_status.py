@@ -1,4 +1,7 @@
-"""Read the supervisor's record of a server."""
+"""Read the recorded state of a server.
+
+The supervisor or the first rank of a Slurm job writes the record to `state.json`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The state of a server in the supervisor's latest record.
+    """The latest recorded state of a server.
 
     - `problem`: the reason why the server is unresponsive, or "" in any other phase.
     - `num_hangs`: the number of processes that were killed because they hung.
@@ -23,7 +26,7 @@ class ServerStatus:
 
 
 def read_server_status(directory: Path) -> ServerStatus | None:
-    """Return the status of the server in `directory`.
+    """Return the status of the server whose record is in `directory`.
 
     Return None if the record is missing or invalid.
     """
@@ -41,10 +44,10 @@ def read_server_status(directory: Path) -> ServerStatus | None:
 
 
 def find_server_problem(directory: str | None) -> str:
-    """Return the reason why the server in `directory` is unresponsive.
+    """Return the reason why the server whose record is in `directory` is unresponsive.
 
     Return "" if the server's phase is not "unresponsive", or if the record is missing or invalid.
-    `directory` is None if the server has no supervisor.
+    `directory` is None if the server's state is not recorded.
     """
     status = None if directory is None else read_server_status(Path(directory))
     return "" if status is None else status.problem

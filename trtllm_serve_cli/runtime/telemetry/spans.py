@@ -1,9 +1,9 @@
 """Send spans to the same collector as Triton, for traces that Triton or the gateway has started.
 
 For a decoupled model, Triton's spans end when the model receives the request, so the models send
-spans for the rest of the request. Requests from other models (Business Logic Scripting) are not
-traced, because Triton 2.51 frees their traces too early and crashes (observed). Like Triton, the
-models and the gateway send their spans as OTLP JSON over HTTP.
+spans for the rest of the request. The requests that text models send to other models (Business
+Logic Scripting) are not traced, because Triton 2.51 frees their traces too early and crashes
+(observed). Like Triton, the models and the gateway send their spans as OTLP JSON over HTTP.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Send spans for the requests that an engine worker receives from the gateway.
+"""Send spans for the traced requests that an engine worker receives from the gateway.
 
 The gateway bypasses Triton and its models, so the engine worker itself sends the engine spans. A
 traced request has these spans:
@@ -8,8 +8,8 @@ traced request has these spans:
     ├ prefill  until the first token
     └ decode   until the end
 
-`queue` and `prefill` are missing if the engine has not reported the scheduling time, and `decode`
-is missing if no token was generated.
+`queue` and `prefill` are missing if the engine has not reported the scheduling time. If no token
+was generated, `decode` is missing, and `prefill` lasts until the end.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ character may consist of several tokens. `StreamDecoder` therefore decodes a win
 tokens twice: without and with the new tokens. The difference between the two texts is the next
 piece. A piece that ends inside a character is held back until the character is complete.
 
-To limit the window's length, the window restarts where an earlier piece started. A space or part of
-a character may then be missing at the window's start. It is missing from both texts, so it does not
-affect their difference.
+To limit the window's length, a long window is cut to the tokens of the latest piece. A space or
+part of a character may then be missing at the window's start. It is missing from both texts, so it
+does not affect their difference.
 
 Some decoders change earlier text when more tokens follow. In Transformers' byte fallback, one
 invalid byte changes the text of the bytes before it. `clean_up_tokenization_spaces` removes the
@@ -19,8 +19,9 @@ space before a full stop. `StreamDecoder` cannot change text that it has already
 text changes, it decodes the new tokens without the earlier tokens and emits their text as the next
 piece.
 
-With `TokenTexts`, the window is empty after each complete character, and tokens whose text is
-cached are not decoded again.
+With `TokenTexts`, a token with a cached text is decoded only if the window contains earlier tokens,
+because they may end inside a character. The window is cleared after such a token, unless text is
+still held back.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ Encode = Callable[[GetTensor], dict[str, Array]]
 def encode_text(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
     """Return the inputs of `tensorrt_llm` for the text inputs that `get` returns.
 
-    `preprocess` converts the inputs of the `preprocessing` model to its outputs. It raises
-    `InvalidRequest` if an input is missing or invalid.
+    `preprocess` converts the inputs of the `preprocessing` model to its outputs, and raises
+    `InvalidRequest` if it cannot.
     """
     outputs = preprocess(lambda name: get(PREPROCESSING_INPUTS[name]))
     return {
@@ -83,10 +83,10 @@ class Preprocessor:
         )
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
-        """Convert the request's inputs to outputs, and return the outputs keyed by name.
+        """Return the outputs of the `preprocessing` model for a request, keyed by name.
 
-        `get` returns a request input by name. Raise `InvalidRequest` if an input is missing
-        or invalid.
+        `get` returns a request input by name. Raise `InvalidRequest` if a required input is missing
+        or an input is invalid.
         """
         queries = get("QUERY")
         output_len = get("REQUEST_OUTPUT_LEN")
@@ -118,10 +118,10 @@ class Preprocessor:
         }
 
     def _embedding_bias(self, get: GetTensor, num_rows: int) -> dict[str, Array]:
-        """Return the EMBEDDING_BIAS output, which has the shape [rows, vocabulary].
+        """Return a mapping with the EMBEDDING_BIAS output, which has the shape [rows, vocabulary].
 
-        Return an empty mapping if the request contains neither words nor weights. Raise
-        `InvalidRequest` if it contains only words or only weights, or if they are invalid.
+        The mapping is empty if the request contains neither words nor weights. Raise
+        `InvalidRequest` if the request contains only one of the two, or if they are invalid.
         """
         words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:

@@ -45,10 +45,10 @@ class StepDecoder:
         return stream
 
     def decode_ahead(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Decode the new tokens of one step's updates in one call.
+        """Decode the new tokens of one step's updates before the updates are delivered.
 
-        Call this method before the updates are delivered. A single window is not decoded ahead,
-        because the stream itself can decode the window in one call.
+        All windows are decoded in one call. A single window is not decoded ahead, because the
+        stream itself can decode it in one call.
         """
         if not self._streams:
             return

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from ..engine import InvalidRequest
 from ..request_check import MAX_WORD_TOKENS
 
-# Number of characters that take about 1 ms to encode. Longer texts must not delay other requests.
+# The maximum length of a short text in characters. A short text usually takes about 1 ms to encode
+# and must not wait for longer texts.
 LONG_TEXT = 4096
 # The longest tokens of common tokenizers are runs of 128 spaces or hyphens.
 _MAX_TOKEN_LENGTH = 128

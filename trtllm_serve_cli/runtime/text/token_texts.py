@@ -33,7 +33,7 @@ class TokenTexts:
         self.find: Callable[[int], str | None] = self._texts.get
 
     def add(self, token_ids: Set[int]) -> None:
-        """Decode all uncached tokens in one call."""
+        """Cache the texts of `token_ids`. Decode all uncached tokens in one call."""
         new = list(token_ids - self._texts.keys())
         if not new:
             return

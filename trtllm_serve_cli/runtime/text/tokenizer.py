@@ -214,9 +214,9 @@ def _find_backend(tokenizer: Any, *method_names: str) -> Any:
     """Return the backend of `tokenizer` from the `tokenizers` library.
 
     Return None if `tokenizer` does not use this library, or if its class overrides one of the
-    Transformers methods `method_names`, because the results could then differ. `decode_batch` is
-    six times as fast as decoding each sequence separately with Transformers, and `encode_batch`
-    needs no lock.
+    Transformers methods `method_names`, because the results could then differ. The backend's
+    `decode_batch` is six times as fast as decoding each sequence separately with Transformers, and
+    its `encode_batch` needs no lock.
     """
     methods = (getattr(type(tokenizer), name, None) for name in method_names)
     is_plain = all(

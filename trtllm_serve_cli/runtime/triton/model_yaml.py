@@ -39,13 +39,18 @@ def parse_model_yaml(text: str) -> dict[str, Any]:
             continue
         match = _LINE.fullmatch(line.rstrip())
         if match is None or (match[1] and not parent):
-            raise ValueError(f"line {number} is not in the form `key: value`: {stripped[:60]!r}")
+            raise ValueError(
+                f"line {number} is neither a top-level nor a nested `key: value` line: "
+                f"{stripped[:60]!r}"
+            )
         indent, key, value = match.groups()
         if not indent:
             parent = ""
         if value is None or value.startswith("#"):
             if indent:
-                raise ValueError(f"line {number} has no value: {stripped[:60]!r}")
+                raise ValueError(
+                    f"line {number} has no value, but a nested key requires one: {stripped[:60]!r}"
+                )
             parent = f"{key}."
             continue
         values[(parent if indent else "") + key] = _parse_value(value)

@@ -45,7 +45,7 @@ class Parameters:
 
     @property
     def shares_engine(self) -> bool:
-        """True if all instances of this model use the first instance's engine worker."""
+        """True if the model has several instances that share the first one's engine worker."""
         return self.flag("instances_share_engine", False) and self.num_instances > 1
 
     @property

@@ -114,8 +114,8 @@ def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
     """Return the rows of a request.
 
     `get` returns a request tensor by name. `exclude_input` is the model's default for
-    `exclude_input_in_output`. Raise `InvalidRequest` with the tensor name if a tensor is missing or
-    invalid.
+    `exclude_input_in_output`. Raise `InvalidRequest` with the tensor name if a required tensor is
+    missing or a tensor is invalid.
     """
     input_ids = get("input_ids")
     if input_ids is None:
@@ -227,10 +227,10 @@ def pack_log_probs(
 def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
     """Return the tensors of a response that reports a failed or rejected request to a text model.
 
-    A Triton error cannot report the failure. After the first response to a BLS request, Triton 2.51
-    drops the error, or the caller waits forever (observed). A Triton error also cannot distinguish
-    failures from rejections. The message is therefore encoded as token ids, one per byte. The
-    sequence index is -1 for a failed request and -2 for a rejected request.
+    A Triton error cannot report the failure, because after the first response to a BLS request,
+    Triton 2.51 drops the error, or the caller waits forever (observed). A Triton error also cannot
+    distinguish failures from rejections. The message is therefore encoded as token ids, one per
+    byte. The sequence index is -1 for a failed request and -2 for a rejected request.
     """
     packed = pack_sequences([list(why.encode())], 0)
     index = _REJECTED if was_rejected else _FAILED

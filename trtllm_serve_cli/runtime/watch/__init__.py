@@ -1,6 +1,7 @@
 """Watch the processes of a server: detect hangs, and hide secrets from other users.
 
-The supervisor of `tllm start` uses these modules. In Kubernetes pods and Slurm jobs, which have no
-supervisor, Triton's container runs `pod_probe` or `job_server`, respectively, from the model
-repository. Both programs require only the standard library.
+The supervisor of `tllm start` imports these modules. Kubernetes pods and Slurm jobs have no
+supervisor. Pods run the program `pod_probe` and Slurm jobs run `job_server`, both from the model
+repository, because Triton's images do not contain `tllm`. The programs require only the standard
+library.
 """

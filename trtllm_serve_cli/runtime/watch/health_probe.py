@@ -56,7 +56,7 @@ class HealthProbe:
 
 
 def responds_on_http(address: str) -> bool:
-    """Return whether Triton responds, even with an error status."""
+    """Return whether Triton sends a response, even one with an error status."""
     return _request_status(address, "/v2/health/live") is not None
 
 

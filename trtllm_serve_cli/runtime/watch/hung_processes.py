@@ -17,9 +17,10 @@ _STACKS_S = 1.0
 
 
 def write_stacks(hanging: Iterable[Silence]) -> None:
-    """Make the processes write their threads' stack traces to the server log, and wait 1 s.
+    """Make the hung processes write the stack traces of their threads to the server log.
 
-    Skip Triton, because it has no handler for the signal and would be killed.
+    Skip Triton, because it has no handler for the signal and would be killed. Wait 1 s for the
+    other processes.
     """
     pids = [each.sign.pid for each in hanging if each.sign.owner != "triton"]
     for pid in pids:

@@ -220,7 +220,7 @@ def _kill(pids: Iterable[int]) -> None:
 
 
 def main() -> None:
-    """Run the command after `--` and exit with its exit code.
+    """Run the command after `--` and exit with the code that `run_task` returns.
 
     Read the token from `$TLLM_TOKEN`.
     """

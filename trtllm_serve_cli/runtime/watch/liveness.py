@@ -139,7 +139,7 @@ class Silence:
 
     @property
     def is_hang(self) -> bool:
-        """True if the part must be restarted."""
+        """True if the part counts as hung."""
         return self.lasted_s >= self.sign.hangs_after_s
 
 
@@ -148,8 +148,8 @@ def read_pulse_signs(
 ) -> Iterator[Sign]:
     """Yield a `Sign` for each process that writes heartbeats to `folder`.
 
-    If `reports_ended` is true, also yield a `Sign` for each model process that has exited (see
-    `read_pulses`).
+    Skip processes that have not finished loading. If `reports_ended` is true, also yield a `Sign`
+    for each model process that has exited (see `read_pulses`).
     """
     for pulse in read_pulses(folder, reports_ended=reports_ended):
         sign = sign_of_pulse(pulse, limits, has_stopped=is_stopped(pulse.pid))

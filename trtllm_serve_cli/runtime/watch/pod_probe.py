@@ -2,10 +2,8 @@
 
 Each probe is independent of earlier probes. It observes the server until each part (see
 `liveness`) has made progress since the probe started. If the processes are idle or generate tokens,
-a probe takes about half a second. The probe fails if a part is silent for longer than its time
-limit.
-
-Kubernetes restarts the container if the liveness probe fails.
+a probe takes about half a second. The readiness probe fails if a part is silent. The liveness probe
+fails if a part hangs, and Kubernetes then restarts the container.
 """
 
 from __future__ import annotations

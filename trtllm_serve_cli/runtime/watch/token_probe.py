@@ -41,7 +41,7 @@ def count_steps(address: str, parts: Container[str] | None = None) -> int:
     """Return the number of completed engine steps of the Triton models `parts`.
 
     If `parts` is None, count the steps of all engines. Return 0 if the number is unknown. `address`
-    is the address of the server's metrics.
+    is the address of Triton's metrics endpoint.
     """
     page = _send(address, "GET", "/metrics", _METRICS_TIMEOUT_S)
     return sum(

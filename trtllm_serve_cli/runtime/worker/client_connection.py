@@ -54,5 +54,5 @@ class ClientConnection:
         if self.num_unanswered is not None:
             self.num_unanswered += 1
             if self.num_unanswered > self._max_unanswered_pings:
-                raise BlockingIOError("a model does not respond to pings")
+                raise BlockingIOError("the client does not respond to pings")
         self.send({"is": "ping"})

@@ -1,4 +1,4 @@
-"""Close sockets in an engine's child processes, and kill the children when the worker exits."""
+"""Close sockets in an engine's child processes, and kill forked ones when the worker exits."""
 
 from __future__ import annotations
 

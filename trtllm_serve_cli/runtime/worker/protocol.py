@@ -6,10 +6,10 @@ followed by that many bytes of JSON. A client sends:
     {"do": "submit", "request": {...GenerationRequest}}
     {"do": "cancel", "id": 7}
 
-The worker's first message is `ready` or `failed`. After `ready`, the worker sends a `step` message
-to each client whose requests have updates from an engine step. The message contains the updates of
-all these requests. At regular intervals, the worker also sends `stats` to the model that started
-it, in a `step` message that may contain no updates. These are the worker's messages:
+The worker's first message is `ready` or `failed`. After each engine step, the worker sends a `step`
+message to each client whose requests have updates. The message contains the updates of all requests
+from this client. At regular intervals, the worker also sends `stats` to the model that started it,
+in a `step` message that may contain no updates. These are the worker's messages:
 
     {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...],
      "for_guests": {"excludes_input": false}, "stages_s": {"load_engine": 1.52, ...}}
@@ -24,9 +24,9 @@ their messages nor answer pings.
 
 `optional_fields` names the fields in `OPTIONAL_FIELDS` (engine.py) that the worker supports. A
 worker of an earlier version does not send this list, and would fail if a request contained one of
-these fields. `for_guests` contains the settings of the model that started the worker, for other
-clients that connect to the worker. `stages_s` contains the durations of the worker's startup
-stages. Workers of earlier versions do not send `stages_s`.
+these fields. `for_guests` contains the settings of the model that started the worker. Other clients
+use these settings. `stages_s` contains the durations of the worker's startup stages. Workers of
+earlier versions do not send `stages_s`.
 
 Either side ends the connection by closing its end of the socket.
 """
@@ -46,7 +46,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class ProtocolError(Exception):
-    """Raised if a frame or its message is invalid, or if a frame is too long."""
+    """Raised if a frame is too long, incomplete or out of order, or if its message is invalid."""
 
 
 def encode_frame(message: dict[str, Any]) -> bytes:
@@ -95,8 +95,8 @@ class FrameNumbers:
 def read_frame(sock: socket.socket, numbers: FrameNumbers | None = None) -> dict[str, Any] | None:
     """Wait for a frame and return its message, or None if the peer has closed the socket.
 
-    Raise `ProtocolError` if the frame is incomplete, too long or not a JSON object, or if its
-    number is not the next one in `numbers`.
+    Raise `ProtocolError` if the frame is incomplete, too long or not a JSON object, or if it has a
+    number that is not the next one in `numbers`.
     """
     header = _read_exactly(sock, _LENGTH.size)
     if header is None:

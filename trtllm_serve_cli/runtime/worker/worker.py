@@ -40,9 +40,10 @@ _IDLE_STATS_PERIOD_S = 0.5
 # Minimum interval, in seconds, between two pings to a client. The worker sends no pings during an
 # engine step.
 _PING_PERIOD_S = 0.5
-# Maximum number of unanswered pings. A client with more unanswered pings is disconnected.
+# Maximum number of unanswered pings. The worker cancels the requests of a client that exceeds it.
 _MAX_UNANSWERED_PINGS = 60
-# Timeout, in seconds, for sending a message. A client that exceeds the timeout is disconnected.
+# Timeout, in seconds, for sending a message. The worker cancels the requests of a client that
+# exceeds it.
 _SEND_TIMEOUT_S = 5.0
 # An idle worker submits a self-test request with one prompt token after this time, in seconds,
 # without engine updates. The request id contains a client number that no client has.
@@ -196,7 +197,7 @@ class Worker:
                 else:
                     self._commands.put((client, message))
         except (OSError, ProtocolError) as error:
-            write_log("W", f"engine worker: the connection to a model failed: {error}")
+            write_log("W", f"engine worker: the connection to a client failed: {error}")
         self._commands.put((client, None))
 
     def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
@@ -326,7 +327,10 @@ class Worker:
             return [SequenceUpdate(request.id, error=str(error), rejected=True)]
         except Exception as error:  # an error in one request must not affect other requests
             write_traceback()
-            why = f"the engine could not accept the request: {type(error).__name__}: {error}"
+            why = (
+                f"the engine could not accept the request: {type(error).__name__}: {error}; see "
+                "the server's log"
+            )
             return [SequenceUpdate(request.id, error=why)]
         client.open[request.id] = request.num_return_sequences
         return []

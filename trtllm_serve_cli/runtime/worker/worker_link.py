@@ -34,8 +34,8 @@ class WorkerLink:
     """A model's connection to an engine worker.
 
     `limits` contains the engine's limits and is set when the worker is ready. The reader thread
-    calls `on_step` and `on_stats` and logs their exceptions. `on_step` receives all updates of a
-    step before they are passed to the request handlers.
+    calls `on_step` and `on_stats` and logs their exceptions. `on_step` receives the updates of one
+    or more steps before they are passed to the request handlers.
 
     If steps arrive while earlier updates are being delivered, the updates of these steps are merged
     into one update per sequence. A slow model can therefore catch up: sending ten tokens in one
@@ -224,13 +224,13 @@ class SharedWorkerClient(WorkerLink):
         self._name = name
         self._reconnect_s = reconnect_s
         self.excludes_input = False
-        # Whether a worker has ever been connected. Before the first connection, text models such as
+        # True if a worker has ever been connected. Before the first connection, text models such as
         # `ensemble` send requests through Triton (Business Logic Scripting). Afterwards, requests
         # fail while the worker restarts.
         self.was_open = False
         # The socket of a worker that is still loading its engine.
         self._loading: socket.socket | None = None
-        # Why the last worker could not load its engine, or empty.
+        # The error of the last worker that could not load its engine, or an empty string.
         self._why_failed = ""
         self._thread = threading.Thread(target=self._keep_connected, daemon=True)
         self._thread.start()

@@ -79,7 +79,8 @@ def read_max_length(folder: Path) -> int:
     """Return the maximum input length in tokens, including special tokens.
 
     The length is the minimum of the model's number of positions and `max_seq_length` in the
-    Transformer module's configuration. Raise `ValueError` if neither is set.
+    Transformer module's configuration. Raise `ValueError` if neither is set, or `SourceError` if a
+    file is not valid.
     """
     config = read_object(folder / "config.json")
     positions = next((config[key] for key in _CONTEXT_KEYS if _is_count(config.get(key))), 0)

@@ -97,7 +97,8 @@ def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
 
     If the hub cannot be reached but config.json is in the cache, look up the file only in the
     cache. If the cache already contains config.json for this revision, do not record a newer
-    commit. Otherwise, offline use would fail until the weights of the newer commit are downloaded.
+    commit, because offline use would then fail until the newer commit's weights are downloaded.
+    Raise `SourceError` if the file cannot be fetched.
     """
     try:
         listing = _list_repository(source, hub)

@@ -1,10 +1,10 @@
 """Download large files into the Hugging Face cache with resumable transfers.
 
-Since version 1.20, huggingface_hub deletes the partial file when a download is stopped. It cannot
-resume a download if the process was killed.
+Since version 1.20, huggingface_hub deletes the partial file when a download is stopped, and it
+cannot resume a download after the process was killed.
 
-Like older releases of huggingface_hub, this module writes a file to `blobs/<etag>.incomplete`. It
-hashes bytes as they arrive, so only bytes from earlier runs have to be read back from disk. The
+Like older releases of huggingface_hub, this module therefore writes to `blobs/<etag>.incomplete`.
+It hashes bytes as they arrive, so only bytes from earlier runs have to be read back from disk. The
 cache lock prevents other programs from writing the same file.
 """
 

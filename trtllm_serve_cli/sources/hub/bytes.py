@@ -131,7 +131,7 @@ def _read_xet(stream: Iterable[bytes]) -> Iterator[bytes]:
 def _xet_errors() -> Iterator[None]:
     """Raise hf_xet's errors as `BrokenDownload`.
 
-    Otherwise, `translate_hub_errors` would report an `OSError` from hf_xet as a disk error.
+    Otherwise, `translate_hub_errors` could report an `OSError` from hf_xet as a disk error.
     """
     try:
         yield

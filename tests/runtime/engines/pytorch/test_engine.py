@@ -194,7 +194,10 @@ def test_close_ends_all_requests_and_the_thread(load: EngineLoader) -> None:
 
 @pytest.mark.parametrize(
     ("first", "why"),
-    [(991, "the request does not fit"), (994, "the engine ended the request: cancelled")],
+    [
+        (991, "the request does not fit"),
+        (994, "the engine ended the request (cancelled); retry the request"),
+    ],
 )
 def test_a_failed_request_does_not_affect_others(load: EngineLoader, first: int, why: str) -> None:
     updates = run(load(), request(1, first), request(2))

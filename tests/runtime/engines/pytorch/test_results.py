@@ -135,5 +135,5 @@ def test_first_update_counts_cached_tokens() -> None:
 @pytest.mark.parametrize("reason", ["timeout", "cancelled"])
 def test_an_unexpected_end_is_an_error(reason: str) -> None:
     assert ResultReader(request()).read(result(finish_reason=reason)) == [
-        SequenceUpdate(1, error=f"the engine ended the request: {reason}")
+        SequenceUpdate(1, error=f"the engine ended the request ({reason}); retry the request")
     ]

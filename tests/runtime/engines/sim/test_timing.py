@@ -16,6 +16,10 @@ from trtllm_serve_cli.runtime.engines.sim.timing import (
 )
 
 STEP = {"timing": {"step_s": 1}}
+NO_TIMING = (
+    "timing is missing or is not a JSON object; set timing to an object that contains at least the "
+    "step_s field"
+)
 
 
 def test_a_step_is_the_sum_of_its_parts() -> None:
@@ -40,10 +44,13 @@ def test_a_timing_alone_is_enough() -> None:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ([], "the `timing` object is missing; add it with at least the step_s field"),
-        ({"timing": 1}, "the `timing` object is missing; add it with at least the step_s field"),
-        ({"timing": {}}, "timing.step_s must be set to a number greater than 0"),
-        ({"timing": {"step_s": 0}}, "timing.step_s must be set to a number greater than 0"),
+        ([], NO_TIMING),
+        ({"timing": 1}, NO_TIMING),
+        ({"timing": {}}, "timing.step_s is missing or 0; set it to a number greater than 0"),
+        (
+            {"timing": {"step_s": 0}},
+            "timing.step_s is missing or 0; set it to a number greater than 0",
+        ),
         ({"timing": {"step_s": -1}}, "timing.step_s must be finite and not negative, but is -1"),
         ({"timing": {"step_s": "1"}}, "timing.step_s must be a number, but is '1'"),
         ({"timing": {"step_s": True}}, "timing.step_s must be a number, but is True"),

@@ -173,7 +173,8 @@ def test_a_cancelled_request_is_aborted_and_gets_no_more_updates(load: EngineLoa
 
 def test_a_failed_request_does_not_affect_others(load: EngineLoader) -> None:
     updates = run(load(), request(1, 991), request(2))
-    assert SequenceUpdate(1, error="the engine ended the request: internal error") in updates
+    why = "the engine ended the request (internal error); retry the request"
+    assert SequenceUpdate(1, error=why) in updates
     assert updates[-1] == SequenceUpdate(2, 0, (13,), "length")
 
 

@@ -54,8 +54,8 @@ class Rejected(Exception):
 class OpenAIModel:
     """A model on an OpenAI-compatible server, as a source of responses.
 
-    If the server rejects a field in `REPLACEMENTS`, the request is sent again with the field
-    replaced or removed. Later requests do not contain the rejected field.
+    If the server rejects a field in `request_body.REPLACEMENTS`, the request is sent again with the
+    field replaced or removed. Later requests do not contain the rejected field.
     """
 
     endpoint: OpenAIEndpoint
@@ -264,7 +264,7 @@ def _read_parts(
 def _load_part(url: BaseUrl, model: str, data: str) -> dict[str, Any]:
     """Parse a part of a response as JSON.
 
-    Raise `RequestFailed` if the part is an error message from the server.
+    Raise `RequestFailed` if the part is not a JSON object or contains an error message.
     """
     body = _load(url, data)
     if (details := failures.find_error(body)) is not None:

@@ -52,7 +52,11 @@ class ApiFailure:
 def parse_failure(
     status: int, reason: str, content: bytes, headers: Mapping[str, str] | None = None
 ) -> ApiFailure:
-    """Parse an error response in any of the formats listed in the module docstring."""
+    """Parse an error response in any of the formats listed in the module docstring.
+
+    For a redirect, the message contains the target. For any other body, it contains the HTTP status
+    and the start of the body.
+    """
     text = content.decode(errors="replace").strip().removeprefix("data:").strip()
     retry_after = (headers or {}).get("Retry-After") or ""
     if location := (headers or {}).get("Location"):

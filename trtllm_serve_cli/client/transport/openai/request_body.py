@@ -64,8 +64,8 @@ _FLAGS = {
     "return_generation_logits": "--generation-logits",
 }
 # Maps body fields that some servers reject to their replacements, or to None if the field is
-# removed. OpenAI's reasoning models reject `max_tokens`. Other servers ignore
-# `max_completion_tokens` instead of rejecting it, so `max_tokens` is sent first.
+# removed. OpenAI's reasoning models reject `max_tokens`, and some servers ignore
+# `max_completion_tokens` instead of rejecting it. `max_tokens` is therefore sent first.
 REPLACEMENTS: Mapping[str, str | None] = MappingProxyType(
     {"max_tokens": "max_completion_tokens", "stream_options": None}
 )
@@ -80,7 +80,7 @@ def plan_body(model: str, api: Api, request: GenerateRequest) -> Body:
     if values.get("beam_width") == 1:
         del values["beam_width"]
     _refuse_unsupported(values)
-    # vLLM serves each LoRA adapter as a model (docs/features/lora.md).
+    # vLLM serves each LoRA adapter as a model (docs/features/lora.md in vllm-project/vllm).
     body: Body = {"model": request.lora_name or model, **_plan_prompt(api, request)}
     for name, value in values.items():
         if name in _FIELDS:

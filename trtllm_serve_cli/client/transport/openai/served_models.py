@@ -50,7 +50,7 @@ def find_model(
 
 
 def fetch_version(endpoint: OpenAIEndpoint, timeout_s: float = _TIMEOUT_S) -> str:
-    """Return the server's version, or an empty string if the server does not report one.
+    """Return the server's version, or an empty string if it cannot be fetched.
 
     vLLM, SGLang and trtllm-serve report the version at `/version`.
     """

@@ -3,7 +3,7 @@
 The supervisor does not import `grpc`, because the library uses 20 MB of memory and starts threads
 that do not survive a fork. The `ServerLive` request has an empty message, and any response shows
 that Triton is alive. A few HTTP/2 frames are therefore sufficient (RFC 9113 and RFC 7541). Only a
-timeout counts as a hang, because a refused or reset connection is also a response.
+timeout means that Triton does not respond. A refused or reset connection counts as a response.
 """
 
 from __future__ import annotations

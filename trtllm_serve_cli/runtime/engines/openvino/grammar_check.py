@@ -4,11 +4,10 @@
 
 OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
 fails, this step and all later steps raise an error, so all requests fail. Compiling nested
-repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Other guides
-compile quickly, but take seconds per token, because their grammar is ambiguous. To protect the
-engine, `GrammarCheck` first sends each guide to a process that it can kill. The process compiles
-the guide and samples random tokens that the guide allows. It uses a one-layer model and the
-engine's tokenizer.
+repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Guides with an
+ambiguous grammar compile quickly, but take seconds per token. To protect the engine, `GrammarCheck`
+first sends each guide to a process that it can kill. The process compiles the guide and samples
+random tokens that the guide allows. It uses a one-layer model and the engine's tokenizer.
 
 The process writes the line "ready" (with quotes) when it has started. It then reads requests and
 writes responses, both as one JSON object per line. A request is {"type": ..., "guide": ...}. A
@@ -84,8 +83,8 @@ class GrammarCheck:
         if key not in self._results:
             result = self._query({"type": guide_type, "guide": guide})
             if result is None:
-                # Do not cache a timeout, because the same guide may compile when the machine is
-                # less busy.
+                # Do not cache this result, because the same guide may compile in time when the
+                # machine is less busy.
                 return CheckedGuide(
                     f"takes more than {CHECK_LIMIT_S:g} s to compile and to generate "
                     f"{_NUM_SAMPLED} tokens, or requires too much memory; simplify the guide"
@@ -239,9 +238,9 @@ def main() -> None:
             signal.alarm(0)
             responses.write(json.dumps(asdict(result)) + "\n")
             if result.problem:
-                # Create a new pipeline, because a pipeline cannot recover from a failed step.
-                # Discard the output while the old pipeline is deleted, because the deletion logs an
-                # error about the request's blocks.
+                # Create a new pipeline, because a pipeline cannot recover if a step has failed.
+                # Deleting the old pipeline logs an error about the request's blocks, so discard the
+                # output.
                 with _discard_output():
                     del pipeline
                 pipeline = _load(folder)

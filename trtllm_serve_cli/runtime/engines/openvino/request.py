@@ -16,7 +16,7 @@ from ..kinds import explain_rejection
 # tokens for an earlier occurrence of the latest tokens. The tokens after the occurrence become
 # draft tokens.
 _NGRAM_SIZE = 3
-# The maximum min-p that is passed to OpenVINO GenAI, which rejects a min-p of 1.
+# The maximum min-p that is passed to OpenVINO GenAI, which does not accept a min-p of 1.
 _LARGEST_MIN_P = 0.999
 
 
@@ -47,7 +47,7 @@ class Drafts:
 
 
 def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | None) -> Any:
-    """Return the generation config for `request`, without the guide.
+    """Return the generation config for `request`, without the guide (see `find_guide`).
 
     `drafts` is None if speculative decoding is disabled. Raise `InvalidRequest` if OpenVINO GenAI
     does not support the request, or if a stop word decodes to an empty string.
@@ -126,8 +126,6 @@ def _set_sampling(config: Any, request: GenerationRequest) -> None:
     if top_k:
         config.top_k = top_k
     config.top_p = top_p or 1.0
-    # OpenVINO GenAI rejects a min-p of 1, which allows only the most likely token. Use a
-    # slightly smaller value instead.
     config.min_p = min(request.min_p or 0.0, _LARGEST_MIN_P)
 
 
@@ -141,7 +139,7 @@ def _set_penalties(config: Any, request: GenerationRequest) -> None:
 def _exclusion_guide(texts: set[str]) -> str:
     """Return a structural tag that allows any text without the strings in `texts`.
 
-    Raise `InvalidRequest` if a text contains a NUL character.
+    Raise `InvalidRequest` if a text in the tag contains a NUL character.
     """
     # A structural tag is invalid if an excluded word starts with another excluded word. Omit the
     # longer word: excluding the shorter word also excludes the longer one.
@@ -156,11 +154,10 @@ def _exclusion_guide(texts: set[str]) -> str:
 
 
 def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
-    """Return the words as text.
+    """Decode the words to text, so that they match text with any tokenization.
 
-    OpenVINO GenAI matches text instead of token ids, because different tokens may form the same
-    text. Raise `InvalidRequest` if a word decodes to an empty string. `tensor` is the tensor name
-    for the error message.
+    Raise `InvalidRequest` if a word decodes to an empty string. `tensor` is the tensor name for the
+    error message.
     """
     texts = set()
     for word in words:

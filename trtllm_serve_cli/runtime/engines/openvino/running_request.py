@@ -97,9 +97,9 @@ def find_guided(requests: Iterable[RunningRequest]) -> list[tuple[RunningRequest
 def find_slowest_guide(requests: Iterable[RunningRequest]) -> RunningRequest | None:
     """Return the request whose guide is most likely slowing down the engine.
 
-    The guide of this request has the largest `sampling_s`, rounded to 0.1 s. If several guides have
-    the same value, return the request with the most generated tokens. Return None if no request has
-    a guide.
+    This is the request whose guide has the largest `sampling_s`, rounded to 0.1 s. If several
+    guides have the same value, return the request with the most generated tokens. Return None if no
+    request has a guide.
     """
     ranks = [
         (round(guide.sampling_s, 1), each.num_tokens, each) for each, guide in find_guided(requests)

@@ -78,7 +78,10 @@ class Scorer:
                 self._model = load_model(self._engine_dir, self._properties)
             return score(self._model, request)
         except Exception as error:  # an error in one request must not affect other requests
-            why = f"the prompt log probabilities cannot be computed: {last_line(error)}"
+            why = (
+                f"the prompt log probabilities cannot be computed: {last_line(error)}; send the "
+                "request without echo or without logprobs"
+            )
             return SequenceUpdate(request.id, error=why)
 
 

@@ -59,7 +59,7 @@ class StepClock:
 
 
 class StepGuard:
-    """Compares steps with guides to steps without guides."""
+    """Detects slow steps with guides by comparing them to steps without guides."""
 
     def __init__(self) -> None:
         # Initially, assume that inference takes the thread's CPU time multiplied by the number of

@@ -1,9 +1,9 @@
 """Choose the number of threads that OpenVINO uses to run a model.
 
 By default, OpenVINO starts one thread per physical core. It respects the CPU affinity of the
-process, but not the CPU time limit of a container. With more threads than the limit allows, the
-container uses up its CPU time early in each period. The kernel then throttles all threads until the
-next period (openvinotoolkit/openvino#37838).
+process, but not the CPU time limit of a container. If there are more threads than the limit allows,
+the container uses up its CPU time early in each period, and the kernel throttles all threads until
+the next period (openvinotoolkit/openvino#37838).
 """
 
 from __future__ import annotations

@@ -43,10 +43,10 @@ _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS
 class AdaptedArguments:
     """Arguments that the installed `LLM` accepts.
 
-    - `values`: all arguments except speculative_config.
+    - `values`: the arguments except speculative_config.
     - `decoding`: the speculative decoding class and its arguments, or None if speculative decoding
       is disabled.
-    - `ignored`: an explanation for each argument that is omitted or has no effect.
+    - `ignored`: log messages about arguments that are omitted or have no effect.
     """
 
     values: Arguments
@@ -63,7 +63,7 @@ class _Report:
         self._unknown: list[str] = []
 
     def add_missing(self, path: str, value: Any) -> None:
-        """Record an argument that the installed class lacks."""
+        """Record an argument that the installed classes lack."""
         if path in (_SAMPLER_FLAG, _SAMPLER_TYPE):
             why = "has a single sampler"
         elif path in _ALWAYS and value == _ALWAYS[path]:
@@ -88,16 +88,17 @@ class _Report:
 def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> AdaptedArguments:
     """Return the arguments for the installed version.
 
-    `llm_args` is the installed `TorchLlmArgs` class, and `version` is used only in messages. An
-    argument that the installed classes lack is omitted in these cases:
+    `llm_args` is the installed `TorchLlmArgs` class, and `version` is used only in messages.
+    Arguments that have another name in the installed classes are converted. Any other argument that
+    the classes lack is omitted in these cases:
 
     - The installed version always uses the requested value.
     - The argument selects a sampler, and the installed version has a single sampler.
     - The argument is `allow_advanced_sampling`, and the speculative decoding class always supports
       sampling.
 
-    Raise `ValueError` if the installed classes lack any other argument, or the speculative decoding
-    type.
+    In all other cases, raise a `ValueError` that names the arguments. Also raise `ValueError` if
+    the installed version lacks the speculative decoding type.
     """
     report = _Report(version)
     fields = accepted_fields(llm_args)

@@ -74,8 +74,8 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def _import_packages(config: dict[str, Any]) -> None:
-    # Set the environment variables before the import, because MPI and CUDA may read them during the
-    # import.
+    # Change the environment variables before the import, because MPI and CUDA may read them during
+    # the import.
     leave_mpi_job(os.environ)
     choose_gpus(os.environ, config["gpu_device_ids"])
     from . import engine  # noqa: F401

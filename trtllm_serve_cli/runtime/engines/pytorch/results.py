@@ -48,7 +48,7 @@ class ResultReader:
         updates = []
         for sequence, output in zip(self._sequences, result.outputs, strict=True):
             if output.finish_reason in ("timeout", "cancelled"):
-                why = f"the engine ended the request: {output.finish_reason}"
+                why = f"the engine ended the request ({output.finish_reason}); retry the request"
                 return [SequenceUpdate(self._request.id, error=why)]
             if (update := sequence.read(output, is_last=result.finished)) is not None:
                 updates.append(update)
@@ -112,7 +112,10 @@ def _log_prob(entry: Any, token: int) -> float:
     if not isinstance(entry, dict):
         return float(entry)
     if token not in entry:
-        raise ValueError(f"TensorRT-LLM did not return the log probability of token {token}")
+        raise ValueError(
+            f"TensorRT-LLM did not return the log probability of token {token}; send the request "
+            "without log probabilities"
+        )
     return float(entry[token].logprob)
 
 
@@ -130,7 +133,7 @@ def _describe_prompt(result: Any, request: GenerationRequest) -> PromptFacts | N
 
     Include the log probabilities only if the request sets `return_prompt_log_probs`. Return None if
     the request does not set this field and the result does not contain the number of cached tokens.
-    Raise `ValueError` if the log probabilities of some prompt tokens are missing.
+    Raise `ValueError` if the log probabilities do not match the prompt tokens.
     """
     num_cached = getattr(result, "cached_tokens", None)
     if not request.return_prompt_log_probs:

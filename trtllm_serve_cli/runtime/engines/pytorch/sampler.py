@@ -54,10 +54,12 @@ _ONE_ENGINE = {
 class SamplerLimits:
     """The limits of the loaded model's sampler.
 
+    These fields are empty for models with speculative decoding:
+
     - `name`: the sampler's name in error messages.
     - `ignored`: the request fields that the sampler ignores.
 
-    All other fields apply only to speculative decoding:
+    These fields apply only to models with speculative decoding:
 
     - `can_sample`: true if the model supports sampling in addition to greedy decoding.
     - `has_penalties`: true if the model applies penalties.

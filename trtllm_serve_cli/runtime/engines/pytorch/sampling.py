@@ -38,11 +38,12 @@ _NEUTRAL = {"repetition_penalty": 1.0}
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
-    """Return the arguments for `SamplingParams`, except the guide.
+    """Return the arguments for `SamplingParams`.
 
-    Omit unset optional fields, except top_k and top_p (see `random_sampling`). Omit multi-token
-    stop words and bad words, because the API accepts them only as text. Omit the logit bias,
-    because the API expects it as a tensor.
+    Omit the guide, the logit bias and multi-token bad words, which `_sampling_params` (engine.py)
+    adds. Omit multi-token stop words, which `ResultReader` detects, because the API accepts them
+    only as text. Except for top_k and top_p (see `random_sampling`), also omit unset optional
+    fields.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {

@@ -32,11 +32,12 @@ from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
 _KIND = "sim"
-# The duration of the busy loop at the end of each wait, in seconds. Without this loop, waits would
-# be about 0.1 ms too long, because `time.sleep` returns late even on an idle machine.
+# The time before the end of a wait, in seconds, at which the clock switches from sleeping to a busy
+# loop. Without this loop, waits would be about 0.1 ms too long, because `time.sleep` returns late
+# even on an idle machine.
 _SPIN_S = 0.0002
-# A high limit, so beam search requests fail with the error for unsupported features instead of an
-# error about the beam width.
+# The limit is high, so that beam search requests fail with the error for unsupported features
+# instead of an error about the beam width.
 _MAX_BEAM_WIDTH = 64
 # The minimum absolute value of a bias that bans or forces a token. Smaller biases are ignored.
 _DECISIVE_BIAS = 100
@@ -57,7 +58,7 @@ class RealClock:
         return time.monotonic()
 
     def wait_until(self, at_s: float) -> None:
-        """Wait until `at_s`, as precisely as Python allows."""
+        """Wait until `at_s`, first by sleeping and then in a busy loop (see `_SPIN_S`)."""
         sleep_s = at_s - time.monotonic() - _SPIN_S
         if sleep_s > 0:
             time.sleep(sleep_s)
@@ -120,8 +121,8 @@ class SimEngine:
         self._iteration = 0
         self._num_blocks_reused = self._num_blocks_missed = 0
         self._context_tokens = 0
-        # The end time of the previous step, or None if the engine has been idle since that step or
-        # has not run a step yet.
+        # The time at which the previous step ended. If it is None, the next step is timed from the
+        # call of `step`, because the engine was idle.
         self._next_start_s: float | None = None
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
@@ -158,9 +159,8 @@ class SimEngine:
         step = self._scheduler.step()
         self._iteration += 1
         self._context_tokens = step.work.prompt_tokens
-        # If the planned end has already passed, end the step now and measure the next step from
-        # now. Otherwise, later steps would be shortened to catch up, and their tokens would be
-        # generated too early.
+        # If the planned end has already passed, the step ends now, and the next step is timed from
+        # now. If the next step were timed from the planned end, it would be shorter than simulated.
         from_s = started_s if self._next_start_s is None else self._next_start_s
         end_s = max(from_s + step.duration_s, started_s)
         updates = self._collect_updates(step, _ns(from_s), _ns(end_s))

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from ...engine import TokenLogProb
 
-# The number of ranks. Ranks go from 0 (most likely) to 3, and each rank is shared by a quarter of
-# the vocabulary, whatever the preceding token is.
+# The number of ranks. Ranks go from 0 (most likely) to 3. After any token, about a quarter of the
+# vocabulary has each rank.
 _NUM_RANKS = 4
 _FACTOR = 31
 

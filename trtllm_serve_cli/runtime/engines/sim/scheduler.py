@@ -162,8 +162,7 @@ class Scheduler:
     def _admit(self) -> list[SimRequest]:
         """Start the queued requests in order of arrival until the next request does not fit.
 
-        Return the requests that start for the first time. Exclude requests that resume after a
-        pause.
+        Return the requests that start for the first time, without those that resume after a pause.
         """
         slots = min(self._limits.max_batch_size, self._limits.max_num_tokens)
         started = []
@@ -230,9 +229,9 @@ class Scheduler:
         """Process prompts within the step's token budget.
 
         Return the requests whose prompts are complete, the number of processed tokens, and the
-        number of token pairs (see `StepTiming`). A prompt may exceed the budget if nothing else is
-        processed in the step. Without this exception, a paused request might never resume, because
-        its prompt and its generated tokens, which are recomputed together, may exceed the budget.
+        number of attention pairs (see `StepTiming`). A prompt may exceed the budget if the step
+        processes nothing else. Otherwise, a paused request might never resume: its prompt and its
+        generated tokens are recomputed together and may exceed the budget.
         """
         budget = self._limits.max_num_tokens - num_decoded
         is_chunked = self._limits.enable_chunked_context

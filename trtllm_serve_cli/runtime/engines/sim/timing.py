@@ -21,7 +21,7 @@ POLICIES: tuple[SchedulerPolicy, ...] = ("guaranteed_no_evict", "max_utilization
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
-    """The duration of one step of the engine:
+    """The coefficients of the formula for the duration of a step:
 
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
@@ -32,9 +32,10 @@ class StepTiming:
     - k: the number of tokens in the KV cache that these sequences attend to
 
     The coefficients are in seconds. `jitter` is the coefficient of variation of the
-    gamma-distributed duration. 0 disables the jitter. `request_s` is the server and network
-    overhead per request, in seconds. Only the virtual clock adds this overhead, because the
-    overhead is real if Triton serves the simulated engine.
+    gamma-distributed duration, whose mean is the formula's value. 0 disables the jitter.
+    `request_s` is the server and network overhead per request, in seconds. Only the virtual clock
+    (bench/simulate) adds this overhead, because the overhead is real if Triton serves the simulated
+    engine.
     """
 
     step_s: float
@@ -111,7 +112,10 @@ def parse_simulation(text: str) -> Simulation:
     """
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("timing"), dict):
-        raise ValueError("the `timing` object is missing; add it with at least the step_s field")
+        raise ValueError(
+            "timing is missing or is not a JSON object; set timing to an object that contains at "
+            "least the step_s field"
+        )
     if fields.get("schema", SCHEMA) != SCHEMA:
         raise ValueError(f"schema is {fields['schema']}, but only schema {SCHEMA} is supported")
     _reject_unknown("", fields, ("schema", "timing", "limits", "origin"))
@@ -160,7 +164,7 @@ def _parse_timing(fields: Mapping[str, Any]) -> StepTiming:
         if not 0 <= value < math.inf:
             raise ValueError(f"timing.{name} must be finite and not negative, but is {value:g}")
     if not fields.get("step_s"):
-        raise ValueError("timing.step_s must be set to a number greater than 0")
+        raise ValueError("timing.step_s is missing or 0; set it to a number greater than 0")
     return StepTiming(**{name: float(value) for name, value in fields.items()})
 
 

@@ -277,8 +277,7 @@ class VllmEngine:
             )
             if output.prefill_stats is not None:
                 self._num_context_tokens += output.prefill_stats.num_computed_tokens
-            # Ignore outputs of sequences without a reader. Such a sequence was cancelled, or its
-            # reader is done.
+            # Ignore outputs of sequences without a reader, which were cancelled or have ended.
             if (reader := self._readers.get(output.request_id)) is None:
                 continue
             if (update := reader.read(output, outputs.timestamp)) is not None:

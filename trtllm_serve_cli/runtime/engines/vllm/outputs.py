@@ -46,7 +46,7 @@ class SequenceReader:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the prompt has been processed."""
+        """True if the prompt has been processed or the sequence has ended."""
         return bool(self._token_ids) or self.is_done
 
     def read(self, output: Any, timestamp_s: float) -> SequenceUpdate | None:
@@ -58,7 +58,8 @@ class SequenceReader:
         if why in _ABNORMAL_ENDS:
             self.is_done = True
             return SequenceUpdate(
-                self.request.id, error=f"the engine ended the request: {_ABNORMAL_ENDS[why]}"
+                self.request.id,
+                error=f"the engine ended the request ({_ABNORMAL_ENDS[why]}); retry the request",
             )
         if not self.has_begun and not self._index:
             self._prompt = _describe_prompt(output, self.request)

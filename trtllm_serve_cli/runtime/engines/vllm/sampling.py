@@ -51,11 +51,11 @@ def seed_of(request: GenerationRequest, sequence: int) -> int | None:
 
 
 def check_servable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` if a field in `_LARGEST` is outside the range that vLLM accepts."""
+    """Raise `InvalidRequest` if the absolute value of a field exceeds its limit in `_LARGEST`."""
     for tensor, largest in _LARGEST.items():
         if abs(value := getattr(request, tensor) or 0.0) > largest:
             raise InvalidRequest(
-                f"{tensor} is {value:g}; vLLM accepts values "
+                f"{tensor} is {value:g}, but vLLM accepts only values "
                 + (
                     f"from {-largest:g} to {largest:g}"
                     if tensor in PENALTIES
