@@ -161,7 +161,7 @@ def test_rejects_a_model_that_does_not_fit(checkpoint: Checkpoint, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [(None, "No such file"), ("{", "Expecting"), ('{"timing": {}}', "step_s must be set")],
+    [(None, "No such file"), ("{", "Expecting"), ('{"timing": {}}', "step_s is missing or 0")],
 )
 def test_rejects_an_invalid_timing_file(
     checkpoint: Checkpoint, tmp_path: Path, text: str | None, why: str
