@@ -606,7 +606,8 @@ def test_vllm_worker_runs_in_the_requested_python(
             "engine",
             EngineSection(dir=Path("/srv/schön")),
             "",
-            "import the model with --engine-dir set to a folder with an ASCII path",
+            "move the checkpoint or engine that you imported to an ASCII path, or set --engine-dir "
+            "to an ASCII path if tllm builds the engine; then import the model again",
         ),
     ],
 )

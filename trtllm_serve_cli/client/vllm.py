@@ -52,8 +52,9 @@ def plan_vllm_inputs(
 ) -> dict[str, Any]:
     """Return the tensor values to send to `model`, keyed by tensor name.
 
-    `values` contains `lora_name` and the inputs of a text model in the inflight layout. `inputs`
-    contains the names of the model's inputs. Raise `BadInput` if the model lacks an input.
+    `values` contains inputs of a text model in the inflight layout, and optionally `lora_name`.
+    `inputs` contains the names of the model's inputs. Omit the optional tensors that the model
+    lacks. Raise `BadInput` for any other value that the model does not support.
     """
     served: dict[str, Any] = {}
     parameters: dict[str, Any] = {}

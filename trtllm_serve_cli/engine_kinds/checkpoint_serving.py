@@ -105,6 +105,6 @@ def count_gpu_groups(gpu_device_ids: str) -> int:
 
 
 def count_gpus(arguments: Mapping[str, Any]) -> int:
-    """Return an engine's number of GPUs: the product of its three parallel sizes."""
+    """Return the product of an engine's tensor, pipeline and context parallel sizes."""
     kinds = ("tensor", "pipeline", "context")
     return math.prod(int(arguments.get(f"{kind}_parallel_size") or 1) for kind in kinds)

@@ -20,8 +20,8 @@ DEFAULT_MAX_IN_FLIGHT = 4096
 DEFAULT_MAX_WAITING = 4096
 DEFAULT_RECEIVE_TIMEOUT_S = 30.0
 DEFAULT_SEND_TIMEOUT_S = 60.0
-# Number of files that each gateway process has open in addition to one connection per running or
-# queued request: for example, connections to servers and idle client connections.
+# Open files to allow per gateway process, in addition to one connection per running or queued
+# request. Examples are connections to servers and idle client connections.
 _OTHER_OPEN_FILES = 256
 
 # Pattern for LoRA adapter names.

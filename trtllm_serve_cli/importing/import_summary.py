@@ -1,4 +1,4 @@
-"""Describe the result of an import: the engine's limits and the stage durations."""
+"""Describe the result of an import: the engine's limits, FP8 support and stage durations."""
 
 from __future__ import annotations
 

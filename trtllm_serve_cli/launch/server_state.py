@@ -169,7 +169,9 @@ def read_stop_timeout_s(directory: Path, default_s: float) -> float:
 
 def request_stop(directory: Path) -> None:
     """Record that a command other than `tllm restart` has requested a stop."""
-    with contextlib.suppress(OSError):  # the disk is full
+    # If the file cannot be written, for example because the disk is full, the server must stop
+    # nevertheless.
+    with contextlib.suppress(OSError):
         (directory / _REQUEST_FILE).touch()
 
 

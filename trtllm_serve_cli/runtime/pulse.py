@@ -29,8 +29,8 @@ from typing import Literal, cast
 PULSES_VARIABLE = "TLLM_PULSES"
 # A process that receives this signal writes the stacks of its threads to the server's log.
 STACKS_SIGNAL = signal.SIGUSR2
-# The heartbeat interval of model and gateway processes, in seconds. Idle engine workers use a
-# similar interval.
+# The heartbeat interval of model and gateway processes, in seconds. Idle engine workers also write
+# a heartbeat about every 0.5 s.
 PERIOD_S = 0.5
 _RECORD = struct.Struct("<6q")
 

@@ -301,7 +301,7 @@ def _measure_format(facts: ModelFacts, others: Format) -> Format:
         raise BadInput(
             f"The size of the {facts.shape.quantization} weights is unknown.",
             why="the checkpoint does not have an index with the weight size",
-            next_step="pass a quantization of similar size, for example --quantization int8",
+            next_step="pass a --quantization value with a similar number of bits, for example int8",
         )
     stage = split_stages(facts.shape, Parallelism())[0]
     rest = (stage.replicated + stage.embedding + stage.head) * others.bits

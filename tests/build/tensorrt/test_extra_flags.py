@@ -95,7 +95,8 @@ def test_flag_of_quantize_py() -> None:
             "The awq_block_size flag has no effect on this engine.\n"
             "Why: the flag applies to quantize.py, but this build runs convert_checkpoint.py for "
             "llama and trtllm-build\n"
-            "Next: omit awq_block_size, or pass a --quantization value that requires quantize.py",
+            "Next: omit awq_block_size, or change --quantization or --kv-cache-dtype so that "
+            "the build runs quantize.py",
         ),
         (
             "0.16.0",

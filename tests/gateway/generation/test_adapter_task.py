@@ -189,7 +189,10 @@ def test_adapter_whose_weights_are_a_folder_is_an_error(tmp_path: Path) -> None:
     (folder / PEFT_WEIGHTS).mkdir()
     with FakeTriton(answer=LoraCache()) as triton:
         (updates,) = send(triton, {"lora_name": "poet", "lora_file": str(folder)})
-    assert updates[-1].error == "the adapter files cannot be read (Is a directory)"
+    assert updates[-1].error == (
+        "the adapter files cannot be read (Is a directory); ask the operator to check the files on "
+        "the gateway's machine"
+    )
 
 
 def test_changed_adapter_is_not_sent(tmp_path: Path) -> None:

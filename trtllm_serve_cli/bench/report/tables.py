@@ -125,7 +125,8 @@ def describe_amount(settings: BenchmarkSettings) -> str:
     return f"{settings.num_requests} {what}{times}"
 
 
-# Omit the last metric's p99, because the table would otherwise be wider than 80 columns.
+# Omit the last metric's p99, because rows with a long load description could otherwise exceed 80
+# columns.
 POINT_COLUMNS = (
     "Load",
     "Req/s",
@@ -134,7 +135,7 @@ POINT_COLUMNS = (
 )
 _LABELS = [metric.label for metric in MAIN_TIMES]
 POINT_LEGEND = (
-    f"{', '.join(_LABELS[:-1])} and {_LABELS[-1]}: medians in ms, each followed by its p99."
+    f"{', '.join(_LABELS[:-1])} and {_LABELS[-1]}: medians in ms. p99: of the metric to its left."
 )
 
 

@@ -207,8 +207,8 @@ def _weighted(
 
     The value `ranked[i]` occurs `times[k, i]` times in sample k.
     """
-    # Accumulate the counts across all samples, so that one search per percentile finds its ranks in
-    # all samples.
+    # Accumulate the counts over all samples, so that a single `searchsorted` call per percentile
+    # covers every sample.
     seen = np.cumsum(times)
     ends = seen[ranked.size - 1 :: ranked.size]
     sizes = np.diff(ends, prepend=0)

@@ -122,8 +122,8 @@ def _missing_flag(
         return BadInput(
             f"The {name} flag has no effect on this engine.",
             why=f"the flag applies to {_list(others)}, but this build runs {_list(planned)}",
-            next_step=f"omit {name}, or pass a --quantization value that requires "
-            f"{show_program(others[0])}",
+            next_step=f"omit {name}, or change --quantization or --kv-cache-dtype so that the "
+            f"build runs {show_program(others[0])}",
         )
     having = [
         each

@@ -96,8 +96,8 @@ class InferOptions:
         Path | None,
         Option(
             (
-                "File with one request per line. Each line is either a prompt or a JSON object "
-                "with fields such as prompt and max_tokens. `-` reads the lines from stdin."
+                "File with one request per line: either only prompts, or only JSON objects with "
+                "fields such as prompt and max_tokens. `-` reads the lines from stdin."
             ),
             metavar="FILE",
         ),

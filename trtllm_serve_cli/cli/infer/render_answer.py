@@ -142,7 +142,7 @@ def _reached_limit(completion: Completion, max_tokens: int) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return `text`, with control characters escaped if stdout is a terminal."""
+    """Return `text`, with control characters except tabs and newlines escaped on a terminal."""
     if not sys.stdout.isatty():
         return text
     return output.escape_controls(text)

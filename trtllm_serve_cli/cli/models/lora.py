@@ -45,8 +45,8 @@ def convert(
         typer.Option(
             "--dtype",
             help=(
-                "Data type of the weights in model.lora_weights.npy. Adapters sent in requests "
-                "must be float16."
+                "Data type of the weights in model.lora_weights.npy. To send the arrays in "
+                "requests, choose the data type of the model's lora_weights input."
             ),
         ),
     ] = Dtype.float16,

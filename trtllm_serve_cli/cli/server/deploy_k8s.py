@@ -148,7 +148,8 @@ def k8s(
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Maximum time to wait for the server to become ready, in seconds.",
+            help="Maximum time for the models to load, in seconds. Kubernetes then restarts the "
+            "container.",
         ),
     ] = 600.0,
     hang_timeout: HangTimeoutOption = HANG_TIMEOUT_S,

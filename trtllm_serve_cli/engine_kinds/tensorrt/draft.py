@@ -51,7 +51,7 @@ def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
 def list_mismatches(
     target: TensorRtBuild, draft: TensorRtBuild, *, reuses_kv_cache: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield a reason and a next step for each incompatibility between the two engines."""
+    """Yield a reason and a next step for each problem that prevents drafting for the target."""
     if draft.version != target.version:
         yield (
             f"the draft engine was built with TensorRT-LLM {draft.version}, but the target engine "

@@ -104,8 +104,8 @@ def _detokenize(model: LoadedModel, body: DetokenizeBody) -> str:
     vocab_size = model.tokenizer.vocab_size
     if body.tokens and max(body.tokens) >= vocab_size:
         raise invalid(
-            f"The token id {max(body.tokens)} in `tokens` is out of vocabulary. Send token ids "
-            f"from 0 to {vocab_size - 1}.",
+            f"The token id {max(body.tokens)} in `tokens` is outside the vocabulary. Send token "
+            f"ids from 0 to {vocab_size - 1}.",
             "tokens",
         )
     return model.tokenizer.decode(body.tokens, skip_special_tokens=False)

@@ -122,7 +122,8 @@ class AdapterTask:
             raise UnusableAdapter(f"{error.what.rstrip('.')}{why}") from error
         except OSError as error:
             raise UnusableAdapter(
-                f"the adapter files cannot be read ({error.strerror or error})"
+                f"the adapter files cannot be read ({error.strerror or error}); ask the operator "
+                "to check the files on the gateway's machine"
             ) from error
         if not self._is_prefetched:
             task_id = _hash(weights, config)

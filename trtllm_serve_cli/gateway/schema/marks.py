@@ -17,7 +17,7 @@ import msgspec
 
 from trtllm_serve_cli.gateway.errors import invalid
 
-# Annotation for a field that has no effect on the response.
+# Annotation for a field that does not affect generation.
 IGNORED = msgspec.Meta(extra={"is_ignored": True})
 
 

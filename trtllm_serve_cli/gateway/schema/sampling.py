@@ -24,7 +24,7 @@ Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 Stop = Annotated[list[str], msgspec.Meta(max_length=16)]
 # Pattern for the names of functions and JSON schemas in OpenAI's API.
 Name = Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}\\Z")]
-# OpenAI's limits for `metadata`, which has no effect.
+# OpenAI's limits for `metadata`. It does not affect generation; the Responses API returns it.
 Metadata = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
     msgspec.Meta(max_length=16),

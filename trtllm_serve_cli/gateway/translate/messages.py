@@ -1,4 +1,4 @@
-"""Convert Anthropic Messages API requests to chat completions."""
+"""Convert Anthropic Messages API requests to chat completion requests."""
 
 from __future__ import annotations
 

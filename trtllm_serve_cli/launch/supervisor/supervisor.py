@@ -347,7 +347,7 @@ class Supervisor:
     def _record_container_pid(self, server: ServerChild) -> None:
         """Record the process ID of the container's first process.
 
-        Before the server is ready, the gateway already needs the ID to find the engine workers.
+        The gateway needs this ID even before the server is ready, to find the engine workers.
         """
         if (pid := server.find_first_pid()) != self._state.server_pid:
             self._write_state(self._state.phase, server_pid=pid)

@@ -43,5 +43,7 @@ def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[P
             raise BadInput(
                 f"Triton cannot use the folder {path}.",
                 why="Triton's Python backend supports only ASCII paths",
-                next_step="import the model with --engine-dir set to a folder with an ASCII path",
+                next_step="move the checkpoint or engine that you imported to an ASCII path, or "
+                "set --engine-dir to an ASCII path if tllm builds the engine; then import the "
+                "model again",
             )

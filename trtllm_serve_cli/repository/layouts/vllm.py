@@ -34,8 +34,8 @@ _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
 }
 
 
-# Entries of `tensorrt_llm` in the inflight layout that are not written to `model.json`, because the
-# model in the vllm layout does not read them from this file.
+# Entries of `tensorrt_llm` in the inflight layout that are not written to `model.json`: the engine
+# kind is in `config.pbtxt`, and the others do not apply to the vllm layout.
 _NOT_ARGUMENTS = (
     "engine_kind",
     "gpt_model_type",

@@ -124,8 +124,8 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
     can_share = load_parameters()[_SHARED].applies_to(kind)
     count = count_gpu_groups(gpus)
     if can_share and count == 1:
-        # Leave the number of instances unset, because any number of instances can share the single
-        # group's engine.
+        # Do not derive the number of instances, because any number of instances can share the
+        # single group's engine.
         return dict(overrides)
     implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
     for name, value in implied.items():

@@ -68,7 +68,8 @@ class LowRank:
     b: Array
 
 
-# Maps the name of each adapted module, for example model.layers.0.mlp.up_proj, to its change.
+# Maps the name of each adapted module, for example model.layers.0.mlp.up_proj, to the change of its
+# weights.
 Adapter = Mapping[str, LowRank]
 
 

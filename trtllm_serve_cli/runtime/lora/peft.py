@@ -104,7 +104,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
         raise BadAdapter(
             f"{path} is not a LoRA adapter configuration; use an adapter whose configuration is a "
-            "JSON object with the peft_type LORA"
+            "JSON object whose peft_type is LORA"
         )
     for option, meaning in _UNSUPPORTED.items():
         if config.get(option):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Maps each `LLM` argument to the `tensorrt_llm` parameter in `config.pbtxt`.
+# Maps `LLM` arguments to `tensorrt_llm` parameters in `config.pbtxt` if the names differ.
 _PARAMETERS = {
     "model": "gpt_model_path",
     "tokenizer": "tokenizer_dir",

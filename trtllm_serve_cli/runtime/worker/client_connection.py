@@ -31,8 +31,8 @@ class ClientConnection:
         self.sock = sock
         # Maps the engine id of each request to the number of its sequences that have not ended.
         self.open: dict[int, int] = {}
-        # False if the owner has stopped reading the worker's messages or answering pings. Any other
-        # client is disconnected in this case.
+        # False if the owner has stopped reading the worker's messages or answering pings. Always
+        # true for other clients, because the worker disconnects them instead.
         self.reads = True
         self.numbers = FrameNumbers()
         # The number of pings since the last pong. None until the first pong, so that the limit does
