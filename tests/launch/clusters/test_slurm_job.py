@@ -154,6 +154,15 @@ def test_unreachable_controller_gives_an_unknown_phase(folder: Path) -> None:
     )
 
 
+def test_slurm_command_that_times_out_is_the_only_reason(folder: Path) -> None:
+    def time_out(command: Sequence[str]) -> CommandResult:
+        raise LaunchFailed(f"{command[0]} did not respond within 20 s.")
+
+    found = read_job(folder, time_out)
+    assert found is not None
+    assert found[1].why == ("Slurm job 12: squeue did not respond within 20 s.",)
+
+
 def test_rejected_job_reports_the_reason_and_is_not_tracked(tmp_path: Path) -> None:
     directory = make_job_folder(tmp_path, "llama")
     slurm = FakeSlurm({"sbatch": (1, "", "sbatch: error: invalid partition: x\n")})

@@ -238,7 +238,8 @@ def read_job(
     try:
         job = SlurmJob(job.id, ended[0], ended[1], True) if ended else query_slurm(job.id, run)
     except TllmError as error:
-        return plan, _state("unknown", (f"Slurm job {job.id}: {error.what}", error.why)), job
+        why = (f"Slurm job {job.id}: {error.what}", *filter(None, (error.why,)))
+        return plan, _state("unknown", why), job
     if job.is_forgotten and not ended:
         _update_job_file(directory, ended=[job.state, job.reason])
     if address is not None and job.state in _RUNNING:
