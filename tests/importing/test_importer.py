@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,33 @@ def test_settings_are_kept_if_the_manifest_cannot_be_read(
         f"`ls -l {home.models / 'mine' / MANIFEST}`",
     )
     assert changed_settings(home.models / "mine") == {"max_queue_size": ("100", "set")}
+
+
+def test_lost_settings_are_reported_if_the_manifest_is_invalid(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    change(home.models / "mine", max_queue_size="100")
+    manifest = home.models / "mine" / MANIFEST
+    manifest.write_text(manifest.read_text()[:20])
+    messages = run(home, builder, "mine", gguf, force=True)
+    assert messages[-1].startswith(
+        f"Dropped the settings of `tllm set`, because {manifest} cannot be read: JSONDecodeError: "
+    )
+    assert changed_settings(home.models / "mine") == {}
+
+
+def test_settings_of_a_manifest_with_an_invalid_source_are_dropped(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    change(home.models / "mine", max_queue_size="100")
+    manifest = home.models / "mine" / MANIFEST
+    facts = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**facts, "engine": {**facts["engine"], "source": "?"}}))
+    assert run(home, builder, "mine", gguf, force=True)[-1] == (
+        "Dropped settings that do not apply to this import: max_queue_size=100"
+    )
 
 
 def test_import_options_override_settings(home: Home, builder: Builder, gguf: str) -> None:

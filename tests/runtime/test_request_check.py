@@ -84,7 +84,7 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
         ({"top_k": 2**31 - 1}, "runtime_top_k is 2147483647; it must be between 0 and 100"),
         ({"top_k": 101}, "runtime_top_k is 101; it must be between 0 and 100"),
         ({"top_p": 1.5}, "runtime_top_p is 1.5; it must be between 0 and 1"),
-        ({"seed": -1}, "seed is -1; it must be between 0 and 1.84467e+19"),
+        ({"seed": -1}, "seed is -1; it must be between 0 and 18446744073709551615"),
         (
             {"repetition_penalty": 0.0},
             "repetition_penalty is 0; it must be between 0.0001 and 10000",

@@ -28,6 +28,10 @@ def find_gateway_problem(config: GatewayConfig, timeout_s: float = _TIMEOUT_S) -
             response = connection.getresponse()
             if response.status == 200:
                 return ""
-            return str(json.loads(response.read())["error"]["message"])
-    except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+            status, body = response.status, response.read()
+    except (OSError, http.client.HTTPException, ValueError) as error:
         return f"the gateway does not respond ({type(error).__name__})"
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return f"its health check has the status {status}"

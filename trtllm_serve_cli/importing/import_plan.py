@@ -41,7 +41,7 @@ from trtllm_serve_cli.importing.import_checks import (
 from trtllm_serve_cli.paths import Home, expand_user
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
 from trtllm_serve_cli.repository.model.render import MANIFEST
-from trtllm_serve_cli.repository.model.store import find_model, read_manifest
+from trtllm_serve_cli.repository.model.store import ImportedModel, find_model, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import (
     check_combination,
     check_layout,
@@ -256,21 +256,31 @@ def find_preserved_settings(
     """Return the settings of the existing repository that the import preserves or drops.
 
     If the repository was imported from another source, the import drops all settings. Return no
-    settings if the repository does not exist, or if its manifest or source is not valid. Raise
-    `RepositoryError` if reading the manifest fails, because the import would otherwise lose its
-    settings.
+    settings if the repository does not exist. If its manifest is not valid, the result contains the
+    problem. Raise `RepositoryError` if reading the manifest fails, because the import would
+    otherwise lose its settings.
     """
     if not (repository / MANIFEST).exists():
         return PreservedSettings()
     try:
         imported = read_manifest(repository)
-        if parse_source(imported.source).unpinned() != source.unpinned():
-            return PreservedSettings(dropped=imported.preserved)
-        return choose_preserved(imported, serving_options(declaration), engine_kind)
-    except (RepositoryError, BadInput) as error:
-        if isinstance(error.__cause__, OSError):
+    except RepositoryError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError):
             raise
-        return PreservedSettings()
+        problem = f"{repository / MANIFEST} cannot be read: {type(cause).__name__}: {cause}"
+        return PreservedSettings(problem=problem)
+    if not _is_imported_from(source, imported):
+        return PreservedSettings(dropped=imported.preserved)
+    return choose_preserved(imported, serving_options(declaration), engine_kind)
+
+
+def _is_imported_from(source: Source, imported: ImportedModel) -> bool:
+    """Return whether the model was imported from any revision of `source`."""
+    try:
+        return parse_source(imported.source).unpinned() == source.unpinned()
+    except BadInput:
+        return False
 
 
 def describe_engine_source(declaration: Declaration, source: EngineSource) -> Engine:

@@ -125,8 +125,8 @@ class PerfMetrics:
     """The performance metrics of a request so far.
 
     The fields are named after the output tensors in `PERF_OUTPUTS`. Times are in nanoseconds on the
-    monotonic clock. A time is 0 until it is known. The `vllm` engine kind measures each sequence
-    separately.
+    monotonic clock. A time is 0 until it is known. vLLM and TensorRT-LLM run each sequence of
+    `num_return_sequences` as a separate request, so their metrics describe a single sequence.
     """
 
     kv_cache_alloc_total_blocks: int = 0

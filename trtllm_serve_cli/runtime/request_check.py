@@ -146,5 +146,9 @@ def _check_words(tensor: str, words: Sequence[tuple[int, ...]], limits: EngineLi
 
 def _check_range(tensor: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
-        shown = str(value) if isinstance(value, int) else f"{value:g}"
-        raise InvalidRequest(f"{tensor} is {shown}; it must be between {low:g} and {high:g}")
+        shown, lowest, highest = map(_show, (value, low, high))
+        raise InvalidRequest(f"{tensor} is {shown}; it must be between {lowest} and {highest}")
+
+
+def _show(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"

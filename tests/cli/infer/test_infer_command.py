@@ -258,7 +258,8 @@ def test_several_sequences_are_numbered(triton: FakeTriton, run: Run) -> None:
         ("--top-k=9", "runtime_top_k is 9", "Why: --top-k is 9"),
         ("--logprobs", "omit return_log_probs", "Why: omit --logprobs"),
         ("--regex=[a-", "guided_decoding_guide cannot be used", "Why: --regex cannot be used"),
-        ("--regex=a", "guided_decoding_guide_type", "Why: guided_decoding_guide_type"),
+        ("--regex=a", "guided_decoding_guide_type is set", "Why: --regex is set"),
+        ("--seed=1", "/a/seed/b, 'seed', seed.npy, --seed", "/a/seed/b, 'seed', seed.npy, --seed"),
         ("--max-tokens=2", "seed is 1", "Why: seed is 1"),
     ],
 )
@@ -271,6 +272,23 @@ def test_error_names_the_option_that_set_the_tensor(
     with FakeTriton(answer=refuse) as triton:
         code, _, err = run("go", option, "-u", triton.endpoint.grpc)
     assert (code != 0, why in err) == (True, True), err
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [("--beam-width=2", "--beam-width"), ("--regex=a", "--regex")]
+)
+def test_refusal_names_the_option_that_the_layout_does_not_support(
+    run: Run, option: str, name: str
+) -> None:
+    inputs = ("text_input", "stream", "sampling_parameters")
+    with FakeTriton(input_names=inputs) as triton:
+        code, _, err = run("go", option, "-u", triton.endpoint.grpc, "-m", "demo")
+    assert (code, err) == (
+        3,
+        f"Error: demo does not support {name}.\n"
+        f"  Why: the vllm layout does not have an input or sampling parameter for {name}\n"
+        f" Next: omit {name}, or import the model with --layout inflight\n",
+    )
 
 
 def test_request_for_draft_tokens_is_not_streamed(triton: FakeTriton, run: Run) -> None:

@@ -23,7 +23,9 @@ SIZES = {
 }
 
 
-def make_model(num_layers: int, *, has_activation: bool = True) -> Any:
+def make_model(
+    num_layers: int, *, has_activation: bool = True, has_multiplication: bool = True
+) -> Any:
     """Return a decoder of bare layers; each node is named after its module and layer."""
     from openvino import opset13 as ops
 
@@ -44,7 +46,8 @@ def make_model(num_layers: int, *, has_activation: bool = True) -> Any:
         up = linear(x, layer, "mlp.up_proj")
         gate = linear(x, layer, "mlp.gate_proj")
         gate = ops.swish(gate) if has_activation else ops.relu(gate)
-        x = ops.add(x, linear(ops.multiply(up, gate), layer, "mlp.down_proj"))
+        gated = ops.multiply(up, gate) if has_multiplication else ops.add(up, gate)
+        x = ops.add(x, linear(gated, layer, "mlp.down_proj"))
     return openvino.Model([x], [entry])
 
 
@@ -64,8 +67,9 @@ def test_modules_get_the_names_of_a_pytorch_export() -> None:
     assert {f"__module.model.layers.0.{name}/ov_ext::linear/MatMul" for name in SIZES} <= names
 
 
-def test_does_not_rename_nodes_of_an_unknown_structure() -> None:
-    model = make_model(1, has_activation=False)
+@pytest.mark.parametrize("missing", ["has_activation", "has_multiplication"])
+def test_does_not_rename_nodes_of_an_unknown_structure(missing: str) -> None:
+    model = make_model(1, **{missing: False})
     with pytest.raises(LookupError, match="the structure of a layer differs from"):
         name_modules(model)
     assert not any("__module" in node.get_friendly_name() for node in model.get_ops())

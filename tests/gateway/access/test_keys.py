@@ -154,6 +154,21 @@ def test_invalid_file_keeps_the_previous_keys(file: Path, caplog: pytest.LogCapt
     assert "the gateway continues to use the keys that it read before" in caplog.text
 
 
+def test_problem_is_logged_again_after_the_file_was_deleted(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring, clock = make_ring(file)
+    for _ in range(2):
+        file.write_text("{")
+        for _ in range(2):
+            assert ring.find("key") is None
+            clock.now_s += 2
+        file.unlink()
+        assert ring.find("key") is None
+        clock.now_s += 2
+    assert caplog.text.count("the gateway continues to use the keys") == 2
+
+
 def test_unreadable_file_is_read_again(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

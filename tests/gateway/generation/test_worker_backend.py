@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,3 +86,29 @@ def test_optional_fields_are_rejected_for_an_old_worker(
     assert rejected.value.status == 400
     assert "does not support num_top_log_probs" in rejected.value.message
     assert rejected.value.message.endswith("Ask the operator to import the model again.")
+
+
+@pytest.mark.parametrize(
+    "payload", [b"{", b'{"is": "\xff"}', b'{"is": ' + b"[" * 100_000], ids=lambda value: value[:9]
+)
+def test_invalid_frame_fails_the_requests_with_the_reason(
+    listener: socket.socket, payload: bytes
+) -> None:
+    async def run() -> Any:
+        backend = WorkerBackend(lambda: NAME, LetterTokenizer())
+        failed = asyncio.get_running_loop().create_future()
+        try:
+            sock, _ = await asyncio.to_thread(listener.accept)
+            with sock:
+                sock.sendall(encode_frame(READY))
+                while not backend.is_open:
+                    await asyncio.sleep(0)
+                backend.submit(BASIC, failed.set_result)
+                sock.sendall(struct.pack(">I", len(payload)) + payload)
+                return await asyncio.wait_for(failed, 60)
+        finally:
+            await backend.close()
+
+    assert asyncio.run(run()).error.startswith(
+        "the connection to the engine worker failed (a frame is not valid JSON: "
+    )

@@ -122,10 +122,31 @@ def test_forgotten_job_is_explained_by_its_files(folder: Path) -> None:
     assert phase_and_why(folder, squeue=FORGOTTEN, sacct=sacct) == (
         "failed",
         (
-            "Slurm has no record of job 12, and the job ended with exit code 1",
+            "Slurm's controller has no record of job 12, and the job ended with exit code 1",
+            "`sacct` failed: Slurm accounting storage is disabled",
             "srun: error: no such image",
         ),
     )
+
+
+def test_job_without_a_record_is_explained_by_its_files(folder: Path) -> None:
+    assert phase_and_why(folder, squeue=FORGOTTEN, sacct=(0, "", "")) == (
+        "failed",
+        ("Slurm has no record of job 12, and the job did not record an exit code",),
+    )
+
+
+def test_accounting_is_queried_again_after_an_error(folder: Path) -> None:
+    error = (1, "", "sacct: error: Problem talking to the database\n")
+    slurm = FakeSlurm({"squeue": FORGOTTEN, "sacct": [error, (0, "TIMEOUT|None\n", "")]})
+    phases = [read_job(folder, slurm) for _ in range(2)]
+    assert [found[1].why for found in phases if found is not None] == [
+        (
+            "Slurm's controller has no record of job 12, and the job did not record an exit code",
+            "`sacct` failed: sacct: error: Problem talking to the database",
+        ),
+        ("Slurm job 12 is TIMEOUT",),
+    ]
 
 
 def test_forgotten_job_is_queried_once(folder: Path) -> None:
@@ -152,6 +173,15 @@ def test_unreachable_controller_gives_an_unknown_phase(folder: Path) -> None:
             "slurm_load_jobs error: Unable to contact slurm controller",
         ),
     )
+
+
+def test_slurm_command_that_times_out_is_the_only_reason(folder: Path) -> None:
+    def time_out(command: Sequence[str]) -> CommandResult:
+        raise LaunchFailed(f"{command[0]} did not respond within 20 s.")
+
+    found = read_job(folder, time_out)
+    assert found is not None
+    assert found[1].why == ("Slurm job 12: squeue did not respond within 20 s.",)
 
 
 def test_rejected_job_reports_the_reason_and_is_not_tracked(tmp_path: Path) -> None:

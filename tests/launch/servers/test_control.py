@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.triton.server import FakeTriton
 from tests.samples.launch_plans import fake_plan
-from trtllm_serve_cli.errors import BadInput, NoServer
+from trtllm_serve_cli.errors import BadInput, NoServer, TimedOut
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor, write_state
-from trtllm_serve_cli.launch.servers.control import find_controlled, list_parts
+from trtllm_serve_cli.launch.servers.control import (
+    find_controlled,
+    list_parts,
+    load_models,
+    unload_models,
+)
+from trtllm_serve_cli.launch.servers.running import read_server
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.planning.combined import PlacedModel
 
@@ -73,3 +81,23 @@ def test_unknown_model_is_rejected(home: Home) -> None:
     add(home, models=("demo",), loading=PARTS)
     with pytest.raises(BadInput, match="does not have a model named 'nope'"):
         find_controlled(home, "nope")
+
+
+@pytest.mark.parametrize(
+    ("change", "command", "what"),
+    [(load_models, "load", "reloaded"), (unload_models, "unload", "unloaded")],
+)
+def test_model_with_requests_in_flight_times_out(
+    home: Home, change: Callable[..., None], command: str, what: str
+) -> None:
+    labels = 'model="tensorrt_llm",version="1",request_type="active"'
+    page = f"nv_trt_llm_request_metrics{{{labels}}} 2\n"
+    with FakeTriton(metrics_pages=[page]) as triton:
+        plan = add(home, models=("demo",), loading=PARTS, endpoint=triton.endpoint)
+        with pytest.raises(TimedOut) as raised:
+            change(read_server(plan.directory), "demo", 0.5, on_model=print)
+    assert str(raised.value) == (
+        f"demo was not {what}, because requests were still in flight after 0.5 s.\n"
+        "Why: requests in flight: 2 in tensorrt_llm\n"
+        f"Next: run `tllm {command} demo --timeout 1` to wait longer"
+    )

@@ -69,6 +69,21 @@ def test_dead_gateway_is_restarted_with_back_off(gateway: GatewayProcess, clock:
     assert gateway.num_restarts == 2
 
 
+def test_back_off_applies_to_failed_starts(
+    gateway: GatewayProcess, clock: Clock, tmp_path: Path
+) -> None:
+    kill(gateway)
+    (log,) = tmp_path.rglob("gateway.log")
+    log.unlink()
+    log.mkdir()
+    clock.now_s += 61
+    assert gateway.restart_if_dead()
+    clock.now_s += 0.9
+    assert not gateway.restart_if_dead()
+    clock.now_s += 0.2
+    assert gateway.restart_if_dead()
+
+
 def test_gateway_reports_why_it_is_not_healthy(gateway: GatewayProcess) -> None:
     assert not gateway.is_healthy()
     wait_until(lambda: not gateway.is_healthy() and "The model 'm' is not ready" in gateway.problem)

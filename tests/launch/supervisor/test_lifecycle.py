@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import filelock
+import psutil
 import pytest
 
 from tests.fakes.container_engines import calls_of
@@ -435,6 +436,20 @@ def test_supervisor_that_does_not_respond_is_killed(home: Home) -> None:
     (why,) = stop_server(server, on_progress=lambda in_flight: stop_again(), ending_s=0.2)
     assert why.startswith("the supervisor did not respond and was killed")
     assert (list_servers(home), [is_gone(pid) for pid in processes]) == ([], [True, True])
+
+
+def test_supervisor_is_killed_if_its_child_processes_cannot_be_listed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(process: psutil.Process, recursive: bool) -> None:
+        raise psutil.AccessDenied(process.pid)
+
+    server = start(dataclasses.replace(fake_plan(home.servers), exit_timeout_s=0))
+    monkeypatch.setattr(psutil.Process, "children", fail)
+    stop_again = partial(os.kill, server.state.supervisor_pid, signal.SIGSTOP)
+    stop_server(server, on_progress=lambda in_flight: stop_again(), ending_s=0.2)
+    assert (list_servers(home), is_gone(server.state.supervisor_pid)) == ([], True)
+    wait_until(lambda: is_gone(server.state.server_pid))
 
 
 def test_server_that_another_command_stops_is_not_started_again(home: Home) -> None:

@@ -75,3 +75,9 @@ def test_describe_has_a_line_for_kept_and_for_dropped_settings() -> None:
         "Kept settings: a=1; b=",
         "Dropped settings that do not apply to this import: c=2",
     ]
+
+
+def test_describe_reports_why_the_settings_are_unknown() -> None:
+    assert PreservedSettings(problem="tllm.json cannot be read").describe() == [
+        "Dropped the settings of `tllm set`, because tllm.json cannot be read"
+    ]

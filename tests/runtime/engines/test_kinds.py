@@ -36,8 +36,8 @@ def test_a_kind_runs_in_a_worker_or_in_a_backend_of_triton(name: str) -> None:
 def test_a_rejection_names_the_tensor_and_the_kinds_that_support_it() -> None:
     assert explain_rejection("return_context_logits", "openvino") == (
         "return_context_logits (logits) is not supported by the openvino engine kind, because "
-        "OpenVINO GenAI does not return logits. Omit the tensor, or serve this model with the "
-        "tensorrt engine kind."
+        "OpenVINO GenAI does not return logits. Omit return_context_logits, or serve this "
+        "model with the tensorrt engine kind."
     )
 
 
@@ -51,7 +51,7 @@ def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
         reject_tensors({"embedding_bias": np.asarray(values)}.get, ["embedding_bias"], "openvino")
     assert str(raised.value) == (
         "embedding_bias (embedding bias) is not supported by the openvino engine kind, "
-        "because OpenVINO GenAI does not support a logit bias. Omit the tensor, or serve "
+        "because OpenVINO GenAI does not support a logit bias. Omit embedding_bias, or serve "
         "this model with the pytorch or sim or tensorrt or vllm engine kind."
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.samples.lora_adapters import SITES, as_lists, make_adapter, write_peft
 from trtllm_serve_cli.runtime.engine import GenerationRequest, InvalidRequest
-from trtllm_serve_cli.runtime.lora.adapter import Adapter, BadAdapter, encode_adapter
+from trtllm_serve_cli.runtime.lora.adapter import Adapter, BadAdapter, Sites, encode_adapter
 from trtllm_serve_cli.runtime.lora.adapter_folders import (
     AdapterFolders,
     as_peft,
@@ -89,6 +89,19 @@ def test_a_sent_adapter_stays_known(tmp_path: Path) -> None:
     assert first is not None and not Path(file).exists()
     assert as_lists(read_peft(first.folder)) == as_lists(PIRATE)
     assert known.find(request(lora_task_id=7)) == first
+
+
+def test_an_unreadable_adapter_is_rejected_with_the_reason(tmp_path: Path) -> None:
+    def fail() -> Sites:
+        raise OSError("obtaining file position failed")
+
+    known = AdapterFolders(LoraOptions(), fail, tmp_path)
+    with pytest.raises(InvalidRequest) as raised:
+        known.find(request(lora_task_id=7, lora_file=send(PIRATE, tmp_path / "sent")))
+    assert str(raised.value) == (
+        "the adapter cannot be read (obtaining file position failed); check the adapter files on "
+        "the server"
+    )
 
 
 def test_the_least_recently_used_adapter_is_evicted(tmp_path: Path) -> None:

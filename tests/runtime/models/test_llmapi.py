@@ -161,7 +161,7 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
         (
             {"lora_path": [b"/adapters/pirate"], "lora_name": [b"pirate"], "lora_id": [1]},
             "lora_id (adapters from paths) is not supported by the openvino engine kind, because "
-            "adapters are read from lora_prefetch_dir and selected by lora_name. Omit the tensor.",
+            "adapters are read from lora_prefetch_dir and selected by lora_name. Omit lora_id.",
         ),
         (
             {"lora_path": [b"/adapters/pirate"]},

@@ -142,6 +142,36 @@ def test_words_without_a_row_for_each_prompt_are_rejected(
     assert f"{name} has 3 rows, but the request has 2 prompts" in response.error().message()
 
 
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        (
+            {"EMBEDDING_BIAS_WORDS": _strings([b"a", b"b"])},
+            "embedding_bias_weights is missing; send both embedding_bias_words and "
+            "embedding_bias_weights",
+        ),
+        (
+            {"EMBEDDING_BIAS_WEIGHTS": [[1.0]]},
+            "embedding_bias_words is missing; send both embedding_bias_words and "
+            "embedding_bias_weights",
+        ),
+        (
+            {
+                "EMBEDDING_BIAS_WORDS": _strings([b"a", b"b"]),
+                "EMBEDDING_BIAS_WEIGHTS": [[1.0]],
+            },
+            "embedding_bias_words has shape [1, 2], but embedding_bias_weights has shape [1, 1]; "
+            "send one weight for each word",
+        ),
+    ],
+)
+def test_bias_words_without_their_weights_are_rejected(
+    model: Any, tensors: dict[str, Any], why: str
+) -> None:
+    (response,) = model.execute([_request(**tensors)])
+    assert response.error().message() == why
+
+
 def test_texts_that_cannot_fit_are_rejected_before_they_are_encoded(
     tmp_path: Path, triton_utils: Any, transformers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

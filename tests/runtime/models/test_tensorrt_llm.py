@@ -237,7 +237,7 @@ def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
         (
             {"embedding_bias": [[3.0]]},
             "embedding_bias (embedding bias) is not supported by the openvino engine kind, "
-            "because OpenVINO GenAI does not support a logit bias. Omit the tensor, or "
+            "because OpenVINO GenAI does not support a logit bias. Omit embedding_bias, or "
             "serve this model with the pytorch or sim or tensorrt or vllm engine kind.",
         ),
     ],

@@ -110,6 +110,13 @@ def test_rejects_an_invalid_parameter(text: str, why: str) -> None:
     assert str(raised.value) == why
 
 
+def test_rejects_json_that_is_nested_too_deeply() -> None:
+    with pytest.raises(InvalidRequest, match=r"^sampling_parameters is not valid JSON"):
+        parse_sampling_parameters("[" * 100_000)
+    with pytest.raises(InvalidRequest, match="is not a valid value for guided_decoding"):
+        parse(guided_decoding="[" * 100_000)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda each: st.lists(each) | st.dictionaries(st.text(), each),

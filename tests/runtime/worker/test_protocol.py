@@ -84,10 +84,12 @@ def test_rejects_a_message_over_the_limit() -> None:
         (b"", "a frame is not valid JSON"),
         (b"{", "a frame is not valid JSON"),
         (b'"\xff"', "a frame is not valid JSON"),
+        (b"[" * 100_000, "a frame is not valid JSON"),
         (b"[]", "a frame is not a JSON object"),
         (b"7", "a frame is not a JSON object"),
         (b"null", "a frame is not a JSON object"),
     ],
+    ids=lambda value: repr(value[:30]),
 )
 def test_rejects_a_payload_that_is_not_a_json_object(payload: bytes, why: str) -> None:
     stream = SplitStream(struct.pack(">I", len(payload)) + payload)

@@ -85,8 +85,8 @@ def send_prompt(
     with contextlib.ExitStack() as resources:
         try:
             _send(prompt, model, options, request, resources, as_json=as_json)
-        except RequestFailed as error:
-            error.why = option_names.name_options(error.why, options, request)
+        except (BadInput, RequestFailed) as error:
+            option_names.name_options(error, options, request)
             raise
 
 

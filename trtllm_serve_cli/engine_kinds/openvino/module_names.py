@@ -46,7 +46,7 @@ def name_modules(model: Any) -> None:
 def _layer_modules(attention: Any) -> dict[str, Any]:
     output = _nearest(_consumers(attention), _consumers, _is_linear)
     activation = _nearest(_consumers(output), _consumers, _is_activation)
-    gated = next(node for node in _consumers(activation) if node.get_type_name() == "Multiply")
+    gated = _nearest(_consumers(activation), lambda node: [], _is_multiplication)
     factors = [node for node in _producers(gated) if not _is_same(node, activation)]
     return {
         **{
@@ -98,6 +98,10 @@ def _is_linear(node: Any) -> bool:
 
 def _is_activation(node: Any) -> bool:
     return bool(node.get_type_name() == _ACTIVATION)
+
+
+def _is_multiplication(node: Any) -> bool:
+    return bool(node.get_type_name() == "Multiply")
 
 
 def _is_same(node: Any, other: Any) -> bool:

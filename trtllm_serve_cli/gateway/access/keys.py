@@ -237,9 +237,10 @@ class KeyRing:
                 self._keys = {key.hash: key for key in read_keys(self._file)}
                 # Set the stamp only after a successful read, so that the file is read again after
                 # a transient error.
-                self._stamp, self._problem = stamp, ""
+                self._stamp = stamp
+            self._problem = ""
         except FileNotFoundError:
-            self._keys, self._stamp = {}, None
+            self._keys, self._stamp, self._problem = {}, None, ""
         except OSError as error:
             self._is_required = True
             self._report(f"{self._file} cannot be read: {error.strerror or error}")

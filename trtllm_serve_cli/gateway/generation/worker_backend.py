@@ -216,7 +216,7 @@ class _WorkerConnection(asyncio.Protocol):
         try:
             if messages := self._take_messages():
                 self._receive(messages)
-        except (msgspec.DecodeError, ProtocolError) as error:
+        except ProtocolError as error:
             self.failure = f"the connection to the engine worker failed ({error})"
             _log.error(self.failure)
             self.abort()
@@ -234,7 +234,7 @@ class _WorkerConnection(asyncio.Protocol):
             end = start + _LENGTH_BYTES + length
             if end > size:
                 break
-            message = self._decoder.decode(memoryview(self._buffer)[start + _LENGTH_BYTES : end])
+            message = self._decode(memoryview(self._buffer)[start + _LENGTH_BYTES : end])
             self._numbers.check(message)
             if message.get("is") == "ping":
                 self.send({"do": "pong"})
@@ -244,6 +244,12 @@ class _WorkerConnection(asyncio.Protocol):
         if start:
             del self._buffer[:start]
         return messages
+
+    def _decode(self, payload: memoryview) -> dict[str, Any]:
+        try:
+            return self._decoder.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(f"a frame is not valid JSON: {error}") from error
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost.set()

@@ -71,7 +71,7 @@ class SlurmJob:
     """A submitted job and its state when Slurm was last queried.
 
     - `state`: Slurm job state, or "UNKNOWN" if Slurm was not queried or did not report a state.
-    - `reason`: why the job is waiting or has ended.
+    - `reason`: why the job is waiting or has ended, or the error of `sacct` if it failed.
     - `is_forgotten`: true if the job has ended and tllm no longer queries its state, either because
       Slurm's controller has removed the job or because `tllm stop` was run for the job.
     """
@@ -220,8 +220,8 @@ def read_job(
     """Return the plan, state and job in `directory`, or None if it contains no valid job file.
 
     Query Slurm for the job state unless the job was stopped. If the controller has removed the job,
-    save the last state, so that later calls do not query Slurm. If the query fails, the phase is
-    "unknown".
+    save the last state, so that later calls do not query Slurm. Do not save it if `sacct` reports
+    an error, because the error may be temporary. If the query fails, the phase is "unknown".
     """
     try:
         facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
@@ -238,8 +238,10 @@ def read_job(
     try:
         job = SlurmJob(job.id, ended[0], ended[1], True) if ended else query_slurm(job.id, run)
     except TllmError as error:
-        return plan, _state("unknown", (f"Slurm job {job.id}: {error.what}", error.why)), job
-    if job.is_forgotten and not ended:
+        why = (f"Slurm job {job.id}: {error.what}", *filter(None, (error.why,)))
+        return plan, _state("unknown", why), job
+    has_accounting_failed = job.state == _UNKNOWN and job.reason
+    if job.is_forgotten and not ended and not has_accounting_failed:
         _update_job_file(directory, ended=[job.state, job.reason])
     if address is not None and job.state in _RUNNING:
         plan = dataclasses.replace(plan, endpoint=address)
@@ -251,8 +253,9 @@ def read_job(
 def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     """Return the job with its current state in Slurm.
 
-    If the controller has removed the job, query Slurm's accounting database (`sacct`) instead. If
-    `sacct` reports an error or has no record of the job, the state is "UNKNOWN".
+    If the controller has removed the job, the job has ended: query Slurm's accounting database
+    (`sacct`) instead. If `sacct` reports an error or has no record of the job, the state is
+    "UNKNOWN", and the error is the reason.
 
     Raise `MissingPart` if `squeue` or `sacct` is not installed. Raise `LaunchFailed` if one of the
     commands does not respond, or if `squeue` reports an error.
@@ -276,7 +279,8 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
         # Use only the first word, because the state may be, for example, "CANCELLED by 1000".
         reason = "" if reason == "None" else reason.strip()
         return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
-    return SlurmJob(job_id, is_forgotten=True)
+    error = _output_of(accounting) if accounting.code else ""
+    return SlurmJob(job_id, reason=error, is_forgotten=True)
 
 
 def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
@@ -365,6 +369,9 @@ def _explain(job: SlurmJob, plan: LaunchPlan, record: WatchRecord) -> tuple[str,
     how = (
         f"the job ended with exit code {code[0]}" if code else "the job did not record an exit code"
     )
+    if job.reason:
+        what = f"Slurm's controller has no record of job {job.id}, and {how}"
+        return (what, f"`sacct` failed: {job.reason}", *lines)
     return (f"Slurm has no record of job {job.id}, and {how}", *lines)
 
 

@@ -81,7 +81,7 @@ def load_models(
     plan = server.plan
     loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}
     if loaded.intersection(list_parts(plan, name)):
-        unload_models(server, name, timeout_s, on_model=lambda part: None)
+        unload_models(server, name, timeout_s, on_model=lambda part: None, is_reload=True)
     if plan.combined:
         write_combination(plan.combined, plan.repository)
     for part in list_parts(plan, name):
@@ -98,12 +98,18 @@ def load_models(
 
 
 def unload_models(
-    server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
+    server: RunningServer,
+    name: str,
+    timeout_s: float,
+    *,
+    on_model: Callable[[str], None],
+    is_reload: bool = False,
 ) -> None:
     """Unload the model `name` and wait until it is unloaded.
 
     First wait up to `timeout_s` for requests in flight to finish. Then unload each of the model's
-    Triton models, and wait up to `timeout_s` for each Triton model.
+    Triton models, and wait up to `timeout_s` for each Triton model. `is_reload` is true if the
+    caller will load the model again.
 
     Raise `TimedOut` if a wait times out. If requests do not finish in time, the model stays loaded
     and the requests are not cancelled. Raise `NoServer` if the server cannot be reached, or
@@ -112,7 +118,7 @@ def unload_models(
     plan = server.plan
     parts = tuple(reversed(list_parts(plan, name)))
     with draining(plan.directory, parts):
-        _wait_for_requests(plan, name, timeout_s)
+        _wait_for_requests(plan, name, timeout_s, is_reload)
         for part in parts:
             on_model(part)
             for endpoint in _endpoints(plan):
@@ -120,21 +126,22 @@ def unload_models(
                 _wait_until_gone(endpoint, part, timeout_s)
 
 
-def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
+def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float, is_reload: bool) -> None:
     """Wait for requests in flight. Raise `TimedOut` if they do not finish within `timeout_s`.
 
     Triton would otherwise abort the requests (see the `drain` module).
     """
     owner = next(each for each in plan.models if name == each or name in plan.parts_of(each))
     engines = set(plan.parts_of(owner))
+    command, done = ("load", "reloaded") if is_reload else ("unload", "unloaded")
     deadline_s = time.monotonic() + timeout_s
     for in_flight in watch_in_flight(_endpoints(plan), engines):
         if in_flight != {} and time.monotonic() > deadline_s:
             raise TimedOut(
-                f"{name} was not unloaded, because requests were still in flight after "
+                f"{name} was not {done}, because requests were still in flight after "
                 f"{timeout_s:g} s.",
                 why=f"requests in flight: {format_in_flight(in_flight)}",
-                next_step=f"run `tllm unload {name} --timeout {2 * timeout_s:g}` to wait longer",
+                next_step=f"run `tllm {command} {name} --timeout {2 * timeout_s:g}` to wait longer",
             )
         time.sleep(_POLL_S)
 

@@ -55,6 +55,7 @@ class GatewayProcess:
 
     def start(self) -> None:
         """Start the process. Raise `OSError` if it cannot be started."""
+        self._started_s = self._clock()
         command = (sys.executable, "-m", "trtllm_serve_cli.gateway")
         with self._plan.gateway_log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -66,7 +67,6 @@ class GatewayProcess:
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
             )
-        self._started_s = self._clock()
 
     def explain_exit(self) -> tuple[str, ...]:
         """Return how the process exited and the last lines of its log.

@@ -138,7 +138,8 @@ def _stop_supervised(
         time.sleep(_POLL_S)
     is_killed = server.state.is_supervised
     if is_killed:
-        processes[0].kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server.state.supervisor_pid, signal.SIGKILL)
     _end_processes(processes)
     if server.plan.container is not None:
         remove_container(server.plan.container)
@@ -159,12 +160,15 @@ def _is_late(server: RunningServer, started_s: float, ending_s: float) -> bool:
 
 
 def _list_processes(server: RunningServer) -> list[psutil.Process]:
-    """List the supervisor and its descendants, or no processes if the supervisor has ended."""
-    try:
-        supervisor = psutil.Process(server.state.supervisor_pid)
-        return [supervisor, *supervisor.children(recursive=True)]
-    except psutil.Error:
-        return []
+    """List the supervisor and its descendants, or no processes if the supervisor has ended.
+
+    List only the supervisor if its descendants cannot be read.
+    """
+    processes: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        processes.append(psutil.Process(server.state.supervisor_pid))
+        processes += processes[0].children(recursive=True)
+    return processes
 
 
 def _end_processes(processes: Sequence[psutil.Process]) -> None:

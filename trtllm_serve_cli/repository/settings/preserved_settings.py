@@ -19,16 +19,22 @@ from trtllm_serve_cli.repository.planning.repository_plan import list_requested
 
 @dataclass(frozen=True, slots=True)
 class PreservedSettings:
-    """The settings that an import keeps or drops, by parameter name."""
+    """The settings that an import keeps or drops, by parameter name.
+
+    `problem` is why the settings cannot be read, or "". In this case, the import drops them.
+    """
 
     kept: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
 
     def describe(self) -> list[str]:
         """Return one line for the kept settings and one for the dropped settings.
 
-        Omit lines without settings.
+        Omit lines without settings. If there is a problem, return one line that contains it.
         """
+        if self.problem:
+            return [f"Dropped the settings of `tllm set`, because {self.problem}"]
         return [
             f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"
             for what, parameters in (

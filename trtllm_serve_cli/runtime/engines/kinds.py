@@ -98,7 +98,7 @@ def explain_rejection(tensor: str, engine_kind: str) -> str:
     serve = f", or serve this model with the {' or '.join(kinds)} engine kind" if kinds else ""
     return (
         f"{tensor}{feature_name} is not supported by the {engine_kind} engine kind{because}. "
-        f"Omit the tensor{serve}."
+        f"Omit {tensor}{serve}."
     )
 
 

@@ -124,16 +124,16 @@ class AdapterFolders:
             raise InvalidRequest(explain_missing_file(request)) from error
         except OSError as error:
             raise InvalidRequest(
-                f"the adapter cannot be read ({error.strerror}); check the adapter files on the "
-                "server"
+                f"the adapter cannot be read ({error.strerror or error}); check the adapter files "
+                "on the server"
             ) from error
         try:
             return self._add(key, self._write(adapter))
         except OSError as error:
             raise InvalidRequest(
-                f"the server cannot write the adapter to its temporary folder ({error.strerror}); "
-                "check the free disk space and the permissions on the server, then send the "
-                "request again"
+                "the server cannot write the adapter to its temporary folder "
+                f"({error.strerror or error}); check the free disk space and the permissions on "
+                "the server, then send the request again"
             ) from error
 
     def _check(self, adapter: Adapter) -> None:

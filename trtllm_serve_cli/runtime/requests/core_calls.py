@@ -56,7 +56,8 @@ class CoreCaller:
     def stop(self, model: str, request_id: str) -> None:
         """Stop a request to `model` that the client has cancelled."""
         # If possible, notify the instance directly through its socket. Triton could queue a regular
-        # stop request behind other requests to the same instance.
+        # stop request behind other requests to the same instance. If no instance is running the
+        # request yet, return as well, because `CancelWatch` repeats the call.
         if forward_stop(stop_socket_name(model), request_id):
             return
         inputs = [

@@ -126,10 +126,16 @@ class Preprocessor:
         words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:
             return {}
-        if words is None or weights is None or words.shape != weights.shape:
+        if words is None or weights is None:
+            missing = "words" if words is None else "weights"
             raise InvalidRequest(
-                "embedding_bias_words and embedding_bias_weights must have the same shape; send "
-                "one weight for each word"
+                f"embedding_bias_{missing} is missing; send both embedding_bias_words and "
+                "embedding_bias_weights"
+            )
+        if words.shape != weights.shape:
+            raise InvalidRequest(
+                f"embedding_bias_words has shape {list(words.shape)}, but embedding_bias_weights "
+                f"has shape {list(weights.shape)}; send one weight for each word"
             )
         _check_num_rows("embedding_bias_words", words, num_rows)
         bias = np.zeros((num_rows, self._tokenizer.vocab_size), dtype=np.float32)

@@ -116,7 +116,7 @@ def parse_sampling_parameters(text: str) -> SamplingParameters:
 def _parse_object(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"sampling_parameters is not valid JSON ({error}); send a JSON object"
         ) from error
@@ -132,7 +132,7 @@ def _pop(values: dict[str, Any], name: str, convert: Callable[[Any], Any], defau
 def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
     try:
         return convert(value)
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequest(
             f"{value!r} is not a valid value for {name} in sampling_parameters; send a value that "
             f"vLLM accepts for {name}"

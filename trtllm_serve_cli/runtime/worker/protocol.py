@@ -111,7 +111,7 @@ def read_frame(sock: socket.socket, numbers: FrameNumbers | None = None) -> dict
         raise ProtocolError("the stream ended inside a frame")
     try:
         message = json.loads(payload)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError("a frame is not valid JSON") from error
     if not isinstance(message, dict):
         raise ProtocolError("a frame is not a JSON object")

@@ -117,7 +117,7 @@ def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None
         (
             {"logit_bias": ((5, 1.0),)},
             "embedding_bias (embedding bias) is not supported by the openvino engine kind, because "
-            "OpenVINO GenAI does not support a logit bias. Omit the tensor, or serve this "
+            "OpenVINO GenAI does not support a logit bias. Omit embedding_bias, or serve this "
             "model with the pytorch or sim or tensorrt or vllm engine kind.",
         ),
     ],

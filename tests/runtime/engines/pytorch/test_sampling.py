@@ -122,7 +122,8 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {},
             ANY,
             "guided_decoding_guide_type is set, but this model is served without guided decoding. "
-            "Omit the tensor, or serve the model with guided_decoding_backend=xgrammar.",
+            "Omit guided_decoding_guide_type, or serve the model with "
+            "guided_decoding_backend=xgrammar.",
         ),
         (
             {"input_ids": (1,) * 9},

@@ -188,7 +188,8 @@ def test_rejects_unsupported_features(engine: SimEngine) -> None:
     unsupported: dict[str, dict[str, Any]] = {
         "beam_width": {"beam_width": 2},
         "guided_decoding_guide_type": {"guide_type": "json"},
-        "lora_task_id": {"lora_name": "a"},
+        "lora_task_id": {"lora_task_id": 7, "lora_file": "a"},
+        "lora_name": {"lora_name": "a", "lora_file": "a"},
     }
     for tensor, fields in unsupported.items():
         with pytest.raises(InvalidRequest) as raised:

@@ -98,7 +98,8 @@ def check_servable(
     if request.guide_type is not None and not arguments.get("guided_decoding_backend"):
         raise InvalidRequest(
             "guided_decoding_guide_type is set, but this model is served without guided decoding. "
-            "Omit the tensor, or serve the model with guided_decoding_backend=xgrammar."
+            "Omit guided_decoding_guide_type, or serve the model with "
+            "guided_decoding_backend=xgrammar."
         )
     max_num_tokens = arguments.get("max_num_tokens")
     if (

@@ -273,9 +273,8 @@ def _check_servable(request: GenerationRequest) -> None:
     requested = {
         "beam_width": request.beam_width > 1,
         "guided_decoding_guide_type": request.guide_type is not None,
-        "lora_task_id": not (
-            request.lora_task_id is None and request.lora_name is None and request.lora_file is None
-        ),
+        "lora_task_id": request.lora_task_id is not None,
+        "lora_name": request.lora_name is not None,
     }
     for tensor, is_set in requested.items():
         if is_set:
