@@ -24,6 +24,7 @@ from tests.e2e.podman import (
     use_own_store,
 )
 from tests.ports import free_ports
+from tests.samples.lora_adapters import make_adapter, write_peft
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.triton.drain import draining
 
@@ -95,18 +96,24 @@ def infer(tllm: Tllm, *words: str) -> str:
     return tllm.done("infer", "The capital of France is", "--raw", "--max-tokens=3", *words)
 
 
-def ask_gateway(tllm: Tllm) -> str:
+def ask_gateway(tllm: Tllm, *words: str) -> str:
     """Return the response to a chat completion through the gateway."""
-    words = ("--temperature", "0", "--max-tokens", "8")
-    return tllm.done("infer", "-i", "openai", "What is the capital of France?", *words)
+    options = ("--temperature", "0", "--max-tokens", "8", *words)
+    return tllm.done("infer", "-i", "openai", "What is the capital of France?", *options)
 
 
-def test_server_in_a_container_serves_restarts_and_stops(tllm: ContainerTllm) -> None:
-    started = tllm.serve("--openai", f"--openai-port={free_ports(1)[0]}")
+def test_server_in_a_container_serves_restarts_and_stops(
+    tllm: ContainerTllm, tmp_path: Path
+) -> None:
+    adapter = make_adapter({"model.layers.0.self_attn.q_proj": (576, 576)})
+    poet = write_peft(tmp_path / "poet", adapter)
+    started = tllm.serve("--openai", f"--openai-port={free_ports(1)[0]}", f"--lora=poet={poet}")
     assert started.returncode == 0, started.stdout + started.stderr
     (name,) = tllm.containers()
     assert "Paris" in infer(tllm)
     assert ask_gateway(tllm)
+    # The engine worker in the container reads the adapter.
+    assert ask_gateway(tllm, "--model=poet")
     status = tllm.status()
     # The container's processes are found, although they are not children of the supervisor.
     assert {"supervisor", "tritonserver", "engine worker", "model tensorrt_llm"} <= set(

@@ -197,16 +197,21 @@ def _user_options(host: ContainerHost) -> list[str]:
     return words
 
 
-def check_mounts(folders: Iterable[Path]) -> None:
-    """Raise `BadInput` if a folder cannot be mounted because its path contains a colon."""
+def check_mounts(folders: Iterable[Path], separators: str = ":") -> None:
+    """Raise `BadInput` if a folder cannot be mounted because its path contains a separator.
+
+    `separators` are the characters that separate the parts of a mount option. The default is the
+    separator of docker and podman.
+    """
     for folder in folders:
-        if ":" in str(folder):
+        if found := next((each for each in separators if each in str(folder)), ""):
+            character = "a colon" if found == ":" else "a comma"
             raise BadInput(
                 f"{folder} cannot be mounted into a container.",
-                why="the path contains a colon, which docker and podman use as a separator in "
-                "volume options",
-                next_step="move the folder to a path without a colon, then set TLLM_HOME "
-                "(models) or ENGINE_DEST_PATH (engines) to the new path",
+                why=f"the path contains {character}, which is a separator in mount options",
+                next_step=f"move the folder to a path without {character}, then set TLLM_HOME "
+                "(models), ENGINE_DEST_PATH (engines), or --lora and --runtime-lora-dir (LoRA "
+                "adapters) to the new path",
             )
 
 

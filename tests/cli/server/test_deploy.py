@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 
 from tests.cli.running import Tllm
+from tests.samples.lora_adapters import write_converted
 from tests.samples.repositories import add_model
 from trtllm_serve_cli.paths import Home, find_home
 
@@ -217,3 +219,85 @@ def test_model_without_an_image_is_refused(tllm: Tllm) -> None:
     assert (code, out) == (3, "")
     assert "Error: No public container image can serve m." in err
     assert "--image IMAGE" in err
+
+
+@pytest.fixture
+def adapters(home: Home) -> Path:
+    """Write the adapter `poet` in a folder of TLLM_HOME, and return this folder."""
+    return write_converted(home.root / "adapters" / "poet").parent
+
+
+PODS = ("deploy", "k8s", "--image", "mine:1", "--openai-image", "tllm:1")
+ALONE = ("--max-replicas", "1")
+
+
+def test_job_serves_adapters(tllm: Tllm, home: Home, adapters: Path) -> None:
+    """The gateway runs on the node, and the engine worker may run in a container."""
+    poet, tenants = adapters / "poet", home.root / "tenants"
+    tenants.mkdir()
+    options = ("--lora", f"poet={poet}", "--runtime-lora-dir", str(tenants))
+    code, script, err = tllm("deploy", "slurm", *options)
+    assert (code, err, "container-mounts" in script) == (0, "", False)
+    adapter = json.dumps({"name": "poet", "folder": str(poet), "model": "m"})
+    assert f'"adapters": [{adapter}], "runtime_lora_dir": "{tenants}"' in script
+    _, script, _ = tllm("deploy", "slurm", *options, "--container-image", "IMAGE")
+    mounts = "".join(f",{folder}:{folder}:ro" for folder in (poet, tenants))
+    assert f"{home.engines / 'm'}:{home.engines / 'm'}:ro{mounts} " in script
+    assert tllm("deploy", "slurm", *options, "--submit")[0] == 0
+    job = json.loads((home.servers / "slurm-m-1" / "job.json").read_text())
+    assert job["plan"]["gateway"]["adapters"] == [json.loads(adapter)]
+
+
+def test_pods_serve_adapters_from_the_nodes(tllm: Tllm, adapters: Path) -> None:
+    poet = adapters / "poet"
+    code, out, err = tllm(*PODS, "--lora", f"poet={poet}")
+    assert code == 0, err
+    config_map, deployment, *others = yaml.safe_load_all(out)
+    config = json.loads(config_map["data"]["gateway.json"])
+    assert config["adapters"] == [{"name": "poet", "folder": str(poet), "model": "m"}]
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["volumes"][2] == {
+        "name": "model-2", "hostPath": {"path": str(poet), "type": "Directory"},
+    }  # fmt: skip
+    # The engine worker or, for a TensorRT engine, the gateway reads the adapter.
+    mount = {"name": "model-2", "mountPath": str(poet), "readOnly": True}
+    assert [mount in each["volumeMounts"] for each in pod["containers"]] == [True, True]
+    for each in (config_map, deployment, *others):
+        if each["kind"] != "PodMonitor":
+            kubernetes_validate.validate(each, "1.31", strict=True)
+
+
+def test_pods_serve_adapters_from_the_claim(tllm: Tllm, home: Home, adapters: Path) -> None:
+    claimed = (*PODS, *ALONE, "--claim", "models")
+    code, out, err = tllm(*claimed, "--runtime-lora-dir", str(adapters))
+    assert code == 0, err
+    config_map, deployment, *_ = yaml.safe_load_all(out)
+    assert json.loads(config_map["data"]["gateway.json"])["runtime_lora_dir"] == str(adapters)
+    mount = {
+        "name": "model", "mountPath": str(adapters), "subPath": "adapters", "readOnly": True,
+    }  # fmt: skip
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    assert [mount in each["volumeMounts"] for each in containers] == [True, True]
+    outside = write_converted(home.root.parent / "outside")
+    code, out, err = tllm(*claimed, "--lora", f"poet={outside}")
+    assert (code, out) == (3, "")
+    assert "Error: The claim models does not contain all of the files that m uses." in err
+    assert f"outside TLLM_HOME: {outside}" in err
+    assert "--lora" in err.partition("Next: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--replicas", "2"), 3, "up to 4 replicas"),
+        ((), 3, "add --replicas 1 --max-replicas 1"),
+        ((*ALONE, "--openai-processes", "2"), 3, "requires the OpenAI-compatible API to run in a"),
+        ((*ALONE, "--no-openai"), 2, "Omit --no-openai."),
+    ],
+)
+def test_adapters_that_pods_cannot_load_are_refused(
+    tllm: Tllm, adapters: Path, options: tuple[str, ...], code: int, message: str
+) -> None:
+    found, out, err = tllm(*PODS, *options, "--runtime-lora-dir", str(adapters))
+    text = " ".join(err.replace("│", " ").split())
+    assert (found, out, message in text) == (code, "", True)

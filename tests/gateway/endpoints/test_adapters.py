@@ -92,6 +92,15 @@ def test_an_adapter_that_is_loaded_again_has_another_key(root: Path) -> None:
     assert second["lora_file"] == str(root / "pirate")
 
 
+def test_engine_gets_a_path_below_the_operators_folder_if_it_is_a_link(root: Path) -> None:
+    """A container mounts the path that the operator has set, not the target of the link."""
+    backend, tenants = FakeBackend(), root.parent / "tenants"
+    tenants.symlink_to(root)
+    with serve(backend, tenants) as client:
+        assert client.post(LOAD, json=POET).status_code == 200
+    assert backend.submitted[0]["lora_file"] == str(tenants / "poet")
+
+
 @pytest.mark.parametrize(
     "path", ["../secret", "link", "loop", "file", "missing", ".", "/", "poet/../..", "a\0b", "~"]
 )

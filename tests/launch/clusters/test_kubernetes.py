@@ -236,7 +236,7 @@ def test_autoscaler_counts_pending_requests_of_triton_and_the_engine(reports_wai
         (
             dataclasses.replace(PLAIN, folders=(HOME / "models" / "l", Path("/data/engine"))),
             KubernetesOptions(claim="models"),
-            "The claim models does not contain all of Llama_3.1's files",
+            "The claim models does not contain all of the files that Llama_3.1 uses",
         ),
         (PLAIN, KubernetesOptions(namespace="UPPER"), "'UPPER' is not a valid namespace"),
     ],

@@ -140,8 +140,19 @@ def test_triton_stops_after_the_gateway(tmp_path: Path) -> None:
     [
         (changed(port=8001), "cannot use port 8001"),
         (dataclasses.replace(changed(key_policy="on"), keys_secret=None), "reject all requests"),
+        (changed(runtime_lora_dir="/srv/tenants"), "--runtime-lora-dir requires a single replica"),
     ],
 )
 def test_gateway_that_cannot_work_is_rejected(gateway: PodGateway, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         plan(PLAIN, KubernetesOptions(), gateway=gateway)
+
+
+def test_clients_can_load_adapters_into_a_single_replica() -> None:
+    gateway = changed(runtime_lora_dir="/srv/tenants")
+    alone = KubernetesOptions(max_replicas=1)
+    made = plan(options=alone, gateway=gateway)
+    assert '"/srv/tenants"' in made["ConfigMap"]["data"]["gateway.json"]
+    with pytest.raises(BadInput, match="requires a single replica") as raised:
+        plan(options=dataclasses.replace(alone, replicas=2), gateway=gateway)
+    assert "up to 2 replicas" in str(raised.value.why)

@@ -315,6 +315,14 @@ def test_container_can_write_the_state_of_the_server() -> None:
     assert "/jobs/1/state:/jobs/1/state" in mounts.split(",")
 
 
+@pytest.mark.parametrize("name", ["a:b", "a,b"])
+def test_container_cannot_mount_a_path_with_a_separator(name: str) -> None:
+    model = dataclasses.replace(PLAIN, folders=(Path("/srv") / name,))
+    with pytest.raises(BadInput, match=f"/srv/{name} cannot be mounted into a container"):
+        script(model, SlurmOptions(container_image="IMAGE"))
+    script(model)
+
+
 def test_watched_job_hides_its_token_and_records_its_state(tmp_path: Path, job: Path) -> None:
     watched = dataclasses.replace(PLAIN, runtime=make_runtime_folder(tmp_path))
     # Triton waits until other users can no longer read its token.

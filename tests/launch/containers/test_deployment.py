@@ -260,6 +260,12 @@ def test_targets_of_links_are_included(tmp_path: Path) -> None:
     assert deployable(tmp_path, engine).folders == (tmp_path / "repository", engine.path, blobs)
 
 
+def test_prefetched_adapters_are_included(tmp_path: Path) -> None:
+    engine = engine_of(tmp_path)
+    model = deployable(tmp_path, engine, lora_prefetch_dir="/srv/adapters")
+    assert model.folders == (tmp_path / "repository", engine.path, Path("/srv/adapters"))
+
+
 def test_ranks_are_split_evenly() -> None:
     assert split_evenly(16, 2, "ranks") == 8
     with pytest.raises(BadInput, match="16 ranks cannot be divided evenly among 3 nodes"):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.samples.lora_adapters import write_converted
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.containers.container import Container, ContainerHost, lower_limit
 from trtllm_serve_cli.errors import BadInput, MissingPart
@@ -68,13 +70,14 @@ def plan(
     gpus: str | None = None,
     ranks: int = 1,
     combined: tuple[PlacedModel, ...] = (),
+    **options: Any,
 ) -> LaunchPlan:
     setup = plan_container([model], host, image=image, gpus=tuple(gpus.split(",")) if gpus else ())
     engine = EngineInstances(model="tensorrt_llm", world_size=ranks)
     return plan_launch(
         [IMPORTED],
         IN_IMAGE,
-        LaunchOptions(mode="container", gpus=gpus, openai=False),
+        LaunchOptions(**{"mode": "container", "gpus": gpus, "openai": False, **options}),
         servers=Path("/servers"),
         token="secret",
         combined=combined,
@@ -271,6 +274,23 @@ def test_path_with_a_colon_cannot_be_mounted() -> None:
     model = dataclasses.replace(LLAMA, folders=(Path("/models/a:b"),))
     with pytest.raises(BadInput, match="/models/a:b cannot be mounted into a container"):
         plan(model=model)
+
+
+def test_folders_of_adapters_are_mounted_read_only(tmp_path: Path) -> None:
+    poet, tenants = write_converted(tmp_path / "poet"), tmp_path / "tenants"
+    tenants.mkdir()
+    adapters = {"lora": (f"poet={poet}",), "runtime_lora_dir": tenants}
+    added = set(options_of(plan(openai=True, **adapters))) - set(options_of(plan()))
+    assert added == {f"--volume={folder}:{folder}:ro" for folder in (poet, tenants)}
+    # Without the OpenAI-compatible API, no client can select the adapters.
+    assert plan(openai=False, **adapters) == plan()
+
+
+def test_adapter_in_a_folder_with_a_colon_cannot_be_mounted(tmp_path: Path) -> None:
+    folder = write_converted(tmp_path / "a:b")
+    with pytest.raises(BadInput, match="a:b cannot be mounted into a container") as raised:
+        plan(openai=True, lora=(f"poet={folder}",))
+    assert "--lora and --runtime-lora-dir" in raised.value.next_step
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,13 @@ import pytest
 
 from tests.samples.lora_adapters import SITES, make_adapter, write_converted, write_peft
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.gateway.config import ServedAdapter
+from trtllm_serve_cli.gateway.config import GatewayConfig, ServedAdapter
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
-from trtllm_serve_cli.launch.planning.adapter_plan import check_runtime_folder, plan_adapters
+from trtllm_serve_cli.launch.planning.adapter_plan import (
+    check_runtime_folder,
+    list_adapter_folders,
+    plan_adapters,
+)
 
 
 @pytest.fixture
@@ -60,3 +64,29 @@ def test_folder_of_adapters_must_exist_and_belongs_to_one_process(tmp_path: Path
     assert "--runtime-lora-dir" in missing.value.next_step
     with pytest.raises(BadInput, match="run in a single process"):
         check_runtime_folder(LaunchOptions(runtime_lora_dir=tmp_path, openai_processes=2))
+
+
+def test_paths_are_normalized_without_following_links(poet: Path) -> None:
+    """Containers and pods mount the paths, which therefore must not contain `..`."""
+    link = poet.parent / "link"
+    link.symlink_to(poet)
+    (adapter,) = plan_adapters(["poet=poet/../link"], ["demo"])
+    assert adapter.folder == str(link)
+    options = LaunchOptions(runtime_lora_dir=Path("poet/../link"))
+    assert check_runtime_folder(options) == str(link)
+
+
+def test_engine_reads_the_adapters_the_runtime_folder_and_targets_of_links(poet: Path) -> None:
+    blobs = poet.parent / "blobs"
+    blobs.mkdir()
+    weights = next(poet.glob("*weights.npy"))
+    (poet / "weights").symlink_to(weights.rename(blobs / weights.name))
+    tenants = poet.parent / "tenants"
+    tenants.mkdir()
+    # A link that a client's adapter contains must not mount a folder of this machine.
+    (tenants / "link").symlink_to("/etc/passwd")
+    config = GatewayConfig(
+        (), adapters=(ServedAdapter("p", str(poet), "m"),), runtime_lora_dir=str(tenants)
+    )
+    assert list_adapter_folders(config) == (poet, blobs, tenants)
+    assert list_adapter_folders(GatewayConfig(())) == list_adapter_folders(None) == ()

@@ -43,7 +43,8 @@ HangTimeoutOption = Annotated[
 ]
 # The `tllm start` options that the deploy commands also accept for the OpenAI-compatible API.
 POD_GATEWAY = (
-    "openai", "openai_auth", "chat_template", "tool_parser", "cors_origin", *OPENAI_LIMITS,
+    "openai", "openai_auth", "chat_template", "tool_parser", "lora", "runtime_lora_dir",
+    "cors_origin", *OPENAI_LIMITS,
 )  # fmt: skip
 TELEMETRY = option_fields(LaunchOptions, "otlp_endpoint")
 

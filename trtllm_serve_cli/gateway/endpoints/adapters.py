@@ -105,17 +105,24 @@ def find_adapter_folder(root: Path, path: str) -> Path:
     cannot probe for existing files.
     """
     folder = None
+    resolved = root
     # `resolve` raises ValueError for null characters, and RuntimeError for symlink loops.
     with contextlib.suppress(OSError, ValueError, RuntimeError):
-        root = root.resolve()
-        folder = (root / path).resolve()
-    if folder is None or folder == root or not folder.is_relative_to(root) or not folder.is_dir():
+        resolved = root.resolve()
+        folder = (resolved / path).resolve()
+    if (
+        folder is None
+        or folder == resolved
+        or not folder.is_relative_to(resolved)
+        or not folder.is_dir()
+    ):
         raise invalid(
             "`lora_path` is not a subfolder of the folder set with --runtime-lora-dir. Send the "
             "adapter's path relative to this folder.",
             "lora_path",
         )
-    return folder
+    # If `root` is a symbolic link, an engine in a container can read only `root` itself.
+    return root / folder.relative_to(resolved)
 
 
 def _check_allowed(request: Request) -> Path:

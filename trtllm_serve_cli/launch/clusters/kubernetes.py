@@ -103,7 +103,7 @@ def plan_kubernetes(
             "image that adds kubectl to it, and pass the new image with --image",
         )
     if gateway is not None:
-        check_gateway(gateway)
+        check_gateway(gateway, max(options.replicas, options.max_replicas))
     name = _object_name(model.name)
     pod = _pod(model, options, launch, home, has_gateway=gateway is not None)
     is_spread = options.nodes > 1
@@ -332,13 +332,14 @@ def _model_volumes(
     outside = [str(path) for path in model.folders if home not in path.parents]
     if outside:
         raise BadInput(
-            f"The claim {options.claim} does not contain all of {model.name}'s files.",
+            f"The claim {options.claim} does not contain all of the files that {model.name} uses.",
             why=(
                 f"the pods use the claim as a copy of TLLM_HOME ({home}), but these folders are "
                 f"outside TLLM_HOME: {', '.join(outside)}"
             ),
-            next_step="omit --claim if every node has the model's files at the same paths, or "
-            "import the model again without --engine-dir and --repo",
+            next_step="omit --claim if every node has these folders at the same paths; otherwise, "
+            "import the model again without --engine-dir and --repo, or copy the LoRA adapters to "
+            "a folder in TLLM_HOME and set --lora, --runtime-lora-dir or lora_prefetch_dir to it",
         )
     claim = {"claimName": options.claim, "readOnly": True}
     return [{"name": "model", "persistentVolumeClaim": claim}], [

@@ -47,11 +47,11 @@ class PodGateway:
     keys_secret: str | None = None
 
 
-def check_gateway(gateway: PodGateway) -> None:
-    """Raise `BadInput` if the gateway could not serve requests.
+def check_gateway(gateway: PodGateway, max_replicas: int) -> None:
+    """Raise `BadInput` if the gateway could not serve requests in up to `max_replicas` replicas.
 
     The gateway's port must differ from Triton's ports. If the gateway requires API keys, a Secret
-    must provide the keys.
+    must provide the keys. If clients can load LoRA adapters, there must be a single replica.
     """
     port = gateway.config.port
     if port in PORTS.values():
@@ -66,6 +66,14 @@ def check_gateway(gateway: PodGateway) -> None:
             why="--openai-auth on requires API keys, but no Secret provides keys to the pods",
             next_step="run `kubectl create secret generic tllm-keys --from-file=keys.json` in "
             "TLLM_HOME, and add --openai-keys-secret tllm-keys",
+        )
+    if gateway.config.runtime_lora_dir is not None and max_replicas > 1:
+        raise BadInput(
+            "--runtime-lora-dir requires a single replica.",
+            why=f"the deployment can have up to {max_replicas} replicas, and each replica would "
+            "serve only the adapters that clients have loaded into that replica",
+            next_step="add --replicas 1 --max-replicas 1, or serve the adapters in all replicas "
+            "with --lora NAME=FOLDER",
         )
 
 

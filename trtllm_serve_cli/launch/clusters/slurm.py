@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from trtllm_serve_cli import __version__
+from trtllm_serve_cli.containers.container import check_mounts
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.clusters.slurm_gateway import SlurmGateway, plan_job_gateway
@@ -162,6 +163,8 @@ def plan_slurm(
             "--container-mounts and --container-workdir require a container image.",
             next_step="add --container-image IMAGE",
         )
+    if options.container_image is not None:
+        check_mounts(model.folders, ":,")
     _check_time(options.time)
     tasks = split_evenly(model.num_ranks, options.nodes, "ranks")
     if options.ntasks_per_node not in (None, tasks):

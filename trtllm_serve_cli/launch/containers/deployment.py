@@ -31,7 +31,10 @@ RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
 # Name of the Triton model that runs the engine. MPI ranks that do not serve requests load only this
 # model.
 CORE_MODEL = "tensorrt_llm"
-_PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
+_PATHS = (
+    "parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir",
+    "parameters.lora_prefetch_dir",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +225,9 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
     """List the folders that contain the model's files.
 
-    The result contains the model repository and the engine and tokenizer folders that the models
-    use. It also contains each folder that contains the target of a symbolic link in these
-    folders. Skip folders that are nested in other listed folders.
+    The result contains the model repository and the folders with engines, tokenizers and LoRA
+    adapters that the models use. It also contains each folder that contains the target of a
+    symbolic link in these folders. Skip folders that are nested in other listed folders.
     """
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]

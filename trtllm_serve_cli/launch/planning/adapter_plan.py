@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from trtllm_serve_cli.containers.container import with_link_targets
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.gateway.config import ADAPTER_NAME, ServedAdapter
+from trtllm_serve_cli.gateway.config import ADAPTER_NAME, GatewayConfig, ServedAdapter
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, PEFT_CONFIG
 
@@ -53,14 +55,14 @@ def _parse(word: str, models: Sequence[str]) -> ServedAdapter:
             why=f"the server has several models: {', '.join(models)}",
             next_step=f"add the name of the base model, for example --lora {models[0]}:{word}",
         )
-    path = Path(folder)
+    path = _normalize(Path(folder))
     if not any((path / each).is_file() for each in (PEFT_CONFIG, LORA_CONFIG)):
         raise BadInput(
             f"{folder} does not contain a LoRA adapter.",
             why=f"the folder contains neither {PEFT_CONFIG} nor {LORA_CONFIG}",
             next_step="pass the folder that PEFT's save_pretrained or `tllm lora convert` wrote",
         )
-    return ServedAdapter(name, str(path.absolute()), model or models[0])
+    return ServedAdapter(name, str(path), model or models[0])
 
 
 def check_runtime_folder(options: LaunchOptions) -> str | None:
@@ -68,9 +70,9 @@ def check_runtime_folder(options: LaunchOptions) -> str | None:
 
     Raise `BadInput` if `runtime_lora_dir` is not a folder, or if the API runs in several processes.
     """
-    folder = options.runtime_lora_dir
-    if folder is None:
+    if options.runtime_lora_dir is None:
         return None
+    folder = _normalize(options.runtime_lora_dir)
     if not folder.is_dir():
         raise BadInput(
             f"{folder} is not a folder.",
@@ -84,4 +86,23 @@ def check_runtime_folder(options: LaunchOptions) -> str | None:
             "process",
             next_step="omit --openai-processes, or set it to 1",
         )
-    return str(folder.absolute())
+    return str(folder)
+
+
+def list_adapter_folders(config: GatewayConfig | None) -> tuple[Path, ...]:
+    """Return the folders of adapters that an engine of the gateway may read.
+
+    Return an empty tuple if `config` is None. The result includes the folders that contain the
+    targets of symbolic links in the folders of `--lora`. It does not include such folders for
+    `runtime_lora_dir`, because clients may be able to create links there.
+    """
+    if config is None:
+        return ()
+    adapters = (each for one in config.adapters for each in with_link_targets(Path(one.folder)))
+    runtime = (config.runtime_lora_dir,) if config.runtime_lora_dir else ()
+    return tuple(dict.fromkeys((*adapters, *map(Path, runtime))))
+
+
+def _normalize(folder: Path) -> Path:
+    """Return the absolute path without `..`, which Kubernetes does not allow in mounts."""
+    return Path(os.path.normpath(folder.absolute()))

@@ -13,11 +13,17 @@ from typing import Any
 
 from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
-from trtllm_serve_cli.containers.container import Container, ContainerSetup, container_command
+from trtllm_serve_cli.containers.container import (
+    Container,
+    ContainerSetup,
+    check_mounts,
+    container_command,
+)
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.containers.server_container import name_container
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, HANG_TIMEOUT_S, LaunchOptions
+from trtllm_serve_cli.launch.planning.adapter_plan import list_adapter_folders
 from trtllm_serve_cli.launch.planning.gateway_plan import plan_gateway
 from trtllm_serve_cli.launch.planning.warmup_plan import WarmupRequest, read_warmup
 from trtllm_serve_cli.launch.topology.mpi import (
@@ -370,18 +376,20 @@ def plan_launch(
             for rank in range(ranks.world_size)
         ]
         argv = mpirun_command(commands, mpi, ranks, options, changes)
-    container = None
-    if setup is not None:
-        container = Container(setup.host.engine, setup.image, name_container(directory))
-        drains = drain_environ(directory)
-        folders = (*((repository,) if combined else ()), *map(Path, drains.values()))
-        argv = container_command(container, setup, argv, folders=folders, environ=changes | drains)
-        changes = {}
     endpoints = [_endpoint(options, ports, token, tls) for ports in list_ports(ranks, options)]
     text_models = {
         prefixed(model.name, model.text_model) if combined else model.text_model: model
         for model in models
     }
+    gateway = plan_gateway(options, text_models, endpoints, directory, keys_file, num_cores)
+    container = None
+    if setup is not None:
+        check_mounts(adapters := list_adapter_folders(gateway))
+        container = Container(setup.host.engine, setup.image, name_container(directory))
+        drains = drain_environ(directory)
+        folders = (*((repository,) if combined else ()), *map(Path, drains.values()), *adapters)
+        argv = container_command(container, setup, argv, folders=folders, environ=changes | drains)
+        changes = {}
     return LaunchPlan(
         argv=argv,
         environ=changes,
@@ -400,7 +408,7 @@ def plan_launch(
         timeout_s=options.timeout_s,
         hang_timeout_s=options.hang_timeout_s,
         model_control_mode=options.model_control_mode,
-        gateway=plan_gateway(options, text_models, endpoints, directory, keys_file, num_cores),
+        gateway=gateway,
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.containers.container import outermost
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, Manifest, plan_kubernetes
 from trtllm_serve_cli.launch.clusters.pod_gateway import ENDPOINT, KEYS_FILE, PodGateway
@@ -23,6 +25,7 @@ from trtllm_serve_cli.launch.containers.deployment import (
     describe_deployable,
 )
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.planning.adapter_plan import list_adapter_folders
 from trtllm_serve_cli.launch.planning.gateway_plan import plan_gateway
 from trtllm_serve_cli.launch.triton.triton_command import check_backend, stub_environ
 from trtllm_serve_cli.launch.triton.triton_install import IN_CONTAINER, find_libpython, find_triton
@@ -40,6 +43,12 @@ def load_deployable(home: Home, name: str | None) -> Deployable:
     return describe_deployable(model, open_repository(model.path))
 
 
+def _add_adapters(model: Deployable, gateway: GatewayConfig | None) -> Deployable:
+    """Return `model` with the folders of the adapters that the gateway serves."""
+    folders = outermost((*model.folders, *list_adapter_folders(gateway)))
+    return replace(model, folders=folders)
+
+
 def plan_slurm_here(
     home: Home,
     name: str | None,
@@ -54,14 +63,14 @@ def plan_slurm_here(
     `MissingPart` if this machine's Triton is required but is missing or cannot serve the model.
     """
     imported = load_model(home, name)
-    model = load_deployable(home, name)
+    gateway = _plan_job_gateway(home, imported, launch)
+    model = _add_adapters(load_deployable(home, name), gateway)
     environ: dict[str, str] = {}
     triton = IN_CONTAINER
     if options.container_image is None:
         triton = find_triton(os.environ)
         check_backend(imported, triton)
         environ = stub_environ(triton, find_libpython() or "", os.environ)
-    gateway = _plan_job_gateway(home, imported, launch)
     return plan_slurm(
         model, triton, options, launch, directory=directory, environ=environ, gateway=gateway
     )
@@ -115,7 +124,7 @@ def plan_kubernetes_here(
         served = {imported.text_model: imported}
         config = plan_gateway(launch, served, [ENDPOINT], Path(GATEWAY_FOLDER), keys_file)
         gateway = PodGateway(config, openai_image, keys_secret) if config else None
-    model = load_deployable(home, name)
+    model = _add_adapters(load_deployable(home, name), gateway.config if gateway else None)
     return plan_kubernetes(model, options, launch, home=home.root, gateway=gateway)
 
 
