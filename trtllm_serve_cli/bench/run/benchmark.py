@@ -54,9 +54,8 @@ class Progress:
 class Run:
     """One run of a benchmark.
 
-    `started_at` is the UTC time in ISO 8601 format before the warm-up or, in a simulation, after
-    the run. `start` is the time when the load started, on the machine's monotonic clock, or 0 in a
-    simulation.
+    `started_at` is the UTC time in ISO 8601 format before the run and its warm-up. `start` is the
+    time when the load started, on the machine's monotonic clock, or 0 in a simulation.
     """
 
     started_at: str
