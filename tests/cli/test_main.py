@@ -284,6 +284,27 @@ def test_a_misspelt_command_gets_one_suggestion(tllm: Tllm, arguments: tuple[str
     assert err.count("Did you mean") == 1
 
 
+def test_help_lists_options_in_groups(tllm: Tllm) -> None:
+    _, out, _ = tllm("start", "--help")
+    titles = [line for line in out.splitlines() if line.endswith(":") and line[0] != " "]
+    assert titles == [
+        "Arguments:", "Options:", "Server:", "Triton:", "Processes and containers:",
+        "OpenAI-compatible API:", "TLS:", "Logs and traces:",
+    ]  # fmt: skip
+    assert out.index("--json") < out.index("Server:") < out.index("--http-port")
+
+
+def test_help_starts_with_the_group_of_the_first_option(tllm: Tllm) -> None:
+    _, out, _ = tllm("infer", "--help")
+    assert out.index("Target:") < out.index("--interface") < out.index("Options:")
+
+
+def test_help_has_no_group_of_a_single_option(tllm: Tllm) -> None:
+    _, out, _ = tllm("run", "--help")
+    assert "Server:" not in out
+    assert out.index("Options:") < out.index("  --http-port")
+
+
 def test_help_explains_arguments(tllm: Tllm) -> None:
     _, out, _ = tllm("validate", "--help")
     assert "[NAME]  Model name. Equivalent to --model NAME." in out
