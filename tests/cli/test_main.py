@@ -268,6 +268,13 @@ def test_interrupt_during_the_import_has_no_traceback() -> None:
     assert (ran.returncode, ran.stderr) == (130, "")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error(closed: str, home_folder: Path) -> None:
+    shell = ("sh", "-c", f'exec "$0" -m trtllm_serve_cli.cli list {closed}', sys.executable)
+    ran = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (0, False)
+
+
 def test_deleted_working_folder_exits_with_3(
     tllm: Tllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
