@@ -23,8 +23,7 @@ class Option:
     - `flags`: Typer's parameter declarations, such as "-m" or "--stream/--no-stream". If empty, the
       flag is derived from the field name.
     - `metavar`: placeholder for the value in the help text, or None for the default placeholder.
-    - `panel`: name of the option group, which Typer receives as `rich_help_panel`. tllm's plain
-      help output does not show groups.
+    - `panel`: title of the option group in the help text, or empty.
     - `check`: function that raises `ValueError` if the option value is invalid.
     - `is_argument`: true for positional arguments.
     - `is_on_command_line`: false for options without a flag, which are set in `tllm.yaml` or with

@@ -268,6 +268,13 @@ def test_interrupt_during_the_import_has_no_traceback() -> None:
     assert (ran.returncode, ran.stderr) == (130, "")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error(closed: str, home_folder: Path) -> None:
+    shell = ("sh", "-c", f'exec "$0" -m trtllm_serve_cli.cli list {closed}', sys.executable)
+    ran = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (0, False)
+
+
 def test_deleted_working_folder_exits_with_3(
     tllm: Tllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -282,6 +289,27 @@ def test_deleted_working_folder_exits_with_3(
 def test_a_misspelt_command_gets_one_suggestion(tllm: Tllm, arguments: tuple[str, ...]) -> None:
     _, _, err = tllm(*arguments)
     assert err.count("Did you mean") == 1
+
+
+def test_help_lists_options_in_groups(tllm: Tllm) -> None:
+    _, out, _ = tllm("start", "--help")
+    titles = [line for line in out.splitlines() if line.endswith(":") and line[0] != " "]
+    assert titles == [
+        "Arguments:", "Options:", "Server:", "Triton:", "Processes and containers:",
+        "OpenAI-compatible API:", "TLS:", "Logs and traces:",
+    ]  # fmt: skip
+    assert out.index("--json") < out.index("Server:") < out.index("--http-port")
+
+
+def test_help_starts_with_the_group_of_the_first_option(tllm: Tllm) -> None:
+    _, out, _ = tllm("infer", "--help")
+    assert out.index("Target:") < out.index("--interface") < out.index("Options:")
+
+
+def test_help_has_no_group_of_a_single_option(tllm: Tllm) -> None:
+    _, out, _ = tllm("run", "--help")
+    assert "Server:" not in out
+    assert out.index("Options:") < out.index("  --http-port")
 
 
 def test_help_explains_arguments(tllm: Tllm) -> None:

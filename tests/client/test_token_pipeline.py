@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.fakes.triton import over_grpc
 from tests.fakes.triton.answers import ModelError, Outputs, Request, Silence, follow_prompt, tokens
+from tests.fakes.triton.over_grpc import encode_response
 from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.generate import Completion, GenerateRequest
@@ -150,6 +153,24 @@ def test_failure_of_a_model_names_it(triton: FakeTriton, model: str) -> None:
     triton.answer = answer
     with pytest.raises(RequestFailed, match=f"The request to {model} failed"):
         _generate(triton, GenerateRequest("abc"))
+
+
+@pytest.mark.parametrize("end", [-1, 0], ids=["truncated", "missing"])
+@pytest.mark.parametrize("model", ["preprocessing", "tensorrt_llm", "postprocessing"])
+def test_invalid_tensors_are_refused(
+    triton: FakeTriton, monkeypatch: pytest.MonkeyPatch, model: str, end: int
+) -> None:
+    def encode(outputs: Outputs, request: Any) -> Any:
+        response = encode_response(outputs, request)
+        if request.model_name == model and outputs:
+            content = response.raw_output_contents.pop()
+            response.raw_output_contents.extend([content[:end]] if end else [])
+        return response
+
+    monkeypatch.setattr(over_grpc, "encode_response", encode)
+    with pytest.raises(RequestFailed, match=r"The response from .* is invalid") as raised:
+        _generate(triton, GenerateRequest("abc"))
+    assert raised.value.why.startswith("an output tensor is invalid: ")
 
 
 def test_time_limit_applies_to_all_models(triton: FakeTriton) -> None:

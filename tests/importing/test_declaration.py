@@ -249,6 +249,16 @@ def test_examples_and_calibration_folders_are_relative_to_the_file(tmp_path: Pat
     )
 
 
+def test_calibration_folder_may_be_in_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "texts").mkdir()
+    text = "model: {name: m}\nbuild: {calib_dataset: ~/texts}\n"
+    declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path / "other")
+    assert declared.build.calib_dataset == str(tmp_path / "texts")
+
+
 def test_name_of_a_data_set_is_kept(tmp_path: Path):
     text = "model: {name: m}\nbuild: {calib_dataset: cnn_dailymail}\n"
     declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)

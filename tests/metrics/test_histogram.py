@@ -48,6 +48,14 @@ def test_latency_is_none_without_requests() -> None:
     assert read_latency(parse_metrics("a 1\n", 0.0), None, "h", {}) is None
 
 
+def test_latency_is_none_without_a_sum() -> None:
+    before = parse_metrics(page((0, 8, 10, 10), 5.0), 0.0)
+    buckets = page((2, 10, 12, 12), 5.02).rpartition("h_sum")[0]
+    now = parse_metrics(buckets, 1.0)
+    assert read_latency(now, None, "h", {"model": "m"}) is None
+    assert read_latency(now, before, "h", {"model": "m"}) is None
+
+
 @given(values=st.lists(st.floats(0.0001, 0.99), min_size=1), q=st.floats(0.01, 1.0))
 def test_a_percentile_is_in_the_bucket_of_its_exact_value(values: list[float], q: float) -> None:
     buckets = {bound: float(sum(v <= bound for v in values)) for bound in (*BOUNDS, math.inf)}

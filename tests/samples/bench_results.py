@@ -105,7 +105,7 @@ def make_result(
             for one in each
         ),
         summary=summary,
-        client=judge_client(summary, load, [worker]),
+        client=judge_client(summary, load, [[worker]] * runs),
         versions={"tllm": "0.1.0", "python": "3.11.9"},
         machine={"platform": "Linux", "architecture": machine, "num_cpus": 2},
     )

@@ -1,5 +1,7 @@
 """Define Click groups that import commands on demand, suggest commands and list their summaries.
 
+The help of each command lists its options in groups.
+
 Typer creates the options of all registered commands before it runs any command. If all commands
 were registered, `tllm --help` would spend most of its time creating options.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -46,7 +49,31 @@ def _make_click_command(command: Command) -> Any:
     made = typer.main.get_group(app)
     for _, each in walk_commands(made):
         set_metavars(each)
+        if not isinstance(each, TyperGroup):
+            each.format_options = partial(_write_options, each)
     return made.commands[command.name]
+
+
+def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write the arguments of a Click command, then its options in groups.
+
+    Typer writes option groups only if Rich formats the help. Options without a group are in the
+    section "Options", and so is the only option of a group.
+    """
+    parameters = command.get_params(ctx)
+    groups = [getattr(each, "rich_help_panel", None) for each in parameters]
+    sections: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+    for parameter, group in zip(parameters, groups, strict=True):
+        if parameter.param_type_name == "argument":
+            title = "Arguments"
+        else:
+            title = group if group and groups.count(group) > 1 else "Options"
+        if record := parameter.get_help_record(ctx):
+            sections.setdefault(title, []).append(record)
+    for title, records in sections.items():
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 class _LazyCommands(Mapping[str, Any]):

@@ -128,6 +128,7 @@ def main() -> None:
 
     `cli.shared.exits` defines the exit codes.
     """
+    streams.replace_closed()
     streams.escape_unencodable()
     try:
         code = _run()

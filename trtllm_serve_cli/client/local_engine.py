@@ -23,9 +23,9 @@ from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.tensors import plan_inputs
 from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed, TllmError
-from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+from trtllm_serve_cli.repository.model.model_repository import OpenRepository, unreadable
 from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
-from trtllm_serve_cli.repository.pbtxt import parse_config
+from trtllm_serve_cli.repository.pbtxt import PbtxtError, parse_config
 from trtllm_serve_cli.runtime.engine import InvalidRequest, SequenceUpdate
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, reject_tensors
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
@@ -51,8 +51,8 @@ class LocalEngine:
         """Start the worker, which may take minutes if the engine is large.
 
         Raise `BadInput` if the engine runs only inside Triton, or if the repository lacks a model.
-        Raise `MissingPart` if the tokenizer's package is not installed. Raise `RequestFailed` if
-        the worker does not start.
+        Raise `RepositoryError` if a `config.pbtxt` is invalid. Raise `MissingPart` if the
+        tokenizer's package is not installed. Raise `RequestFailed` if the worker does not start.
         """
         _check_layout(repository)
         self._kind = repository.kind
@@ -228,7 +228,10 @@ def _read_config(repository: OpenRepository, model: str) -> dict[str, Any]:
             why=f"the folder does not contain {model}/config.pbtxt",
             next_step=f"import the model again with `tllm import -m {repository.name}`",
         )
-    message = parse_config(repository.texts[model])
+    try:
+        message = parse_config(repository.texts[model])
+    except PbtxtError as error:
+        raise unreadable(repository, model, error) from error
     config: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
     # Restore the empty values that `MessageToDict` omits, because Triton also passes empty values
     # to a model.
@@ -250,7 +253,8 @@ def _read_parameters(repository: OpenRepository, model: str) -> Parameters:
 def read_info(repository: OpenRepository) -> ModelInfo:
     """Return the settings of the text model in an imported model's repository.
 
-    Raise `BadInput` if the repository lacks this model.
+    Raise `BadInput` if the repository lacks this model, or `RepositoryError` if its `config.pbtxt`
+    is invalid.
     """
     return parse_model_config(repository.name, _read_config(repository, repository.name))
 

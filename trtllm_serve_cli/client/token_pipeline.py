@@ -52,11 +52,15 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """An input or output in the raw format of Triton's gRPC API."""
+    """An input or output in the raw format of Triton's gRPC API.
+
+    `values` contains the elements of an output as a flat list. It is empty for an input.
+    """
 
     datatype: str
     shape: tuple[int, ...]
     content: bytes
+    values: Sequence[Any] = ()
 
     @classmethod
     def of(cls, name: str, value: Value) -> _Tensor:
@@ -67,10 +71,6 @@ class _Tensor:
     @classmethod
     def of_integers(cls, shape: tuple[int, ...], values: Sequence[int]) -> _Tensor:
         return cls("INT32", shape, struct.pack(f"<{len(values)}i", *values))
-
-    def values(self) -> list[Any]:
-        """Return the elements as a flat list."""
-        return decode_raw(self.datatype, self.content)
 
 
 Tensors = dict[str, _Tensor]
@@ -98,20 +98,20 @@ class TokenPipeline:
         calls = _Calls(self.endpoint, request.request_id, timeout_s, cancellation)
         values = plan_inputs(request)
         encoded = calls.send_once(self.preprocessing.name, _plan_text(values))
-        prompt: Ids = tuple(self._output(encoded, "INPUT_ID").values())
+        prompt: Ids = tuple(self._output(encoded, "INPUT_ID").values)
         inputs = self._plan_core(encoded, values)
         input_ids = prompt
         for at_s, outputs in list(calls.send(self.core.name, inputs)):
             sequences = self._read_sequences(outputs, prompt)
             decoded = calls.send_once(self.postprocessing.name, self._plan_ids(sequences, outputs))
-            texts = self._output(decoded, "OUTPUT").values()
+            texts = self._output(decoded, "OUTPUT").values
             if len(texts) != len(sequences):
                 raise error_mapping.invalid_response(
                     self.endpoint.grpc,
                     f"{self.postprocessing.name} returned {len(texts)} texts for {len(sequences)} "
                     "sequences",
                 )
-            readable = {name: tensor.values() for name, tensor in outputs.items()}
+            readable = {name: tensor.values for name, tensor in outputs.items()}
             counts = {
                 "num_input_tokens": [len(prompt)],
                 "num_output_tokens": [sum(map(len, sequences))],
@@ -163,10 +163,10 @@ class TokenPipeline:
         model can exclude the prompt.
         """
         output_ids = self._output(outputs, "output_ids")
-        lengths = self._output(outputs, "sequence_length").values()
+        lengths = self._output(outputs, "sequence_length").values
         includes_prompt = EXCLUDE_INPUT not in self.core.inputs and not self.core.excludes_input
         start = len(prompt) if includes_prompt else 0
-        ids, width = output_ids.values(), output_ids.shape[-1]
+        ids, width = output_ids.values, output_ids.shape[-1]
         return [
             tuple(ids[index * width : index * width + length][start:])
             for index, length in enumerate(lengths)
@@ -200,15 +200,7 @@ class _Calls:
         responses = stream_responses(self.endpoint, message, timeout_s, self.cancellation)
         with closing(responses):
             for at_s, response in responses:
-                yield (
-                    at_s,
-                    {
-                        output.name: _Tensor(output.datatype, tuple(output.shape), content)
-                        for output, content in zip(
-                            response.outputs, response.raw_output_contents, strict=True
-                        )
-                    },
-                )
+                yield at_s, self._read_outputs(response)
 
     def send_once(self, model: str, inputs: Tensors) -> Tensors:
         """Send a request to `model` and return the outputs of its only response."""
@@ -218,6 +210,24 @@ class _Calls:
                 self.endpoint.grpc, f"{model} sent {len(responses)} responses instead of one"
             )
         return responses[0]
+
+    def _read_outputs(self, response: Any) -> Tensors:
+        try:
+            return {
+                output.name: _Tensor(
+                    output.datatype,
+                    tuple(output.shape),
+                    content,
+                    decode_raw(output.datatype, content),
+                )
+                for output, content in zip(
+                    response.outputs, response.raw_output_contents, strict=True
+                )
+            }
+        except (struct.error, ValueError) as error:
+            raise error_mapping.invalid_response(
+                self.endpoint.grpc, f"an output tensor is invalid: {error}"
+            ) from error
 
     def _find_remaining_s(self, model: str) -> float | None:
         if self.timeout_s is None:

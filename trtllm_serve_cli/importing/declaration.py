@@ -106,7 +106,7 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
     dataset = options.calib_dataset
     return dataclasses.replace(
         options,
-        calib_dataset=join(dataset) if dataset and (folder / dataset).is_dir() else dataset,
+        calib_dataset=join(dataset) if dataset and Path(join(dataset)).is_dir() else dataset,
         lora_dir=tuple(map(join, options.lora_dir)),
         speculative_model=options.speculative_model and join(options.speculative_model),
         flags={

@@ -120,7 +120,7 @@ class LaunchOptions:
             "How to run Triton. `local`: directly on this machine. `container`: in a container. "
             "`mpi`: with mpirun. `auto`: in a container if the local Triton cannot serve the "
             "models, otherwise directly on this machine.",
-            panel=_SERVER,
+            panel=_PROCESSES,
         ),
     ] = "local"
     gpus: Annotated[

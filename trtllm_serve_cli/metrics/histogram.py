@@ -30,7 +30,7 @@ def read_latency(
     """Return the latency from the histogram `name`, which must be in seconds.
 
     If `before` is set, include only observations since that snapshot. Return `None` if the
-    histogram is missing or has no observations.
+    histogram is missing, or has no observations or no sum.
     """
     buckets = _read_buckets(now, name, labels)
     total_s = now.value(f"{name}_sum", **labels)
@@ -40,7 +40,8 @@ def read_latency(
         # observations are new.
         if all(count >= earlier.get(bound, 0.0) for bound, count in buckets.items()):
             buckets = {bound: count - earlier.get(bound, 0.0) for bound, count in buckets.items()}
-            total_s = (total_s or 0.0) - (before.value(f"{name}_sum", **labels) or 0.0)
+            if total_s is not None:
+                total_s -= before.value(f"{name}_sum", **labels) or 0.0
     count = buckets.get(math.inf, 0.0)
     if not count or total_s is None:
         return None

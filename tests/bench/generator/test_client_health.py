@@ -20,7 +20,8 @@ def _judge(load: Load, worker: WorkerLoad = CALM, lag_s: float = 0.0) -> tuple[s
         RequestRecord(index, index * 0.1, index * 0.1 + lag_s, index * 0.1 + 1.0, 1, (0.0,), (1,))
         for index in range(100)
     ]
-    return judge_client(summarize(records, load, streamed=False), load, [CALM, worker]).bottlenecks
+    summary = summarize(records, load, streamed=False)
+    return judge_client(summary, load, [[CALM, worker]]).bottlenecks
 
 
 def test_fast_client_is_not_a_bottleneck() -> None:
@@ -57,6 +58,12 @@ def test_lateness_is_ignored_without_a_schedule(load: Load) -> None:
 
 def test_very_short_runs_are_not_judged() -> None:
     assert _judge(AllAtOnce(), WorkerLoad(0.01, 0.01, 0.01, (0.5,) * 3)) == ()
+
+
+def test_workers_count_once_in_repeated_runs() -> None:
+    summary = summarize((), AllAtOnce(), streamed=False)
+    report = judge_client(summary, AllAtOnce(), [[CALM, CALM]] * 3)
+    assert (report.num_workers, report.cpu_s) == (2, 12.0)
 
 
 def test_blocked_event_loop_is_measured() -> None:

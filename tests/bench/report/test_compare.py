@@ -210,6 +210,18 @@ def test_limit_on_a_missing_metric_is_rejected(keep: Keep, limit: str, why: str)
     assert refused.value.why == why
 
 
+@pytest.mark.parametrize("metric", ["ttft", "itl", "tpot"])
+def test_limit_on_a_streamed_metric_without_samples_is_rejected(keep: Keep, metric: str) -> None:
+    failed = keep(make_result(fails_every=1))
+    with pytest.raises(BadInput, match=f"does not contain {metric}") as refused:
+        check_limits(compare(failed, failed), [parse_limit(f"{metric}>+5%")])
+    assert refused.value.why == (
+        f"in at least one run, no completed request has enough output tokens for {metric!r} "
+        "(ramp requests are not counted)"
+    )
+    assert "with longer responses, or omit the limit" in refused.value.next_step
+
+
 def test_result_with_only_ramp_requests_has_no_changes(keep: Keep) -> None:
     result = keep()
     ramp = replace(result, records=tuple(replace(r, is_ramp=True) for r in result.records))

@@ -36,7 +36,7 @@ def _result(load: Load | None = None, *, stream: bool = True) -> BenchmarkResult
         models=(ServedModel("127.0.0.1:8001", "tensorrt_llm", "1", "2.51.0", True, 8, None),),
         runs=(Run("2026-11-21T09:00:00+00:00", 0.0, "finished", RECORDS, workers),),
         summary=summary,
-        client=judge_client(summary, load, workers),
+        client=judge_client(summary, load, [workers]),
         versions={"tllm": "0.1.0"},
         machine={"num_cpus": 2},
     )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.samples import configs
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
 from trtllm_serve_cli.bench.model.records import RequestRecord
+from trtllm_serve_cli.bench.simulate import simulate
 from trtllm_serve_cli.bench.simulate.virtual_clock import SendSchedule, run_simulated
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.engine_kinds.sim.build_plan import plan_simulation
@@ -145,3 +151,17 @@ def test_simulated_ceilings_match_the_sizing_plan(options: dict[str, int]) -> No
     one, plan_one, many, plan_many = _rates(facts, EngineOptions(**options))
     assert one == pytest.approx(plan_one, rel=0.01)
     assert many == pytest.approx(plan_many, rel=0.05)
+
+
+def test_start_time_is_before_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [datetime(2026, 1, 1, tzinfo=timezone.utc)]
+
+    def run_for_a_minute(*args: Any, **options: Any) -> tuple[RequestRecord, ...]:
+        now[0] += timedelta(minutes=1)
+        return run_simulated(*args, **options)
+
+    monkeypatch.setattr(simulate, "datetime", SimpleNamespace(now=lambda zone: now[0]))
+    monkeypatch.setattr(simulate, "run_simulated", run_for_a_minute)
+    settings = BenchmarkSettings(TokenNormDist(), AllAtOnce(), num_requests=1)
+    runs = simulate.open_simulated(settings, simulation(), "mine").run_all().runs
+    assert [run.started_at for run in runs] == ["2026-01-01T00:00:00+00:00"]

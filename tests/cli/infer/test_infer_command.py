@@ -468,6 +468,13 @@ def test_batch_continues_after_a_failed_line_and_exits_with_3(triton: FakeTriton
     assert "max_tokens must be at least 1" in answers[1]["error"]
 
 
+def test_batch_from_closed_stdin_is_empty(triton: FakeTriton) -> None:
+    command = (sys.executable, "-m", "trtllm_serve_cli.cli", "infer", "--batch", "-")
+    shell = ("sh", "-c", 'exec "$0" "$@" <&-', *command, "-u", triton.endpoint.grpc)
+    ran = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
 def test_control_characters_are_escaped_on_a_terminal(triton: FakeTriton) -> None:
     main_end, terminal = pty.openpty()
     command = [sys.executable, "-m", "trtllm_serve_cli.cli.main", "infer", "controls"]

@@ -115,3 +115,13 @@ def test_reads_the_settings_of_the_text_model(home: Home) -> None:
     repository = open_repository(add_model(home, "mine").path)
     info = read_info(repository)
     assert (info.name, info.is_decoupled, info.engine_kind) == ("mine", True, repository.kind)
+
+
+def test_invalid_config_of_the_text_model_is_refused(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = add_model(home, "m").path / "m" / "config.pbtxt"
+    config.write_text(f"{config.read_text()}\nbackends: 1\n")
+    code, _, err = Tllm(monkeypatch, capsys)("infer", "--no-server", "hi")
+    assert code == 3
+    assert f"{config}, line " in err and "correct this line" in " ".join(err.split())

@@ -158,6 +158,7 @@ def test_pods_serve_the_openai_api_with_an_image(tllm: Tllm) -> None:
     ("options", "fix"),
     [
         (("--openai-port", "9100"), "Add --openai-image IMAGE."),
+        (("--openai-send-timeout", "9"), "--openai-send-timeout requires pods"),
         (("--openai-keys-secret", "keys"), "Add --openai-image IMAGE."),
         (("--openai-image", "tllm:1", "--no-openai"), "Omit --no-openai."),
     ],

@@ -37,3 +37,13 @@ def test_json_is_valid_in_every_encoding(encoding: str, monkeypatch: pytest.Monk
     text = "\U0001f600 \u2192 \xe9"
     shown = print_in(encoding, monkeypatch, lambda: output.show_json(text))
     assert json.loads(shown) == text
+
+
+def test_closed_streams_are_replaced_with_the_null_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    streams.replace_closed()
+    with sys.stdin, sys.stdout, sys.stderr:
+        print("lost")
+        streams.flush()
+        assert sys.stdin.read() == ""

@@ -16,6 +16,7 @@ from trtllm_serve_cli.cli.shared.target import (
     BenchTarget,
     find_bench_target,
     find_target,
+    parse_url,
 )
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
@@ -125,3 +126,16 @@ def test_benchmark_is_refused_at_the_port_of_the_other_interface(home: Home) -> 
         thread.join()
     assert raised.value.what == f"{address} serves HTTP, not gRPC."
     assert raised.value.next_step == "pass -i http, or pass the server's gRPC port with -u"
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("localhost:8000", "127.0.0.1:8000"),
+        ("http://LOCALHOST:8000/v2", "127.0.0.1:8000"),
+        ("mylocalhost:8000", "mylocalhost:8000"),
+        ("localhost.example.com:8000", "localhost.example.com:8000"),
+    ],
+)
+def test_only_the_host_localhost_is_replaced(url: str, address: str) -> None:
+    assert parse_url(url) == address

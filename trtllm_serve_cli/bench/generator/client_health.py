@@ -45,7 +45,7 @@ class WorkerLoad:
 class ClientReport:
     """The load on the client during a benchmark.
 
-    - `num_workers` is the number of workers, summed over all runs.
+    - `num_workers` is the number of workers in each run, or 0 in a simulation.
     - `cpu_s` is the CPU time of all worker processes during the runs.
     - `busiest_loop` is the highest CPU utilization of any event loop's thread, from 0 to 1.
     - `loop_lag` is the distribution of the timer delays in the event loops.
@@ -98,11 +98,15 @@ def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
         )
 
 
-def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) -> ClientReport:
+def judge_client(
+    summary: Summary, load: Load, runs: Sequence[Sequence[WorkerLoad]]
+) -> ClientReport:
     """Check whether the client was the bottleneck and return a report.
 
+    `runs` contains the load on each worker in each run.
     docs/reference/benchmark-metrics.md documents the criteria.
     """
+    workers = [worker for run in runs for worker in run]
     judged = [worker for worker in workers if worker.wall_s >= _MIN_RUN_S]
     busiest = max((worker.loop_cpu_s / worker.wall_s for worker in judged), default=0.0)
     lag = distribute(lag for worker in judged for lag in worker.loop_lags_s)
@@ -128,7 +132,7 @@ def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) ->
                 f"the limit is {allowed_ms:.1f} ms"
             )
     return ClientReport(
-        num_workers=len(workers),
+        num_workers=max(map(len, runs)),
         cpu_s=sum(worker.cpu_s for worker in workers),
         busiest_loop=busiest,
         loop_lag=lag,

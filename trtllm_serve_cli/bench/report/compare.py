@@ -130,9 +130,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
+    """The changes between two results, and the facts that are needed to judge them.
+
+    `is_streamed` is true if both results were measured with `--stream`.
+    """
+
     changes: tuple[Change, ...]
     differences: tuple[Difference, ...]
     num_runs: tuple[int, int]
+    is_streamed: bool
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -185,6 +191,7 @@ def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] 
         changes=tuple(change for change in changes if change is not None),
         differences=tuple(find_differences(before.summary, after.summary)),
         num_runs=(len(before.runs), len(after.runs)),
+        is_streamed=before.streamed and after.streamed,
         warnings=tuple(
             words
             for name, result in (("the first", before), ("the second", after))
@@ -225,7 +232,7 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
     for limit in limits:
         change = changes.get(str(limit.measure))
         if change is None:
-            raise _missing_measure(limit)
+            raise _missing_measure(limit, is_streamed=comparison.is_streamed)
         if change.change is None:
             raise BadInput(
                 f"{limit.measure} is 0 in the first result.",
@@ -246,15 +253,22 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
         )
 
 
-def _missing_measure(limit: Limit) -> BadInput:
+def _missing_measure(limit: Limit, *, is_streamed: bool) -> BadInput:
     """Return the error for a limit whose measure is missing from the comparison."""
     measure = limit.measure
-    if measure.declared is None or measure.declared.needs is None:
+    needs = measure.declared and measure.declared.needs
+    if needs is None:
         why = "at least one run has no completed requests (ramp requests are not counted)"
         fix = "fix the failures or run longer benchmarks"
+    elif needs == "--stream" and is_streamed:
+        why = (
+            "in at least one run, no completed request has enough output tokens for "
+            f"{measure.metric!r} (ramp requests are not counted)"
+        )
+        fix = "fix the failures, run both benchmarks again with longer responses"
     else:
-        why = f"{measure.metric!r} is measured only with {measure.declared.needs}"
-        fix = f"run both benchmarks again with {measure.declared.needs}"
+        why = f"{measure.metric!r} is measured only with {needs}"
+        fix = f"run both benchmarks again with {needs}"
     return BadInput(
         f"At least one result does not contain {measure}.",
         why=why,

@@ -54,9 +54,8 @@ class Progress:
 class Run:
     """One run of a benchmark.
 
-    `started_at` is the UTC time in ISO 8601 format before the warm-up or, in a simulation, after
-    the run. `start` is the time when the load started, on the machine's monotonic clock, or 0 in a
-    simulation.
+    `started_at` is the UTC time in ISO 8601 format before the run and its warm-up. `start` is the
+    time when the load started, on the machine's monotonic clock, or 0 in a simulation.
     """
 
     started_at: str
@@ -175,7 +174,6 @@ class Benchmark:
     def result(self) -> BenchmarkResult:
         """Return the result of all runs so far. Call this method only after the first run."""
         records = [record for run in self.runs for record in run.records]
-        workers = [worker for run in self.runs for worker in run.workers]
         summary = _summarize(records, self.settings)
         counted_here: TokenCounts = "re-tokenised" if self.counts_tokens else "responses"
         return BenchmarkResult(
@@ -183,7 +181,7 @@ class Benchmark:
             models=self.models,
             runs=tuple(self.runs),
             summary=summary,
-            client=judge_client(summary, self.settings.load, workers),
+            client=judge_client(summary, self.settings.load, [run.workers for run in self.runs]),
             token_counts=counted_here if self.num_uncounted else "server",
             versions=client_versions(),
             machine=client_machine(),

@@ -73,6 +73,7 @@ def _run(
     replicas: int,
     number: int,
 ) -> Run:
+    started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     records = run_simulated(
         share.specs,
         simulation,
@@ -82,7 +83,7 @@ def _run(
         seed=settings.seed + number,
     )
     return Run(
-        started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        started_at=started_at,
         start=0.0,
         ending="finished",
         records=tuple(replace(record, run=number) for record in records),

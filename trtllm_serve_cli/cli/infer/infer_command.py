@@ -7,7 +7,7 @@ import dataclasses
 import io
 import sys
 import uuid
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -102,7 +102,7 @@ def _send(
     _check_usage(prompt, options, request)
     beam_width = request.get("beam_width", 1)
     num_responses = max(request.get("num_return_sequences", 1), beam_width)
-    if options.batch is None and prompt is None and not _is_terminal(sys.stdin):
+    if options.batch is None and prompt is None and not sys.stdin.isatty():
         prompt = "-"
     is_conversation = options.batch is None and prompt is None
     if is_conversation:
@@ -238,7 +238,7 @@ def _check_usage(prompt: str | None, options: InferOptions, request: OptionValue
     openai_target.check_usage(options)
     if options.batch_inputs:
         batch.check_usage(options)
-    has_prompt = prompt is not None or not _is_terminal(sys.stdin)
+    has_prompt = prompt is not None or not sys.stdin.isatty()
     if options.show_tokens:
         token_ids.check_usage(options, request, has_prompt=has_prompt)
     if logits.list_requested(options):
@@ -246,17 +246,13 @@ def _check_usage(prompt: str | None, options: InferOptions, request: OptionValue
 
 
 def _check_conversation(*, is_possible: bool) -> None:
-    if not is_possible or not _is_terminal(sys.stdout):
+    if not is_possible or not sys.stdout.isatty():
         raise typer.BadParameter(
             "Without a prompt, `tllm infer` starts a conversation, which requires a terminal and "
             "does not support --raw, --json, --beam-width or --num-return-sequences. Pass PROMPT "
             "or --batch FILE.",
             param_hint="PROMPT",
         )
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
 
 
 def _plan_history(info: ModelInfo, system: str | None) -> tuple[Message, ...]:

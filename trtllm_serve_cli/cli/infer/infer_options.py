@@ -14,6 +14,7 @@ from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.option_fields import Option, Within
 
 _FILE_OR_TEXT = "FILE|TEXT"
+_TARGET = "Target"
 
 PromptArgument = Annotated[
     list[str] | None,
@@ -32,6 +33,7 @@ ModelOption = Annotated[
         help="Model name: an imported model, as shown by `tllm list`, or a Triton model on the "
         "running server, such as `ensemble`. Default: the server's only model. With -u and "
         "without -i openai, the default is tensorrt_llm_bls.",
+        rich_help_panel=_TARGET,
     ),
 ]
 
@@ -45,6 +47,7 @@ class InferOptions:
         Option(
             "Protocol for the request. Use `openai` for any OpenAI-compatible server.",
             flags=("-i", "--interface"),
+            panel=_TARGET,
         ),
     ] = "grpc"
     url: Annotated[
@@ -56,6 +59,7 @@ class InferOptions:
             "the default.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
+            panel=_TARGET,
         ),
     ] = None
     api: InferApiOption = None
@@ -66,6 +70,7 @@ class InferOptions:
         Option(
             ("Run the request without a server. The engine is loaded each time the command runs."),
             flags=("--no-server",),
+            panel=_TARGET,
         ),
     ] = False
     timeout: Annotated[

@@ -33,8 +33,6 @@ def read_prompt(prompt: str) -> str:
     """
     if prompt != "-":
         return prompt
-    if sys.stdin is None:  # stdin is closed, for example by `<&-` in a shell
-        return ""
     return _decode(sys.stdin.buffer.read(), "stdin").removesuffix("\n").removesuffix("\r")
 
 

@@ -223,7 +223,11 @@ def _check_openai(
     is_on: bool, image: str | None, keys_secret: str | None, values: OptionValues
 ) -> None:
     """Raise `BadParameter` if gateway options are set, but the pods do not run the gateway."""
-    options = [f"--{name.replace('_', '-')}" for name in values if name != "openai"]
+    options = [
+        each.shown_as
+        for each in option_fields(LaunchOptions)
+        if each.name in values and each.name != "openai"
+    ]
     if is_on and image is not None:
         return
     if image is not None:

@@ -1,4 +1,4 @@
-"""Handle output streams with limited encodings, and pipes closed by their reader."""
+"""Handle closed standard streams, limited encodings, and pipes closed by their reader."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ import io
 import os
 import sys
 from pathlib import Path
+
+
+def replace_closed() -> None:
+    """Replace closed standard streams with the null device.
+
+    Python sets a stream to None if it is closed, for example by `<&-` in a shell.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            null_device = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  # stays open
+            setattr(sys, name, null_device)
 
 
 def escape_unencodable() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -315,4 +316,4 @@ def parse_url(url: str | None) -> str | None:
         return None
     from trtllm_serve_cli.client.address import parse_address
 
-    return parse_address(url).replace("localhost", "127.0.0.1")
+    return re.sub("^localhost:", "127.0.0.1:", parse_address(url))
