@@ -46,6 +46,26 @@ class TllmError(Exception):
         return "\n".join(parts)
 
 
+def explain_invalid_json(name: str, error: Exception) -> str:
+    """Describe why the JSON file `name` does not have the expected content.
+
+    `error` was raised when the file was read, parsed, or searched for its keys.
+    """
+    match error:
+        case FileNotFoundError():
+            return f"{name} is missing"
+        case OSError():
+            return f"{name} cannot be read: {error.strerror or error}"
+        case KeyError():
+            return f"{name} does not contain {error.args[0]!r}"
+        case UnicodeDecodeError():
+            return f"{name} is not UTF-8 text"
+        case ValueError():
+            return f"{name} is not valid JSON: {error}"
+        case _:
+            return f"{name} does not have the structure that tllm writes"
+
+
 class BadInput(TllmError):
     """Raised if an argument or a file from the user cannot be used."""
 

@@ -105,7 +105,7 @@ def test_chooses_the_python_that_has_vllm() -> None:
 
 
 def test_missing_vllm_error_has_the_install_commands() -> None:
-    with pytest.raises(MissingPart, match="The vllm engine kind is not installed") as raised:
+    with pytest.raises(MissingPart, match="vLLM is not installed") as raised:
         choose_engine_kind("vllm", LAPTOP)
     assert "--param engine_python=$PWD/vllm-env/bin/python3" in (raised.value.next_step or "")
 

@@ -192,7 +192,7 @@ def test_dry_run_reports_a_missing_package(home: Home, tmp_path: Path) -> None:
         plan_import(declaration, home, machine=Machine())
     plan = plan_import(declaration, home, machine=Machine(), is_dry_run=True)
     assert plan.build is not None
-    assert plan.as_dict()["missing"] == "The vllm engine kind is not installed."
+    assert plan.as_dict()["missing"] == "vLLM is not installed."
     assert "Missing on this machine: The vllm engine kind" in plan.describe()
 
 

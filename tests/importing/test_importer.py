@@ -210,7 +210,7 @@ def test_lost_settings_are_reported_if_the_manifest_is_invalid(
     manifest.write_text(manifest.read_text()[:20])
     messages = run(home, builder, "mine", gguf, force=True)
     assert messages[-1].startswith(
-        f"Dropped the settings of `tllm set`, because {manifest} cannot be read: JSONDecodeError: "
+        f"Dropped the settings of `tllm set`, because {manifest} is not valid JSON: "
     )
     assert changed_settings(home.models / "mine") == {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.errors import BuildFailed
+from trtllm_serve_cli.errors import BuildFailed, explain_invalid_json
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 
 ENGINE_FILE = "engine.json"
@@ -94,7 +94,7 @@ def read_engine(path: Path) -> Engine:
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
         optional = {"path", "embedding", *_KIND_FIELDS}
-        names = {each.name for each in dataclasses.fields(Engine)} - optional
+        names = [each.name for each in dataclasses.fields(Engine) if each.name not in optional]
         embedding = facts.get("embedding")
         return Engine(
             path=path,
@@ -108,7 +108,7 @@ def read_engine(path: Path) -> Engine:
 def _explain_unreadable(path: Path, error: Exception) -> BuildFailed:
     return BuildFailed(
         f"{path} does not contain an engine that tllm built.",
-        why=f"{ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
+        why=explain_invalid_json(ENGINE_FILE, error),
         next_step="build the engine again with --force",
     )
 

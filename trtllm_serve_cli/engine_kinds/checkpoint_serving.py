@@ -14,7 +14,8 @@ from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, ArgumentTable
 
-# tllm's default limits for engines without a build. vLLM and TensorRT-LLM have other defaults.
+# Limits of engines without a build if `find_card_limits` returns none, for example because the GPU
+# is unknown.
 MAX_BATCH_SIZE = 256
 MAX_NUM_TOKENS = 8192
 # Maps `config.pbtxt` entries to template parameters if the names differ.

@@ -30,7 +30,12 @@ from trtllm_serve_cli.engine_kinds.selection import (
     find_native_kind,
 )
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
-from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError
+from trtllm_serve_cli.errors import (
+    BadInput,
+    MissingPart,
+    RepositoryError,
+    explain_invalid_json,
+)
 from trtllm_serve_cli.importing.declaration import Declaration, override
 from trtllm_serve_cli.importing.import_checks import (
     check_mode,
@@ -268,8 +273,8 @@ def find_preserved_settings(
         cause = error.__cause__
         if isinstance(cause, OSError):
             raise
-        problem = f"{repository / MANIFEST} cannot be read: {type(cause).__name__}: {cause}"
-        return PreservedSettings(problem=problem)
+        assert isinstance(cause, Exception)
+        return PreservedSettings(problem=explain_invalid_json(str(repository / MANIFEST), cause))
     if not _is_imported_from(source, imported):
         return PreservedSettings(dropped=imported.preserved)
     return choose_preserved(imported, serving_options(declaration), engine_kind)

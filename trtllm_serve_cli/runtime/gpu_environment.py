@@ -44,6 +44,6 @@ def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> No
             )
     if chosen := ",".join(visible[int(number)] if visible else number for number in numbers):
         environ["CUDA_VISIBLE_DEVICES"] = chosen
-        # TensorRT-LLM passes variables with the prefix TRTLLM to its MPI processes. Set such a
-        # variable as well, as NVIDIA's Triton model for the LLM API does.
+        # Also set TRTLLM_VISIBLE_DEVICES, as NVIDIA's Triton model for the LLM API does, because
+        # TensorRT-LLM passes only variables with the prefix TRTLLM to its MPI processes.
         environ["TRTLLM_VISIBLE_DEVICES"] = chosen

@@ -91,7 +91,7 @@ def count_head(shape: ModelShape) -> int:
 
 
 def count_attention(shape: ModelShape) -> AttentionParameters:
-    """Count the attention parameters in one layer, including the norms and sinks inside it."""
+    """Count the attention parameters of one layer, with biases, query and key norms, and sinks."""
     hidden, heads, extras = shape.hidden_size, shape.num_attention_heads, shape.extras
     output_bias = hidden if extras.output_bias else 0
     if latent := shape.latent:

@@ -81,7 +81,7 @@ def test_broken_manifest_is_named(tllm: Tllm, home: Home) -> None:
     (add_model(home, "a").path / "tllm.json").write_text("{")
     code, out, err = tllm("list")
     assert (code, out) == (3, "")
-    assert f"Error: {home.models / 'a'} is not a tllm model repository." in err
+    assert f"Error: The model repository {home.models / 'a'} is damaged." in err
 
 
 @pytest.mark.parametrize("words", [("a",), ("--all",)])

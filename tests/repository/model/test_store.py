@@ -40,15 +40,27 @@ def test_reads_the_written_manifest(home: Home) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"engine": 1}', "null"])
-def test_rejects_a_broken_manifest(home: Home, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not valid JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("{", "is not valid JSON: Expecting property name"),
+        ("[]", "does not have the structure that tllm writes"),
+        ("{}", "does not contain 'engine'"),
+        ('{"engine": 1}', "does not contain 'name'"),
+        ("null", "does not have the structure that tllm writes"),
+    ],
+)
+def test_rejects_a_broken_manifest(
+    home: Home, text: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TLLM_HOME", str(home.root))
     add_model(home, "mine")
     (home.models / "mine" / "tllm.json").write_text(text)
     with pytest.raises(RepositoryError) as raised:
         load_model(home, "mine")
-    assert raised.value.what == f"{home.models / 'mine'} is not a tllm model repository."
-    assert raised.value.why.startswith("tllm.json in this folder cannot be read: ")
+    assert raised.value.what == f"The model repository {home.models / 'mine'} is damaged."
+    assert raised.value.why.startswith(f"tllm.json in this folder {why}")
     assert raised.value.next_step == (
         "import the model again with `tllm import -m mine -s SOURCE --force`, or delete it with "
         "`tllm remove mine`"

@@ -160,12 +160,12 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "temperature",
             [[0.5, 0.6]],
-            "temperature has shape [1, 2]; send one value per row (1)",
+            "temperature has shape [1, 2], but the number of rows is 1; send one value per row",
         ),
         (
             "pad_id",
             np.zeros((1, 0)),
-            "pad_id has shape [1, 0]; send one value per row (1)",
+            "pad_id has shape [1, 0], but the number of rows is 1; send one value per row",
         ),
         (
             "stop_words_list",

@@ -106,8 +106,8 @@ class LoadGenerator:
         self.start = self.clock() if start is None else start
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         tasks: set[asyncio.Task[None]] = set()
-        # The time when the concurrency cap last released a waiting request. The cap delayed every
-        # request that was due before this time.
+        # The time when the concurrency cap last released a waiting request. The cap delays every
+        # later request that was due before this time.
         freed_s = 0.0
 
         def forget(task: asyncio.Task[None]) -> None:

@@ -195,8 +195,8 @@ class SharedOptions:
                 "Model name: an imported model, as shown by `tllm list`, or a Triton model on the "
                 "server, such as `ensemble`. Repeatable. A sweep measures each model separately. "
                 "Other benchmarks alternate between the models. Default: the server's only model. "
-                "For Triton servers that tllm did not start, the default is tensorrt_llm, or the "
-                "model in --through for `tllm bench end-to-end`."
+                "For Triton servers that tllm did not start, the default is tensorrt_llm; for "
+                "`tllm bench end-to-end`, it is the text model that --through selects."
             ),
             flags=("-m", "--model"),
             metavar="NAME",

@@ -32,7 +32,7 @@ UrlsOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="Server metrics address, as shown by `tllm status`. Repeatable. Default: the only "
+        help="Metrics address of a server, as shown by `tllm status`. Repeatable. Default: the only "
         "running server.",
         autocompletion=addresses("metrics"),
     ),

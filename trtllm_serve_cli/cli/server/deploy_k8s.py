@@ -148,8 +148,8 @@ def k8s(
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Maximum time for the models to load, in seconds. Kubernetes then restarts the "
-            "container.",
+            help="Maximum time for the models to load, in seconds. If loading takes longer, "
+            "Kubernetes restarts the container.",
         ),
     ] = 600.0,
     hang_timeout: HangTimeoutOption = HANG_TIMEOUT_S,

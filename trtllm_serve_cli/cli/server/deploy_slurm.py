@@ -76,7 +76,9 @@ def slurm(
     ntasks_per_node: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of tasks per node. Default: the number of ranks on each node."
+            min=1,
+            help="Number of tasks per node, which must equal the number of ranks on each node. "
+            "Default: that number.",
         ),
     ] = None,
     gpus_per_node: Annotated[

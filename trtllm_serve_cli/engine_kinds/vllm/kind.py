@@ -40,9 +40,10 @@ def _require(machine: Machine) -> str:
     python = machine.pythons.get(_PACKAGE)
     if python is None:
         raise MissingPart(
-            "The vllm engine kind is not installed.",
+            "vLLM is not installed.",
             why="neither this Python nor any other Python on PATH has the vllm package",
-            next_step=f"run `{_INSTALL}`, then add --param engine_python=$PWD/vllm-env/bin/python3",
+            next_step=f"run `{_INSTALL}`, then add "
+            "--param engine_python=$PWD/vllm-env/bin/python3 to `tllm import`",
         )
     return python
 

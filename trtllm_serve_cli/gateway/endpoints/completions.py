@@ -117,8 +117,8 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
     # if they also generate text, because these probabilities do not depend on sampling.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
-        # The engine still generates one token. Omit the sampling parameters, because the token is
-        # discarded.
+        # The engine still generates one token. Use greedy decoding without penalties, because the
+        # token is discarded.
         sampled = _without_sampling(body)
     prompts = body.prompts
     if not prompts:

@@ -170,9 +170,12 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     ] = None
     thinking_token_budget: Annotated[
         int | None,
-        rejected("the engines cannot limit the reasoning tokens", "Use `max_tokens`."),
+        rejected(
+            "the engines cannot limit the number of reasoning tokens",
+            "Use `max_tokens` to limit the whole response.",
+        ),
     ] = None
-    # Fields of OpenAI's API that have no effect on the response.
+    # Fields of OpenAI's API that do not affect generation.
     user: Annotated[str | None, IGNORED] = None
 
     @property

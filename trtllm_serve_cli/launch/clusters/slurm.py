@@ -255,15 +255,15 @@ def _check_not_spawning(model: Deployable) -> None:
     if model.spawns:
         raise BadInput(
             f"{model.name} cannot run under Slurm.",
-            why="the model's instances or its draft engine require orchestrator mode, in which "
-            "TensorRT-LLM spawns processes with MPI, but srun does not support spawning",
+            why="several instances or a draft engine require TensorRT-LLM's orchestrator mode, which "
+            "spawns MPI processes, and srun does not support spawning",
             next_step=f"run `tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1` "
             "and submit one job per instance, or import the model without --draft",
         )
 
 
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
-    """Return the path prefix of the job's files in two forms: for `sbatch` options and the shell.
+    """Return the path prefix of the job's files in two forms: for Slurm options and the shell.
 
     If `directory` is None, both prefixes contain the job ID. The prefix for the shell uses
     $SLURM_JOB_ID, because only Slurm expands %j.

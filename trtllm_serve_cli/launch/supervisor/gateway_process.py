@@ -20,7 +20,7 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 CONFIG_FILE = "gateway.json"
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 30.0
-# Minimum run time, in seconds, after which the back-off is reset if the gateway dies.
+# If the gateway ran for longer than this before it died, the back-off is reset. In seconds.
 _HEALTHY_AFTER_S = 60.0
 # Number of health checks per gateway process. The number is high enough for the checks to reach
 # every process with high probability.

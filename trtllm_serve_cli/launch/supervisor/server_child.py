@@ -47,7 +47,7 @@ class ServerChild:
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
-        """Start the process. Raise `OSError` if the program cannot be started."""
+        """Start the process. Raise `OSError` if its log or its program cannot be opened."""
         self._plan = plan
         self._child, self.log_start = spawn_server(plan)
         self._first_pid: int | None = None

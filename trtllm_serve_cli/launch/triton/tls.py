@@ -59,7 +59,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
     server = load_certificate(certificate, key, _FLAGS)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    # Like gRPC, accept the server's own certificate in place of its CA's certificate.
+    # Like gRPC, trust the server's certificate even if its CA's certificate is not in the file.
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     try:
         client.load_verify_locations(certificate)

@@ -61,7 +61,8 @@ def plan_llmapi(
         module="llmapi",
         inputs=contract.inputs,
         outputs=contract.outputs,
-        # `tllm infer` reads the length limit and the prompt format from these parameters.
+        # `tllm infer` and the gateway read the engine kind, the length limit and the prompt
+        # format from these parameters.
         parameters=entries
         | {
             "engine_kind": engine.kind,

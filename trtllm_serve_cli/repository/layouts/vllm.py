@@ -97,7 +97,8 @@ def plan_worker(
         module="vllm",
         inputs=contract.inputs,
         outputs=contract.outputs,
-        # `tllm infer` reads the length limit and the prompt format from these parameters.
+        # `tllm infer` and the gateway read the engine kind, the length limit and the prompt
+        # format from these parameters.
         parameters={
             "engine_kind": engine.kind,
             "max_seq_len": values["max_seq_len"],

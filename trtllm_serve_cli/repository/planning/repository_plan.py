@@ -214,11 +214,7 @@ def check_name_is_free_in_layout(name: str) -> None:
 def _with_unused(
     model: ModelConfig, unused: Sequence[Parameter], values: Mapping[str, str]
 ) -> ModelConfig:
-    """Return `model` with additional entries for unused parameters.
-
-    Add an entry for each parameter in `unused` that the corresponding model in NVIDIA's repository
-    has.
-    """
+    """Return `model` with an entry for each unused parameter that NVIDIA's model also has."""
     role = "tensorrt_llm_bls" if model.name not in load_contracts() else model.name
     entries = {
         place.removeprefix("parameters."): values[each.name]
@@ -467,7 +463,8 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
             "cancellation_check_period_ms": values["cancellation_check_period_ms"],
             "accumulate_tokens": values["accumulate_tokens"],
             **{name: values[name] for name in (_DRAFT_NAME,) if name in values},
-            # `tllm infer` reads the length limit and the prompt format from these parameters.
+            # `tllm infer` and the gateway read the engine kind, the length limit and the prompt
+            # format from these parameters.
             "max_seq_len": values["max_seq_len"],
             "chat_template": engine.chat_template,
             "bos_token": engine.bos_token,

@@ -44,7 +44,8 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "guide_type",
         lambda value: _text(value, "guided_decoding_guide_type") or None,
     ),
-    # The next three names are from older versions or the gpt layout.
+    # TensorRT-LLM 0.19 and earlier and the gpt layout use these names. `output_log_probs` is an
+    # input only in the gpt layout.
     "random_seed": ("seed", int),
     "min_length": ("min_tokens", int),
     "output_log_probs": ("return_log_probs", bool),
@@ -255,7 +256,8 @@ def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:
         return None
     if tensor.size != num_rows:
         raise InvalidRequest(
-            f"{name} has shape {list(tensor.shape)}; send one value per row ({num_rows})"
+            f"{name} has shape {list(tensor.shape)}, but the number of rows is {num_rows}; send "
+            "one value per row"
         )
     return tensor.reshape(num_rows)
 

@@ -317,7 +317,7 @@ def _configure(arguments: Arguments) -> Any:
     If vLLM does not support an argument or rejects its value, raise a `ValueError` that names the
     argument.
     """
-    # Disable usage reports, because vLLM would wait for a connection if the network is unavailable.
+    # Disable vLLM's usage reports, because a server must not send data to third parties.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
     if unknown:
