@@ -32,8 +32,8 @@ UrlsOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="Metrics address of a server, as shown by `tllm status`. Repeatable. Default: the only "
-        "running server.",
+        help="Metrics address of a server, as shown by `tllm status`. Repeatable. Default: the "
+        "only running server.",
         autocompletion=addresses("metrics"),
     ),
 ]

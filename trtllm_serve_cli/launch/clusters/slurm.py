@@ -255,8 +255,8 @@ def _check_not_spawning(model: Deployable) -> None:
     if model.spawns:
         raise BadInput(
             f"{model.name} cannot run under Slurm.",
-            why="several instances or a draft engine require TensorRT-LLM's orchestrator mode, which "
-            "spawns MPI processes, and srun does not support spawning",
+            why="several instances or a draft engine require TensorRT-LLM's orchestrator mode, "
+            "which spawns MPI processes, and srun does not support spawning",
             next_step=f"run `tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1` "
             "and submit one job per instance, or import the model without --draft",
         )
