@@ -193,7 +193,7 @@ def test_dry_run_reports_a_missing_package(home: Home, tmp_path: Path) -> None:
     plan = plan_import(declaration, home, machine=Machine(), is_dry_run=True)
     assert plan.build is not None
     assert plan.as_dict()["missing"] == "vLLM is not installed."
-    assert "Missing on this machine: The vllm engine kind" in plan.describe()
+    assert "Missing on this machine: vLLM is not installed." in plan.describe()
 
 
 def test_plan_of_a_simulation_downloads_no_weights(
