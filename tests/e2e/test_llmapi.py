@@ -69,4 +69,4 @@ def test_stream_ends_before_the_stop_word(llmapi: Tllm) -> None:
 def test_unsupported_option_of_the_layout_is_reported(llmapi: Tllm) -> None:
     result = llmapi("infer", PROMPT, "--beam-width", "2")
     assert result.returncode == 3
-    assert "tensorrt_llm does not support beam_width" in result.stderr
+    assert "tensorrt_llm does not support --beam-width" in result.stderr
