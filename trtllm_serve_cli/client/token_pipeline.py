@@ -261,8 +261,8 @@ def open_token_pipeline(endpoint: Endpoint, text_model: ModelInfo) -> TokenPipel
     if _LENGTHS not in pipeline.postprocessing.inputs:
         raise BadInput(
             "The server cannot return token ids.",
-            why=f"{pipeline.postprocessing.name} does not have a {_LENGTHS} input, so the models "
-            "cannot distinguish tokens from padding",
+            why=f"{pipeline.postprocessing.name} does not have a {_LENGTHS} input, so it cannot "
+            "distinguish tokens from padding",
             next_step="import the model with `--layout inflight`, or omit --show-tokens",
         )
     return pipeline

@@ -79,7 +79,7 @@ def describe_limits(engine: Engine, values: Mapping[str, str], host: CpuHost | N
 
 
 def show_limits(max_num_seqs: int, max_num_tokens: int) -> str:
-    """Format the maximum number of sequences in a batch and of tokens per step."""
+    """Format the batch limits: sequences per batch and tokens per step."""
     return f"{max_num_seqs:,} sequences, {max_num_tokens:,} tokens per step"
 
 

@@ -22,10 +22,10 @@ def translate(error: Exception) -> SourceError:
 
 def test_translates_a_full_disk():
     assert str(translate(OSError(errno.ENOSPC, "No space left on device"))) == (
-        "The disk is full.\n"
+        "There is not enough disk space for the download.\n"
         "Why: writing hf:acme/tiny failed: No space left on device\n"
-        "Next: free disk space and run the same command again, or set HF_HOME to a folder on a "
-        "larger disk"
+        "Next: free disk space and run the same command again, or set HF_HOME to a folder with "
+        "more space"
     )
 
 

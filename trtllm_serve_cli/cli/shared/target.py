@@ -42,8 +42,8 @@ TlsCaOption = Annotated[
         panel="Target",
     ),
 ]
-# The default text model on servers that tllm did not start. Every model repository based on the
-# templates in triton-inference-server/tensorrtllm_backend contains this model.
+# The default text model at a server address. Model repositories based on inflight_batcher_llm in
+# triton-inference-server/tensorrtllm_backend contain this model; the gpt and llmapi layouts do not.
 _UPSTREAM_TEXT_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
 _TITLES = {"grpc": "gRPC", "http": "HTTP"}

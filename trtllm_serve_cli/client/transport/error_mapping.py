@@ -76,7 +76,8 @@ def refused(model: str, message: str) -> RequestFailed:
             why="the server did not report a reason",
             next_step="read the server's log with `tllm logs`",
         )
-    # The server does not log the requests that it rejects, so do not refer to its log.
+    # By default, the server does not log the requests that it rejects (see --log-requests), so do
+    # not refer to its log.
     return RequestFailed(
         f"The request to {model} failed.",
         why=message,

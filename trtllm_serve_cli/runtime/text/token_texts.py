@@ -1,8 +1,8 @@
 """Cache the text of tokens that are decoded independently of other tokens.
 
 In a byte-level vocabulary (GPT-2, Llama 3, Qwen), each token consists of bytes, and the text of a
-sequence consists of the bytes of its tokens. After a complete character, a token therefore always
-adds the same text, unless it ends inside a character.
+sequence is decoded from the bytes of all its tokens. If the preceding text ends with a complete
+character, a token therefore always adds the same text, unless it ends inside a character.
 """
 
 from __future__ import annotations

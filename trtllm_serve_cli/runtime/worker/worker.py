@@ -215,7 +215,8 @@ class Worker:
             else:
                 self._pulse.beat()
                 client, command = self._commands.get(timeout=self._idle_wait_s)
-                # Some commands, for example requests with a grammar, take a long time.
+                # Report work before the command runs, because some commands, for example requests
+                # with a grammar, exceed the time limit of an idle worker.
                 self._pulse.work(self._num_in_flight)
             while command is not None or client is not self._owner:
                 updates += self._handle(client, command)

@@ -152,10 +152,10 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
     cause = _find_disk_error(error)
     if cause is not None and cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return SourceError(
-            "The disk is full.",
+            "There is not enough disk space for the download.",
             why=f"writing {source} failed: {cause.strerror}",
             next_step="free disk space and run the same command again, or set HF_HOME to a folder "
-            "on a larger disk",
+            "with more space",
         )
     if cause is not None:
         return SourceError(
@@ -232,7 +232,7 @@ def _broken_download(source: HubAddress, error: Exception) -> BrokenDownload:
 
 
 def _find_disk_error(error: Exception) -> OSError | None:
-    """Return `error` if it is a file system error, or None if it is a network error."""
+    """Return `error` if it is a file system error, otherwise None."""
     is_disk = isinstance(error, OSError) and error.filename is not None
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return error if isinstance(error, OSError) and (is_disk or is_full) else None
