@@ -15,7 +15,8 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 
 SAMPLING_INPUT = "sampling_parameters"
-# Maps inputs of text models in the inflight layout to the names of vLLM's sampling parameters.
+# Maps inputs of text models in the inflight layout, and `lora_name`, to the names of vLLM's
+# sampling parameters.
 _PARAMETERS = MappingProxyType(
     {
         "max_tokens": "max_tokens",

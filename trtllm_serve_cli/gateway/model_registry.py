@@ -58,7 +58,7 @@ class ModelRegistry:
         self._on_loaded = on_loaded
         self._on_refused = on_refused
         self._models: dict[str, LoadedModel] = {}
-        # The latest problem of each model that is still loading, keyed by model name.
+        # The latest connection problem of each model, keyed by model name.
         self._problems: dict[str, str] = {}
         # The reason for each model or adapter that the gateway cannot serve, keyed by name.
         self._refused: dict[str, str] = {}

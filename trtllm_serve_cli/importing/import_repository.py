@@ -59,6 +59,6 @@ def _preview_engine(plan: ImportPlan) -> Engine | None:
         facts = read_checkpoint_facts(build.checkpoint)
         engine = preview(facts, build.checkpoint.format, declaration.build.quantization)
     except (BadInput, BuildFailed, SourceError):
-        # The engine may support the model even if its sizes cannot be estimated.
+        # The engine may support the model even if the preview cannot estimate the engine's sizes.
         return None
     return dataclasses.replace(engine, path=build.engine_dir, model_name=declaration.model.name)

@@ -110,5 +110,5 @@ def test_invalid_frame_fails_the_requests_with_the_reason(
             await backend.close()
 
     assert asyncio.run(run()).error.startswith(
-        "the connection to the engine worker failed (a frame is not valid JSON: "
+        "the connection to the engine worker failed (a frame is not a valid JSON object: "
     )

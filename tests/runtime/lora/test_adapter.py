@@ -112,7 +112,7 @@ def q_tensors(**changes: Any) -> tuple[Any, Any]:
         ({"config": np.zeros((0, 3))}, r"lora_config has shape \[0, 3\]"),
         (
             {"weights": [[1.0], [1.0]]},
-            r"lora_weights has shape \[2, 1\]; .*\[1, longest row\]",
+            r"lora_weights have shape \[2, 1\]; .*each of the 1 rows",
         ),
         ({"config": [[1, 0, 1, 1]]}, "lora_config row 0 uses DoRA"),
         ({"config": [[8, 0, 1]]}, r"row 0 has module id 8; send an id from 0 \(attn_qkv\)"),

@@ -80,6 +80,5 @@ def _read(value: str, option: str, is_text: Callable[[str], bool]) -> str:
         raise BadInput(
             f"{value} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="pass the path of an existing UTF-8 file, or the content of such a file, "
-            f"with {option}",
+            next_step=f"pass the path of an existing UTF-8 file, or the text itself, with {option}",
         ) from error

@@ -20,7 +20,7 @@ def name_options(error: TllmError, options: InferOptions, request: OptionValues)
         names |= dict.fromkeys(("guided_decoding_guide_type", "guided_decoding_guide"), option)
     if not names:
         return
-    # The engine's tensors for top-k and top-p sampling have a prefix. Do not replace parts of
+    # The engine's tensors for top-k and top-p have the prefix `runtime_`. Do not replace parts of
     # options, paths and quoted names, such as "seed" in "--seed".
     pattern = rf"(?<![-/.'\w])(?:runtime_)?({'|'.join(names)})(?![-/\w]|\.\w)"
     error.what, error.why, error.next_step = (

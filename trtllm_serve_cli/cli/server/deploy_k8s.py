@@ -136,8 +136,8 @@ def k8s(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Secret that contains TLLM_HOME/keys.json, the file with the API key hashes. "
-            "Default: no Secret.",
+            help="Name of a Secret whose key `keys.json` contains the API key hashes: the file "
+            "TLLM_HOME/keys.json. Default: no Secret.",
         ),
     ] = None,
     openai_processes: OpenAiProcessesOption = 1,

@@ -96,7 +96,10 @@ def gateway(
     triton: OptionValues,
     log_format: Annotated[
         Literal["text", "json"],
-        typer.Option(help="Format of the access log, which has one line per request."),
+        typer.Option(
+            help="Format of the access log, which has one line per request, except for successful "
+            "health checks and metrics requests."
+        ),
     ] = "text",
     otlp_endpoint: Annotated[
         str | None,

@@ -257,8 +257,9 @@ def _check_tokens(key: ApiKey, usage: KeyUsage, num_tokens: int) -> None:
     if limit is not None and num_tokens > limit:
         raise _never_allowed(
             "tokens",
-            f"The prompt has {num_tokens} tokens, but the API key '{key.name}' is limited to "
-            f"{_describe_rate(limit, 'tokens')}. Shorten the prompt.",
+            f"The request has {num_tokens} prompt tokens, but the API key '{key.name}' is limited "
+            f"to {_describe_rate(limit, 'tokens')}. Shorten the prompts, or send fewer prompts per "
+            "request.",
         )
     _check_rate(key, usage, "tokens", usage.tokens, max(num_tokens, 1))
 

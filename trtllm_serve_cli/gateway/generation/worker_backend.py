@@ -249,7 +249,7 @@ class _WorkerConnection(asyncio.Protocol):
         try:
             return self._decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(f"a frame is not valid JSON: {error}") from error
+            raise ProtocolError(f"a frame is not a valid JSON object: {error}") from error
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost.set()

@@ -337,7 +337,7 @@ def find_to_stop(
         raise _ambiguous(active)
     if not found and model is not None:
         raise NoServer(
-            f"No server is running for {model}.",
+            f"No server is running for {model}{f' at {address}' if address else ''}.",
             next_step="run `tllm status` to list the servers",
         )
     if not found and address is None:

@@ -150,8 +150,8 @@ def check_shapes(weights: Array, config: Array) -> None:
         raise BadAdapter(f"lora_config has type {config.dtype}; send INT32 values")
     if weights.ndim != 2 or len(weights) != len(config):
         raise BadAdapter(
-            f"lora_weights has shape {list(weights.shape)}; send a tensor of shape "
-            f"[{len(config)}, longest row] with one row for each row of lora_config"
+            f"the adapter's lora_weights have shape {list(weights.shape)}; send one row of weights "
+            f"for each of the {len(config)} rows of lora_config, padded to the same length"
         )
     if weights.dtype.kind != "f" and weights.dtype != BFLOAT16:
         raise BadAdapter(f"lora_weights has type {weights.dtype}; send FP16 values")

@@ -55,8 +55,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         if ids is not None and texts is None:
             if get("prompt_name") is not None:
                 raise InvalidRequest(
-                    "prompt_name requires text_input; send text_input instead of input_ids, or omit "
-                    "prompt_name"
+                    "prompt_name requires text_input; send text_input instead of input_ids, or "
+                    "omit prompt_name"
                 )
             rows = ids.tolist()
         elif texts is not None and ids is None:
