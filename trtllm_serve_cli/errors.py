@@ -22,6 +22,8 @@ permissions. Any other exception is a bug in tllm and ends the command with a tr
 
 from __future__ import annotations
 
+import json
+
 
 class TllmError(Exception):
     """The base class of errors that users can fix.
@@ -46,8 +48,8 @@ class TllmError(Exception):
         return "\n".join(parts)
 
 
-def explain_invalid_json(name: str, error: Exception) -> str:
-    """Describe why the JSON file `name` does not have the expected content.
+def explain_invalid_file(name: str, error: Exception) -> str:
+    """Describe why the file `name` does not have the expected content.
 
     `error` was raised when the file was read, parsed, or searched for its keys.
     """
@@ -60,8 +62,10 @@ def explain_invalid_json(name: str, error: Exception) -> str:
             return f"{name} does not contain {error.args[0]!r}"
         case UnicodeDecodeError():
             return f"{name} is not UTF-8 text"
-        case ValueError():
+        case json.JSONDecodeError():
             return f"{name} is not valid JSON: {error}"
+        case ValueError():
+            return f"{name} is not valid: {error}"
         case _:
             return f"{name} does not have the structure that tllm writes"
 

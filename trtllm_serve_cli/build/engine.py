@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.errors import BuildFailed, explain_invalid_json
+from trtllm_serve_cli.errors import BuildFailed, explain_invalid_file
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 
 ENGINE_FILE = "engine.json"
@@ -108,7 +108,7 @@ def read_engine(path: Path) -> Engine:
 def _explain_unreadable(path: Path, error: Exception) -> BuildFailed:
     return BuildFailed(
         f"{path} does not contain an engine that tllm built.",
-        why=explain_invalid_json(ENGINE_FILE, error),
+        why=explain_invalid_file(ENGINE_FILE, error),
         next_step="build the engine again with --force",
     )
 

@@ -17,7 +17,7 @@ from trtllm_serve_cli.build.tensorrt.images import BuildImage, choose_image
 from trtllm_serve_cli.build.tensorrt.versions import find_trtllm_version, parse_version
 from trtllm_serve_cli.engine_kinds.kind import EngineKind
 from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, all_kinds, find_kind
-from trtllm_serve_cli.errors import BadInput, BuildFailed, explain_invalid_json
+from trtllm_serve_cli.errors import BadInput, BuildFailed, explain_invalid_file
 from trtllm_serve_cli.sizing.gpus import PresentGpu, find_card, find_gpus
 
 _FORMAT_NAMES = {"gguf": "a GGUF file", "hf": "a Hugging Face checkpoint"}
@@ -76,7 +76,7 @@ def read_details(kind: str, path: Path) -> Any:
     except (OSError, ValueError) as error:
         raise BuildFailed(
             f"{path} does not contain a valid engine.",
-            why=explain_invalid_json("a file in the folder", error),
+            why=explain_invalid_file("a file in the folder", error),
             next_step=again,
         ) from error
 

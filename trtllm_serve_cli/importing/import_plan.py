@@ -34,7 +34,7 @@ from trtllm_serve_cli.errors import (
     BadInput,
     MissingPart,
     RepositoryError,
-    explain_invalid_json,
+    explain_invalid_file,
 )
 from trtllm_serve_cli.importing.declaration import Declaration, override
 from trtllm_serve_cli.importing.import_checks import (
@@ -274,7 +274,7 @@ def find_preserved_settings(
         if isinstance(cause, OSError):
             raise
         assert isinstance(cause, Exception)
-        return PreservedSettings(problem=explain_invalid_json(str(repository / MANIFEST), cause))
+        return PreservedSettings(problem=explain_invalid_file(str(repository / MANIFEST), cause))
     if not _is_imported_from(source, imported):
         return PreservedSettings(dropped=imported.preserved)
     return choose_preserved(imported, serving_options(declaration), engine_kind)

@@ -201,6 +201,8 @@ def test_model_without_a_server(home: Home) -> None:
     with pytest.raises(NoServer) as raised:
         find_to_stop(home, "b")
     assert raised.value.next_step == "run `tllm status` to list the servers"
+    with pytest.raises(NoServer, match=r"No server is running for b at 127\.0\.0\.1:9\."):
+        find_to_stop(home, "b", "127.0.0.1:9")
     add_model(home, "b")
     with pytest.raises(NoServer) as raised:
         find_running(home, "b")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.catalog.entries import find_alias, find_near_aliases
-from trtllm_serve_cli.errors import RepositoryError, UnknownModel, explain_invalid_json
+from trtllm_serve_cli.errors import RepositoryError, UnknownModel, explain_invalid_file
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.model.file_changes import complete_changes
 from trtllm_serve_cli.repository.model.render import MANIFEST
@@ -85,7 +85,7 @@ def read_manifest(directory: Path) -> ImportedModel:
             f"{directory} is not a tllm model repository."
             if is_missing
             else f"The model repository {directory} is damaged.",
-            why=explain_invalid_json(f"{MANIFEST} in this folder", error),
+            why=explain_invalid_file(f"{MANIFEST} in this folder", error),
             next_step=f"import the model again with `tllm import {options} -s SOURCE --force`, or "
             f"{removal}",
         ) from error
