@@ -1,4 +1,4 @@
-"""Load a model's tokenizer with OpenVINO GenAI or Transformers."""
+"""Load a model's tokenizer with OpenVINO GenAI, Transformers or from `tokenizer.json` alone."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from xml.etree import ElementTree
 
 from .openvino_encoder import OpenVinoEncoder
+from .tokenizer_json import load_json_tokenizer
 
 # The layers of OpenVINO detokenizers for byte-level vocabularies. Other detokenizers also have
 # layers that change the text, such as `RegexNormalization` or `ByteFallback`.
@@ -250,8 +251,9 @@ def _no_torch() -> Iterator[None]:
 def load_tokenizer(directory: Path) -> Tokenizer:
     """Load the tokenizer in `directory`.
 
-    Use OpenVINO GenAI if the folder contains `openvino_tokenizer.xml`, and otherwise Transformers.
+    Use OpenVINO GenAI if the folder contains `openvino_tokenizer.xml`, and otherwise Transformers,
+    unless `tokenizer.json` alone gives the same results.
     """
     if (directory / "openvino_tokenizer.xml").exists():
         return OpenVinoTokenizer(directory)
-    return TransformersTokenizer(directory)
+    return load_json_tokenizer(directory) or TransformersTokenizer(directory)
