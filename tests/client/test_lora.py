@@ -13,7 +13,7 @@ from trtllm_serve_cli.client.lora import convert_weights, load_adapter
 from trtllm_serve_cli.client.model_info import LoraDatatype
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.lora.adapter import LowRank, encode_adapter, narrow_weights
-from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
+from trtllm_serve_cli.runtime.lora.file_names import LORA_CONFIG, LORA_WEIGHTS
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

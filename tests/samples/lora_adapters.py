@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trtllm_serve_cli.runtime.lora.adapter import Adapter, LowRank, Sites
-from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
+from trtllm_serve_cli.runtime.lora.file_names import LORA_CONFIG, LORA_WEIGHTS
 from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
 
 # Two layers of a model: module -> (output features, input features).

@@ -17,12 +17,8 @@ import numpy as np
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.runtime.lora.adapter import Adapter, BadAdapter, encode_adapter
-from trtllm_serve_cli.runtime.lora.peft import (
-    LORA_CONFIG,
-    LORA_WEIGHTS,
-    PEFT_CONFIG,
-    read_peft,
-)
+from trtllm_serve_cli.runtime.lora.file_names import LORA_CONFIG, LORA_WEIGHTS, PEFT_CONFIG
+from trtllm_serve_cli.runtime.lora.peft import read_peft
 
 LoraDtype = Literal["float16", "bfloat16", "float32"]
 

@@ -19,7 +19,7 @@ from trtllm_serve_cli.runtime.lora.adapter import (
     narrow_weights,
     widen_weights,
 )
-from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS, PEFT_CONFIG
+from trtllm_serve_cli.runtime.lora.file_names import LORA_CONFIG, LORA_WEIGHTS, PEFT_CONFIG
 
 _DTYPES: Mapping[LoraDatatype, LoraDtype] = {
     "FP16": "float16", "BF16": "bfloat16", "FP32": "float32",

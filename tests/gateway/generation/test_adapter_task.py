@@ -22,7 +22,7 @@ from trtllm_serve_cli.client.lora import load_adapter
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.lora.adapter import encode_adapter
-from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, PEFT_WEIGHTS
+from trtllm_serve_cli.runtime.lora.file_names import LORA_CONFIG, PEFT_WEIGHTS
 
 
 def write(folder: Path, value: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -363,3 +364,9 @@ def test_several_servers_that_died_are_ambiguous(home: Home) -> None:
     ):
         find_started(home, None)
     assert find_started(home, "b") == died[1]
+
+
+def test_reading_plans_does_not_import_numpy() -> None:
+    code = "import sys\nimport trtllm_serve_cli.launch.servers.running\nprint(*sys.modules)"
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    assert "numpy" not in ran.stdout.split()

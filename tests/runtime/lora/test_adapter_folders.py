@@ -18,7 +18,8 @@ from trtllm_serve_cli.runtime.lora.adapter_folders import (
     site_finder,
 )
 from trtllm_serve_cli.runtime.lora.adapter_request import LoraOptions
-from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS, read_peft
+from trtllm_serve_cli.runtime.lora.file_names import LORA_CONFIG, LORA_WEIGHTS
+from trtllm_serve_cli.runtime.lora.peft import read_peft
 from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
 
 PIRATE = make_adapter(SITES, ["q_proj", "v_proj"], seed=1)

@@ -85,7 +85,7 @@ def _find_adapter(source: str) -> Path:
     """
     if not source.startswith("hf:"):
         return Path(source)
-    from trtllm_serve_cli.runtime.lora.peft import PEFT_CONFIG, PEFT_WEIGHTS
+    from trtllm_serve_cli.runtime.lora.file_names import PEFT_CONFIG, PEFT_WEIGHTS
     from trtllm_serve_cli.sources.fetch import fetch_adapter
     from trtllm_serve_cli.sources.registry import parse_source
     from trtllm_serve_cli.sources.source import CheckpointSource

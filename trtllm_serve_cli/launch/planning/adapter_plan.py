@@ -11,7 +11,7 @@ from trtllm_serve_cli.containers.container import with_link_targets
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.config import ADAPTER_NAME, GatewayConfig, ServedAdapter
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
-from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, PEFT_CONFIG
+from trtllm_serve_cli.runtime.lora.file_names import LORA_CONFIG, PEFT_CONFIG
 
 _EXAMPLE = "pass a name and a folder, for example --lora poet=/srv/adapters/poet"
 

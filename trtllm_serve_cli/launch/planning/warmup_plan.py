@@ -16,7 +16,6 @@ from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 from trtllm_serve_cli.repository.model.store import ImportedModel
-from trtllm_serve_cli.runtime.engines.kinds import is_supported
 
 _GUIDE_TENSOR = "guided_decoding_guide_type"
 _GUIDE_BACKEND = "guided_decoding_backend"
@@ -115,6 +114,9 @@ def describe_models(models: Mapping[str, ImportedModel]) -> Iterator[WarmupModel
     `models` maps Triton model names to imported models. Skip embedding models, because the
     readiness probe already runs them.
     """
+    # This module imports NumPy, which commands that only read plans do not need.
+    from trtllm_serve_cli.runtime.engines.kinds import is_supported
+
     for text_model, model in models.items():
         repository = open_repository(model.path)
         if repository.value(model.text_model, "parameters.embedding"):

@@ -36,7 +36,8 @@ from .adapter_request import (
     read_prefetched,
     read_received,
 )
-from .peft import PEFT_CONFIG, PEFT_WEIGHTS, read_adapter
+from .file_names import PEFT_CONFIG, PEFT_WEIGHTS
+from .peft import read_adapter
 from .safetensors import read_shapes, write_safetensors
 
 _WEIGHT = ".weight"

@@ -12,12 +12,8 @@ from typing import Any
 import numpy as np
 
 from .adapter import Adapter, Array, BadAdapter, LowRank, Sites, decode_adapter
+from .file_names import LORA_CONFIG, LORA_WEIGHTS, PEFT_CONFIG, PEFT_WEIGHTS
 from .safetensors import read_safetensors
-
-PEFT_CONFIG = "adapter_config.json"
-PEFT_WEIGHTS = "adapter_model.safetensors"
-LORA_WEIGHTS = "model.lora_weights.npy"
-LORA_CONFIG = "model.lora_config.npy"
 
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(rf"(?:{re.escape(_PREFIX)})?(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
