@@ -25,7 +25,9 @@ An engine kind rejects requests that set an input which it does not support: see
 [capabilities](capabilities.md). The model with its own name has the tensors of `tensorrt_llm_bls`.
 With a TensorRT engine of an older version, text models also have `exclude_input_in_output`,
 `return_num_input_tokens` and `return_num_output_tokens`, and every input of the newest text models
-that the engine supports.
+that the engine supports. Text models of the layout `inflight` also have `stop` (BOOL, [1],
+optional), which upstream's text models lack: see
+[cancellation](../concepts/streaming.md#cancellation).
 """
 _COLUMNS = ("input", "type", "shape", "optional", "versions", "not supported by")
 _OUTPUTS = ("output", "type", "shape", "versions")

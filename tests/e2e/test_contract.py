@@ -149,6 +149,10 @@ BAD_REQUESTS = {
         {"text_input": "x", "max_tokens": 5, "image_url_input": "file:///x"},
         "image_url_input (images and video) is not supported",
     ),
+    "a stop of an unknown request": (
+        {"id": "unknown", "text_input": "", "max_tokens": 1, "stop": True},
+        "no running request has the id 'unknown'",
+    ),
     "a missing tensor": ({"text_input": "x"}, "max_tokens"),
     "a wrong type": ({"text_input": "x", "max_tokens": "many"}, "Unable to parse"),
 }

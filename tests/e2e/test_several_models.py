@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from tests.e2e.conftest import Tllm
+from tests.e2e.upstream import Stop, stop_text_inputs, stream, text_inputs
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -157,7 +159,10 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
 ) -> None:
     """The stop of some requests arrives at another instance than the one that runs them."""
     tllm = light_home()
-    tllm.done("set", "demo", "tensorrt_llm_instance_count=2", f"instances_share_engine={share}")
+    tllm.done(
+        "set", "demo", "tensorrt_llm_instance_count=2", "bls_instance_count=2",
+        f"instances_share_engine={share}",
+    )  # fmt: skip
     assert tllm.start().returncode == 0
     endpoint, cancellation = tllm.endpoint(), Cancellation()
     long = GenerateRequest("Count to a million:", max_tokens=6000, min_tokens=6000)
@@ -175,6 +180,14 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
         cancellation.set()
         for each in texts:
             each.result(120)
+    wait_until(lambda: num_active(endpoint, "tensorrt_llm") == 0)
+    inputs = text_inputs([long.text_input], 6000, streaming=True)
+    inputs["min_tokens"] = np.array([[6000]], np.int32)
+    for _ in range(4):
+        stop = Stop(stop_text_inputs())
+        results = stream(endpoint, "demo", inputs, request_id="1", stop=stop)
+        failures = [str(each) for each in results if isinstance(each, Exception)]
+        assert (failures, 1 < len(results) < 6000) == ([], True)
     wait_until(lambda: num_active(endpoint, "tensorrt_llm") == 0)
     page = fetch_metrics(endpoint.metrics)
     # Each instance has an engine, or both share one.

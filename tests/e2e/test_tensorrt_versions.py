@@ -13,7 +13,8 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.cpp_backend import EmulatedTllm, import_engine, make_engine, make_tllm
-from tests.e2e.upstream import as_tensors
+from tests.e2e.upstream import Stop, as_tensors, stop_text_inputs
+from tests.e2e.upstream import stream as stream_like_upstream
 from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream
@@ -162,6 +163,21 @@ def test_cancelled_stream_ends_on_the_server(endpoint: Endpoint) -> None:
     next(pieces)
     pieces.close()
     assert generate(endpoint, "parts", GenerateRequest("abc", max_tokens=2)).text == "ab"
+
+
+@pytest.mark.parametrize("role", TEXT_MODELS)
+def test_stop_request_ends_a_stream(endpoint: Endpoint, role: str) -> None:
+    """The whole response would take at least 3.8 s."""
+    inputs = {
+        "text_input": np.array([["abc"]], object),
+        "max_tokens": np.array([[1900]], np.int32),
+        "stream": np.array([[True]]),
+    }
+    stop = Stop(stop_text_inputs())
+    name = _name("parts", role) if role else "parts"
+    results = stream_like_upstream(endpoint, name, inputs, request_id="1", stop=stop)
+    assert [each for each in results if isinstance(each, Exception)] == []
+    assert 1 < len(results) < 1900
 
 
 def test_beams_are_returned_together(endpoint: Endpoint) -> None:

@@ -19,6 +19,7 @@ from tests.e2e.upstream import (
     names,
     new_tokens,
     stop_inputs,
+    stop_text_inputs,
     stream,
     text,
     text_inputs,
@@ -116,6 +117,18 @@ def test_text_ends_at_a_stop_word(endpoint: Endpoint, model: str) -> None:
     inputs = text_inputs([QUESTION], 12, streaming=True)
     inputs |= {"stop_words": np.array([[" Paris", " city"]], object)}
     assert text(stream(endpoint, model, inputs)) == " Paris"
+
+
+@TEXT_MODELS
+def test_a_stopped_request_has_less_text(endpoint: Endpoint, model: str) -> None:
+    inputs = text_inputs([QUESTION], 1000, streaming=True)
+    inputs |= {"min_tokens": np.array([[1000]], np.int32)}
+    stop = Stop(stop_text_inputs())
+    results = stream(endpoint, model, inputs, request_id="1", stop=stop)
+    assert [each for each in results if isinstance(each, Exception)] == []
+    # The response to the stop request has no outputs.
+    pieces = [each for each in results if names(each)]
+    assert text(pieces) and len(pieces) == len(results) - 1 < 1000
 
 
 @TEXT_MODELS

@@ -65,6 +65,15 @@ def text_inputs(prompts: Sequence[str], num_output_tokens: int, *, streaming: bo
     }
 
 
+def stop_text_inputs() -> Inputs:
+    """Return a stop request to a text model, which has no counterpart in upstream's programs."""
+    return {
+        "text_input": np.array([[""]], object),
+        "max_tokens": np.array([[1]], np.int32),
+        "stop": np.array([[True]]),
+    }
+
+
 def as_tensors(inputs: Inputs, kind: Any = grpcclient.InferInput) -> list[Any]:
     """Convert the inputs to those of tritonclient's gRPC or, with another `kind`, HTTP client."""
     tensors = []

@@ -6,6 +6,7 @@ import pytest
 from tritonclient.grpc import model_config_pb2
 
 from trtllm_serve_cli.repository.model.contract import (
+    STOP,
     Tensor,
     find_first_version,
     load_contracts,
@@ -102,7 +103,8 @@ def test_text_models_have_every_input_that_the_engine_supports() -> None:
     assert {"lora_task_id", "random_seed", "exclude_input_in_output"} <= names("0.9.0")
     assert not {"guided_decoding_guide", "num_return_sequences", "seed"} & names("0.9.0")
     assert "num_return_sequences" in names("0.14.0")
-    assert load_text_contract("ensemble") == load_contracts()["ensemble"]
+    text, newest = load_text_contract("ensemble"), load_contracts()["ensemble"]
+    assert (text.inputs, text.outputs) == ((*newest.inputs, STOP), newest.outputs)
 
 
 def test_first_version_of_an_input() -> None:

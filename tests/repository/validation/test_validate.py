@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -80,6 +81,13 @@ def test_rendered_repository_is_valid(ours: Path) -> None:
 
 def test_filled_upstream_copy_is_valid(copy: Path) -> None:
     assert findings(copy) == []
+
+
+def test_text_models_of_earlier_versions_may_lack_stop(ours: Path) -> None:
+    path = ours / "mine" / "config.pbtxt"
+    text, count = re.subn(r',\n  {\n    name: "stop"[^}]*}', "", path.read_text(encoding="utf-8"))
+    path.write_text(text, encoding="utf-8")
+    assert (count, findings(ours, lacks=True)) == (1, [])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX, pack_fai
 from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, stop_socket_name
 from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
 
-_INPUTS = ("text_input", "max_tokens", "stream", "top_k", "image_input", "num_draft_tokens")
+_INPUTS = (
+    "text_input", "max_tokens", "stream", "top_k", "image_input", "num_draft_tokens", "stop",
+)  # fmt: skip
 _PREPROCESSED = (
     "INPUT_ID", "REQUEST_INPUT_LEN", "REQUEST_OUTPUT_LEN", "STOP_WORDS_IDS", "BAD_WORDS_IDS",
     "OUT_END_ID", "OUT_PAD_ID",
@@ -76,8 +78,15 @@ def _stub_engine(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
     monkeypatch.setattr(pb_utils.InferenceRequest, "exec", execute)
 
 
-def _request(**tensors: Any) -> Request:
-    return Request({"text_input": [[b"hi"]], "max_tokens": [[5]], **tensors})
+def _request(*, request_id: str = "", **tensors: Any) -> Request:
+    return Request({"text_input": [[b"hi"]], "max_tokens": [[5]], **tensors}, request_id)
+
+
+def _stop(model: Any, request_id: str) -> list[Any]:
+    """Send a stop request to `model`, and return the responses."""
+    request = _request(request_id=request_id, stop=[[True]])
+    model.execute([request])
+    return request.sender.responses()
 
 
 @pytest.fixture
@@ -295,6 +304,82 @@ def test_disconnected_client_frees_the_slot_of_the_worker(
     wait_until(lambda: worker_thread.engine.stats().active_requests == 0)
 
 
+def test_stop_ends_the_request_with_the_id_and_frees_its_slot(
+    send_to_worker: Callable[..., Request], model: Any, worker_thread: WorkerThread
+) -> None:
+    request = send_to_worker(HANG, request_id="a")
+    wait_until(lambda: worker_thread.engine.stats().active_requests == 1)
+    assert _stop(model, "a") == [{}]
+    assert _texts(request.sender.responses()) == [""]
+    wait_until(lambda: worker_thread.engine.stats().active_requests == 0)
+
+
+def test_stop_reaches_the_instance_that_runs_the_request(
+    send_to_worker: Callable[..., Request], tmp_path: Path, worker_thread: WorkerThread
+) -> None:
+    with _loaded(tmp_path) as other:
+        request = send_to_worker(HANG, request_id="a")
+        wait_until(lambda: worker_thread.engine.stats().active_requests == 1)
+        assert (_stop(other, "a"), len(request.sender.responses())) == ([{}], 1)
+        assert "no running request" in _stop(other, "a")[0]
+
+
+@pytest.mark.parametrize("request_id", ["b", ""])
+def test_rejects_a_stop_for_an_id_that_is_not_running(
+    send_to_worker: Callable[..., Request], model: Any, request_id: str
+) -> None:
+    for running_id in ("a", ""):
+        send_to_worker(HANG, request_id=running_id)
+    assert _stop(model, request_id) == [
+        f"no running request has the id {request_id!r}; send a stop request with the id of a "
+        "running request"
+    ]
+
+
+def test_id_of_a_finished_request_is_released(
+    send_to_worker: Callable[..., Request], model: Any
+) -> None:
+    send_to_worker(COUNT, request_id="a").sender.responses()
+    wait_until(lambda: "no running request" in str(_stop(model, "a")))
+
+
+def test_stop_ends_a_request_whose_prompt_is_still_being_encoded(
+    send_to_worker: Callable[..., Request], model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_stopped, execute = threading.Event(), pb_utils.InferenceRequest.exec
+
+    def preprocess_late(request: InferenceRequest, decoupled: bool = False) -> Any:
+        assert is_stopped.wait(60)
+        return execute(request, decoupled)
+
+    monkeypatch.setattr(pb_utils.InferenceRequest, "exec", preprocess_late)
+    request = send_to_worker(HANG, request_id="a")
+    assert _stop(model, "a") == [{}]
+    is_stopped.set()
+    assert len(request.sender.responses()) <= 1
+
+
+def test_stop_ends_the_request_to_tensorrt_llm_and_returns_the_text_so_far(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first stop of `tensorrt_llm` has no effect, because it does not run the request yet."""
+    stops: list[str] = []
+
+    def engine(request: InferenceRequest) -> Iterator[InferenceResponse]:
+        if "stop" in request.inputs:
+            stops.append(request.request_id)
+            return
+        assert _stop(model, "a") == [{}]
+        wait_until(lambda: len(stops) >= 2)
+        yield _tokens(f"{request.request_id in stops}")
+
+    _stub_engine(monkeypatch, engine)
+    sent = _request(request_id="a", stop=[[False]])
+    model.execute([sent])
+    assert _texts(sent.sender.responses()) == ["True"]
+    wait_until(lambda: "no running request" in str(_stop(model, "a")))
+
+
 def test_unexpected_error_is_returned_and_logged(
     generate: Callable[..., list[Any]], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -435,6 +520,26 @@ def test_cancelled_request_stops_both_models(
     sent = _request(num_draft_tokens=[[2]])
     drafting_model.execute([sent])
     assert sent.sender.responses() == []
+
+
+def test_stopped_request_stops_both_models_and_returns_the_text_so_far(
+    drafting_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: set[str] = set()
+
+    def engine(request: InferenceRequest) -> list[InferenceResponse]:
+        if "stop" in request.inputs:
+            stopped.add(request.model_name)
+            return []
+        if request.model_name == "tensorrt_llm":
+            assert _stop(drafting_model, "a") == [{}]
+            wait_until(lambda: stopped == {"tensorrt_llm", "drafter"})
+        return _drafting_engine(request)
+
+    _stub_drafting_engines(monkeypatch, engine)
+    sent = _request(request_id="a", num_draft_tokens=[[2]])
+    drafting_model.execute([sent])
+    assert _texts(sent.sender.responses()) == ["bcd"]
 
 
 def test_cancelled_stream_has_no_more_responses(

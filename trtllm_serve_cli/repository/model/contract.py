@@ -59,6 +59,11 @@ class Contract:
     outputs: tuple[Tensor, ...]
 
 
+# The input of the text models that marks a stop request. NVIDIA's text models do not have it, only
+# `tensorrt_llm` does.
+STOP = Tensor("stop", "TYPE_BOOL", (1,), optional=True)
+
+
 @cache
 def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
     """Return all tensor definitions, keyed by model name and by "inputs" or "outputs".
@@ -100,16 +105,23 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
 def load_text_contract(role: str, version: str = "") -> Contract:
     """Return a text model's tensors.
 
-    The result contains the tensors of NVIDIA's model and the tensors that tllm adds. tllm adds an
-    input if `tensorrt_llm` has the input in this TensorRT-LLM version, or if the text model itself
-    processes the input. The added outputs are token counts.
+    The result contains the tensors of NVIDIA's model and the tensors that tllm adds. tllm adds
+    `STOP`, and each input of the newest text model that `tensorrt_llm` has in this TensorRT-LLM
+    version or that the text model itself processes. The added outputs are token counts.
     """
     contracts, newest = load_contracts(version), load_contracts()[role]
     supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS.keys()
     return Contract(
         inputs=_add(
             contracts[role].inputs,
-            (each for each in newest.inputs if CORE_NAMES.get(each.name, each.name) in supported),
+            (
+                *(
+                    each
+                    for each in newest.inputs
+                    if CORE_NAMES.get(each.name, each.name) in supported
+                ),
+                STOP,
+            ),
         ),
         outputs=_add(
             contracts[role].outputs, (each for each in newest.outputs if each.name in COUNTS)

@@ -10,6 +10,7 @@ from typing import Any
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.model.contract import (
+    STOP,
     Contract,
     Tensor,
     load_contracts,
@@ -261,7 +262,8 @@ def _check_side(
                 f"{known.type}",
                 f"set data_type: {known.type}", place=place,
             )  # fmt: skip
-    if missing := [name for name in expected if name not in actual]:
+    # Repositories that earlier versions of tllm rendered lack `STOP`, but serve all other requests.
+    if missing := [name for name in expected if name not in actual and expected[name] != STOP]:
         yield checked.finding(
             "error" if has_manifest else "warning", model,
             f"the model lacks {_count(missing, side)} that clients may use: {', '.join(missing)}",

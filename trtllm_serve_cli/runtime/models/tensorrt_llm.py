@@ -34,6 +34,7 @@ from ..requests.cancel_watch import CancelWatch
 from ..requests.in_flight import InFlight, reject
 from ..requests.request_record import RequestLedger, RequestRecord
 from ..requests.responses import ResponseBuilder, RowResponseBuilder
+from ..requests.stop_requests import StopHandler
 from ..telemetry.engine_metrics import EngineMetrics
 from ..triton.drain_check import reject_if_draining
 from ..triton.parameters import Parameters
@@ -44,11 +45,8 @@ from ..triton.tensors import (
     GetTensor,
     parse_rows,
 )
-from ..worker.stop_forwarding import StopForwarder, stop_socket_name
 from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 from ..worker.worker_process import WorkerProcess
-
-_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
@@ -89,9 +87,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(str(error)) from error
         self._watch = CancelWatch(period_ms / 1000)
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
-        self._stop_forwarder = StopForwarder(
-            stop_socket_name(parameters.model_name), self._in_flight.stop
-        )
+        self._stop_handler = StopHandler(parameters.model_name, self._in_flight)
         start_beating("model", parameters.model_name)
 
     def _start_worker(self, parameters: Parameters) -> WorkerProcess | SharedWorkerClient:
@@ -144,7 +140,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._watch.close()
-        self._stop_forwarder.close()
+        self._stop_handler.close()
         self._worker.close()
         if self._worker_pulse is not None:
             self._worker_pulse.close()
@@ -156,7 +152,7 @@ class TritonPythonModel:
     def _handle(self, request: Any, sender: Any) -> None:
         get = read_inputs(request).get
         if _is_set(get("stop")):
-            self._stop(request.request_id(), sender)
+            self._stop_handler.handle(request.request_id(), sender)
             return
         is_internal = request.request_id().startswith(INTERNAL_ID_PREFIX)
         record = None if is_internal else self._ledger.open_record(request)
@@ -200,18 +196,6 @@ class TritonPythonModel:
     ) -> ResponseBuilder:
         """Return the response builder for a row that `_parse` returned."""
         return RowResponseBuilder(row, arrival_time_ns, is_streaming=is_streaming)
-
-    def _stop(self, request_id: str, sender: Any) -> None:
-        is_known = self._in_flight.stop(request_id)
-        if request_id:
-            is_known = self._stop_forwarder.forward(request_id) or is_known
-        if not is_known:
-            raise InvalidRequest(
-                f"no running request has the id {request_id!r}; send a stop request with the id "
-                "of a running request"
-            )
-        # Send a response without outputs, because NVIDIA's clients wait for one.
-        sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
 def _create_metrics(parameters: Parameters) -> EngineMetrics:

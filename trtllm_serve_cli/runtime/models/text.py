@@ -12,7 +12,6 @@ responses and does not cancel a running step.
 from __future__ import annotations
 
 import gc
-import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +39,7 @@ from ..requests.draft_decoding import (
 from ..requests.in_flight import InFlight, send_error
 from ..requests.request_record import RequestLedger, RequestRecord, ResponseRecorder
 from ..requests.responses import merge_responses
+from ..requests.stop_requests import StopHandler, TextRequest
 from ..requests.text_response import RowTextResponseBuilder
 from ..text.detokenize import StreamDecoder, TextStream, decode_whole
 from ..text.preprocessor import TEXT_INPUTS
@@ -100,8 +100,9 @@ class TritonPythonModel:
         self._supported_inputs = list_supported_inputs(self._engine_kind)
         self._core = CoreAdapter.of(parameters)
         # Do not forward these inputs. `tensorrt_llm` has all other inputs, under the same names or
-        # the names in `CORE_NAMES`.
-        not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS, *DRAFT_INPUTS}
+        # the names in `CORE_NAMES`. A stop request is not forwarded either, because the request to
+        # `tensorrt_llm` has another id than the client's request.
+        not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS, *DRAFT_INPUTS, "stop"}
         self._forwarded_inputs = set(parameters.input_names) - not_forwarded
         self._is_decoupled = parameters.is_decoupled
         # Request only outputs that `tensorrt_llm` declares, because Triton rejects requests for
@@ -129,6 +130,7 @@ class TritonPythonModel:
             shared_socket_name(self._engine), self._decoder.decode_ahead
         )
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
+        self._stop_handler = StopHandler(parameters.model_name, self._in_flight)
         start_beating("model", parameters.model_name)
         # Exclude the imported libraries' objects from garbage collection. Otherwise, each full
         # collection would visit these objects and delay the tokens of all streams.
@@ -137,18 +139,37 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
+            inputs, sender = read_inputs(request), request.get_response_sender()
+            if np.any(inputs.get("stop", False)):
+                self._stop(request.request_id(), sender)
+                continue
             record = self._ledger.open_record(request)
-            self._threads.submit(self._serve, request, record)
+            running = TextRequest(request.request_id(), sender)
+            self._in_flight.add(running)
+            self._threads.submit(self._serve, request, inputs, sender, record, running)
 
     def finalize(self) -> None:
         self._watch.close()
+        self._stop_handler.close()
         self._worker.close()
         self._threads.shutdown(cancel_futures=True)
         self._in_flight.close()
         self._ledger.close()
 
-    def _serve(self, request: Any, record: RequestRecord) -> None:
-        sender = request.get_response_sender()
+    def _stop(self, request_id: str, sender: Any) -> None:
+        try:
+            self._stop_handler.handle(request_id, sender)
+        except InvalidRequest as error:
+            send_error(sender, str(error))
+
+    def _serve(
+        self,
+        request: Any,
+        received: dict[str, Array],
+        sender: Any,
+        record: RequestRecord,
+        running: TextRequest,
+    ) -> None:
         try:
             if sender.is_cancelled():
                 # The client cancelled the request while it was waiting for a thread, so skip
@@ -156,7 +177,7 @@ class TritonPythonModel:
                 record.end("cancelled")
                 send_error(sender, "the client cancelled the request")
                 return
-            self._generate(request, sender, record)
+            self._generate(request, received, sender, record, running)
         except (InvalidRequest, RequestError, WorkerFailed) as error:
             record.reject(error)
             send_error(sender, str(error))
@@ -164,10 +185,18 @@ class TritonPythonModel:
             write_traceback()
             record.reject(error)
             send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
+        finally:
+            self._in_flight.remove(running)
 
-    def _generate(self, request: Any, sender: Any, record: RequestRecord) -> None:
+    def _generate(
+        self,
+        request: Any,
+        received: dict[str, Array],
+        sender: Any,
+        record: RequestRecord,
+        running: TextRequest,
+    ) -> None:
         reject_if_draining(self._name)
-        received = read_inputs(request)
         reject_tensors(received.get, self._unsupported_inputs, self._engine_kind)
         if np.any(received.get("stream", False)) and not self._is_decoupled:
             raise InvalidRequest(
@@ -187,11 +216,11 @@ class TritonPythonModel:
         }
         if requests_drafts(columns.get):
             drafts = self._plan_drafts(inputs, columns)
-            self._generate_on_model(request, sender, inputs, record, drafts)
+            self._generate_on_model(request, sender, inputs, record, running, drafts)
         elif self._worker.was_open:
-            self._generate_on_worker(request, sender, inputs, record)
+            self._generate_on_worker(request, sender, inputs, record, running)
         else:
-            self._generate_on_model(request, sender, inputs, record)
+            self._generate_on_model(request, sender, inputs, record, running)
 
     def _plan_drafts(
         self, inputs: Mapping[str, Array], columns: Mapping[str, Array]
@@ -209,7 +238,12 @@ class TritonPythonModel:
         )
 
     def _generate_on_worker(
-        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
+        self,
+        request: Any,
+        sender: Any,
+        inputs: dict[str, Array],
+        record: RequestRecord,
+        running: TextRequest,
     ) -> None:
         """Generate tokens directly on the engine worker of `tensorrt_llm`.
 
@@ -226,7 +260,8 @@ class TritonPythonModel:
             is_streaming=_is_streaming(inputs),
             accumulates=self._accumulates,
         )
-        self._in_flight.start(request, sender, get, rows, new_response_builder, record)
+        started = self._in_flight.start(request, sender, get, rows, new_response_builder, record)
+        running.call_on_stop(started.stop)
 
     def _generate_on_model(
         self,
@@ -234,6 +269,7 @@ class TritonPythonModel:
         sender: Any,
         inputs: dict[str, Array],
         record: RequestRecord,
+        running: TextRequest,
         drafts: DraftRequest | None = None,
     ) -> None:
         """Generate tokens by calling the `tensorrt_llm` model through BLS.
@@ -241,12 +277,10 @@ class TritonPythonModel:
         The model may have any backend or queue policy. If `drafts` is set, also call the draft
         model.
         """
-        is_cancelled = threading.Event()
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
 
         def stop() -> None:
             record.end("cancelled")
-            is_cancelled.set()
             for model in (self._engine, self._draft_model) if drafts else (self._engine,):
                 self._caller.stop(model, internal_id)
 
@@ -254,9 +288,9 @@ class TritonPythonModel:
             adapter = read_lora_name(request.parameters())
             responses = self._caller.call(self._engine, inputs, internal_id, adapter)
         else:
-            responses = self._drafted_outputs(drafts, internal_id, is_cancelled)
+            responses = self._drafted_outputs(drafts, internal_id, running)
         recorder = ResponseRecorder(record, inputs)
-        watched = self._watch.add(sender, stop)
+        watched = self._watch.add(running, stop)
         single_response = None
         try:
             engine_outputs = map(recorder.record, responses)
@@ -264,7 +298,7 @@ class TritonPythonModel:
                 response = _response(request, outputs)
                 if self._is_decoupled:
                     # Triton 2.51 can crash if a response follows the client's cancellation.
-                    if not is_cancelled.is_set():
+                    if not running.has_client_cancelled:
                         sender.send(response)
                 else:
                     single_response = response
@@ -277,7 +311,7 @@ class TritonPythonModel:
             sender.send(single_response or pb_utils.InferenceResponse([]), flags=_FINAL)
 
     def _drafted_outputs(
-        self, drafts: DraftRequest, internal_id: str, is_cancelled: threading.Event
+        self, drafts: DraftRequest, internal_id: str, running: TextRequest
     ) -> Iterator[dict[str, Array]]:
         """Generate the response to a request with draft tokens and yield the response's outputs."""
 
@@ -289,7 +323,7 @@ class TritonPythonModel:
             drafts,
             partial(ask, self._draft_model),
             partial(ask, self._engine),
-            is_cancelled.is_set,
+            lambda: running.must_end,
         )
 
     def _text_responses(

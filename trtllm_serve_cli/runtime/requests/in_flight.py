@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import triton_python_backend_utils as pb_utils
 
@@ -24,17 +24,24 @@ from .responses import ResponseBuilder, merge_responses
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
-class InFlight:
-    """The requests of one model that the engine worker is running.
+class Stoppable(Protocol):
+    """A request that can be stopped by its id. `num_rows` rows of it are in the engine worker."""
 
-    Requests can be stopped by id.
-    """
+    id: str
+    num_rows: int
+
+    def stop(self) -> None:
+        """Stop the request. Only the first call has an effect."""
+
+
+class InFlight:
+    """The running requests of one model, which can be stopped by id."""
 
     def __init__(self, worker: WorkerLink, watch: CancelWatch, *, is_decoupled: bool) -> None:
         self.worker = worker
         self.watch = watch
         self.is_decoupled = is_decoupled
-        self._by_id: dict[str, list[_Request]] = {}
+        self._by_id: dict[str, list[Stoppable]] = {}
         self._num_rows = 0
         self._changed = threading.Condition()
         self._adapters = make_temporary_folder("tllm-lora-")
@@ -47,13 +54,13 @@ class InFlight:
         rows: Sequence[EngineRow],
         new_response_builder: Callable[[Any], ResponseBuilder],
         record: RequestRecord | None,
-    ) -> None:
+    ) -> Stoppable:
         """Submit `rows` to the engine worker, with the requested LoRA adapters.
 
         `new_response_builder(row)` returns the builder for a row's responses. The outcome is stored
-        in `record`, which is None for a BLS request from a text model. Raise `InvalidRequest` if a
-        row or its adapter is invalid. If a row cannot be submitted, cancel all rows and raise
-        `WorkerFailed`.
+        in `record`, which is None for a BLS request from a text model. Return the request. Raise
+        `InvalidRequest` if a row or its adapter is invalid. If a row cannot be submitted, cancel
+        all rows and raise `WorkerFailed`.
         """
         if record is not None:
             record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
@@ -65,11 +72,13 @@ class InFlight:
         adapters = parse_lora(get, name, len(rows), Path(self._adapters.name))
         for row, adapter in zip(rows, adapters, strict=True):
             row.fields.update(adapter)
+        started = _Request(self, request, sender, rows, response_builders, record)
         try:
-            _Request(self, request, sender, rows, response_builders, record).start()
+            started.start()
         except WorkerFailed:
             discard(row.fields for row in rows)
             raise
+        return started
 
     def close(self) -> None:
         """Delete the LoRA adapter files that the engine has not read.
@@ -91,14 +100,14 @@ class InFlight:
         with self._changed:
             self._changed.wait_for(lambda: self._num_rows < num_rows)
 
-    def add(self, request: _Request) -> None:
-        """Register a request that has been submitted to the worker."""
+    def add(self, request: Stoppable) -> None:
+        """Register a request until `remove` is called."""
         with self._changed:
             self._num_rows += request.num_rows
             if request.id:
                 self._by_id.setdefault(request.id, []).append(request)
 
-    def remove(self, request: _Request) -> None:
+    def remove(self, request: Stoppable) -> None:
         """Remove a request that has ended."""
         with self._changed:
             self._num_rows -= request.num_rows
