@@ -52,7 +52,8 @@ def write_repository(plan: RepositoryPlan, destination: Path) -> None:
     """Write the repository to `destination`. If an error occurs, `destination` is unchanged."""
     files = render_files(plan)
     with write_aside(destination) as aside:
-        for folder in {(aside / relative).parent for relative in files}:
+        # Not a set, whose order would differ in each run: fault injection repeats the operations.
+        for folder in dict.fromkeys((aside / relative).parent for relative in files):
             folder.mkdir(parents=True, exist_ok=True)
         for relative, text in files.items():
             (aside / relative).write_text(text, encoding="utf-8")
