@@ -175,6 +175,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
         ("-s local:m --tp 2", "No NVIDIA GPU was found on this machine."),
         ("-s local:m --quantization fp8", "The openvino engine kind does not support"),
         ("--gpu h200", "No model was specified."),
+        (f"-m {'x' * 300} -s local:m --gpu h200", "is not a valid model name."),
         ("-m no-such --gpu h200", "The model 'no-such' is unknown."),
         (f"-m {'x' * 300} --gpu h200", "is not a valid model name."),
         ("-s engine:e --gpu h200", "is an engine, but `tllm plan` supports only checkpoints."),
@@ -194,6 +195,30 @@ def test_impossible_plans_exit_with_3(tllm: Tllm, arguments: str, what: str) -> 
     code, out, err = tllm("plan", *arguments.split())
     assert (code, out) == (3, "")
     assert what in err
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("big", ""),
+        (
+            "llama-3.1-8b",
+            "The plan is for local:m, not for the source of llama-3.1-8b, which is hf:",
+        ),
+        ("mine", "The plan is for local:m, not for the source of mine, which is hf:org/model"),
+        ("same", ""),
+    ],
+)
+def test_source_takes_precedence_over_the_name(tllm: Tllm, name: str, note: str) -> None:
+    for model, source in (("mine", "hf:org/model"), ("same", f"local:{Path('m').absolute()}")):
+        manifest = add_model(find_home(), model).path / "tllm.json"
+        values = json.loads(manifest.read_text())
+        values["engine"]["source"] = source
+        manifest.write_text(json.dumps(values))
+    alone = tllm("plan", "-s", "local:m", "--gpu", "h200")[1]
+    code, out, err = tllm("plan", "-m", name, "-s", "local:m", "--gpu", "h200")
+    assert (code, out) == (0, alone)
+    assert note in " ".join(err.split()) if note else not err
 
 
 def test_input_length_of_zero_is_wrong_usage(tllm: Tllm) -> None:
