@@ -99,9 +99,9 @@ def test_machine_without_a_gpu_has_limits_on_its_cpu(tllm: Tllm) -> None:
     assert max(map(len, out.splitlines())) <= 80
     assert out.splitlines()[:4] == [
         "local:m (LlamaForCausalLM)",
-        "  8.8 GB of weights (int8)",
+        "  8.2 GiB of weights (int8)",
         "  75,776 bytes of KV cache per token",
-        "This machine: 17.2 GB of memory, 4 CPU threads",
+        "This machine: 16.0 GiB of memory, 4 CPU threads",
     ]
     limits = (
         "Limits of the engine kind openvino: 64 sequences, 256 tokens per step, 47,968 tokens in "
@@ -134,7 +134,7 @@ def test_plan_for_a_cpu_as_json(tllm: Tllm) -> None:
 def test_model_that_does_not_fit_into_the_memory(tllm: Tllm) -> None:
     _write(configs.LLAMA_2_70B)
     out = tllm("plan", "-s", "local:m")[1]
-    assert "The model does not fit. It requires at least 77.3 GB of memory." in out
+    assert "The model does not fit. It requires at least 72.0 GiB of memory." in out
 
 
 @pytest.mark.usefixtures("cpu")
@@ -148,7 +148,9 @@ def test_imported_engine_for_cpus_is_planned_for_the_cpu(
     (engine / "openvino_model.xml").write_text(f"<data {cache} />")
     (engine / "openvino_model.bin").write_bytes(bytes(1000))
     out = tllm("plan", "mine")[1]
-    assert out.startswith("gguf:/models/mine.gguf (llama)\n  1.0 kB of weights (as in the GGUF)\n")
+    assert out.startswith(
+        "gguf:/models/mine.gguf (llama)\n  1000 bytes of weights (as in the GGUF)\n"
+    )
     assert "32,768 tokens in the KV cache" in " ".join(out.split())
     assert "one stream" in tllm("plan", "-s", "local:m")[1]
 
