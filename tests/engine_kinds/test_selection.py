@@ -86,9 +86,9 @@ def test_missing_package_error_has_the_install_command(requested: str) -> None:
     with pytest.raises(MissingPart) as raised:
         choose_engine_kind(requested, Machine())
     assert str(raised.value) == (
-        "The openvino engine kind is not installed.\n"
-        "Why: the openvino-genai package is missing\n"
-        "Next: run `pip install 'trtllm-serve-cli[embedded]'`"
+        "OpenVINO GenAI is not installed.\n"
+        "Why: the openvino engine kind requires the openvino-genai package\n"
+        "Next: run `pip install 'trtllm-serve-cli[embedded]'` to install it"
     )
 
 

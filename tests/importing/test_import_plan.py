@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -194,6 +197,26 @@ def test_dry_run_reports_a_missing_package(home: Home, tmp_path: Path) -> None:
     assert plan.build is not None
     assert plan.as_dict()["missing"] == "vLLM is not installed."
     assert "Missing on this machine: vLLM is not installed." in plan.describe()
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_dry_run_reports_a_missing_conversion_package(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    module = ModuleType("optimum.intel")
+    module.__spec__ = ModuleSpec("optimum.intel", None)
+    monkeypatch.setitem(sys.modules, "optimum.intel", module if is_installed else None)
+    write_files(tmp_path / "new", {"config.json": hf_files()["config.json"]})
+    declaration = Declaration(
+        ModelSection("mine", f"local:{tmp_path / 'new'}"), engine=EngineSection("openvino")
+    )
+    plan = plan_import(
+        declaration, home, machine=Machine(versions={"openvino-genai": "1"}), is_dry_run=True
+    )
+    what = "Exporting a Hugging Face checkpoint requires optimum-intel."
+    assert plan.as_dict()["missing"] == (None if is_installed else what)
+    fix = "To fix this, run `pip install 'trtllm-serve-cli[convert]'"
+    assert (f"Missing on this machine: {what} {fix}" in plan.describe()) != is_installed
 
 
 def test_plan_of_a_simulation_downloads_no_weights(

@@ -72,10 +72,8 @@ def build_engine(
         # A build that is killed after moving its engine into place leaves this folder behind.
         shutil.rmtree(path_of_partial_build(plan.engine_dir), ignore_errors=True)
         return dataclasses.replace(engine, model_name=plan.model_name)
-    for module in plan.requires:
-        if not has_package(module.name):
-            why = "the package is not installed"
-            raise MissingPart(module.what, why=why, next_step=module.next_step)
+    if missing := find_missing_module(plan, has_package):
+        raise missing
     for step in plan.steps:
         if plan.container is None or step.is_local:
             _check_program(step)
@@ -157,6 +155,17 @@ def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: b
         shutil.rmtree(build.work, ignore_errors=True)
     else:
         shutil.rmtree(build.path, ignore_errors=True)
+
+
+def find_missing_module(
+    plan: BuildPlan, has_package: Callable[[str], bool] = has_package
+) -> MissingPart | None:
+    """Return the error for the first missing module that the steps require, or None."""
+    for module in plan.requires:
+        if not has_package(module.name):
+            why = "the package is not installed"
+            return MissingPart(module.what, why=why, next_step=module.next_step)
+    return None
 
 
 def _check_program(step: BuildStep) -> None:

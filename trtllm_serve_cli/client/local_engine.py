@@ -22,15 +22,22 @@ from trtllm_serve_cli.client.model_info import ModelInfo, parse_model_config
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.tensors import plan_inputs
-from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed, TllmError
+from trtllm_serve_cli.errors import (
+    BadInput,
+    MissingPart,
+    RepositoryError,
+    RequestFailed,
+    TllmError,
+)
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository, unreadable
 from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
+from trtllm_serve_cli.repository.model.store import command_to_import_again
 from trtllm_serve_cli.repository.pbtxt import PbtxtError, parse_config
 from trtllm_serve_cli.runtime.engine import InvalidRequest, SequenceUpdate
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, reject_tensors
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 from trtllm_serve_cli.runtime.text.preprocessor import TEXT_INPUTS, Preprocessor, encode_text
-from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer, load_tokenizer
+from trtllm_serve_cli.runtime.text.tokenizer import BadTokenizer, Tokenizer, load_tokenizer
 from trtllm_serve_cli.runtime.triton.core_inputs import CORE_NAMES
 from trtllm_serve_cli.runtime.triton.parameters import Parameters
 from trtllm_serve_cli.runtime.triton.tensors import SUPPORTED_INPUTS, Array, parse_rows
@@ -51,15 +58,16 @@ class LocalEngine:
         """Start the worker, which may take minutes if the engine is large.
 
         Raise `BadInput` if the engine runs only inside Triton, or if the repository lacks a model.
-        Raise `RepositoryError` if a `config.pbtxt` is invalid. Raise `MissingPart` if the
-        tokenizer's package is not installed. Raise `RequestFailed` if the worker does not start.
+        Raise `RepositoryError` if a `config.pbtxt` or the tokenizer is invalid. Raise `MissingPart`
+        if the tokenizer's package is not installed. Raise `RequestFailed` if the worker does not
+        start.
         """
         _check_layout(repository)
         self._kind = repository.kind
         core = _read_parameters(repository, _CORE_MODEL)
         text = _read_parameters(repository, repository.name)
         self.info = read_info(repository)
-        self._tokenizer = _load_tokenizer(self.info)
+        self._tokenizer = _load_tokenizer(self.info, repository)
         self._skips_special_tokens = text.flag("skip_special_tokens", True)
         self._preprocessor = Preprocessor.of(text, self._tokenizer)
         worker_config = find_kind(self._kind).worker_config
@@ -259,16 +267,26 @@ def read_info(repository: OpenRepository) -> ModelInfo:
     return parse_model_config(repository.name, _read_config(repository, repository.name))
 
 
-def _load_tokenizer(info: ModelInfo) -> Tokenizer:
+def _load_tokenizer(info: ModelInfo, repository: OpenRepository) -> Tokenizer:
+    what = f"The tokenizer of {info.name} cannot be loaded."
     assert info.tokenizer_dir is not None
     try:
         return load_tokenizer(Path(info.tokenizer_dir))
     except ImportError as error:
+        # If an optional package is missing, Transformers raises an `ImportError` without a `name`.
+        missing = f"the {error.name} package is not installed" if error.name else str(error)
+        install = f"run `pip install {error.name}`" if error.name else "install the package"
         raise MissingPart(
-            f"The tokenizer of {info.name} cannot be loaded.",
-            why=f"the {error.name} package is not installed",
-            next_step=f"run `pip install {error.name}`, or start a server with `tllm start` and "
-            "omit --no-server",
+            what,
+            why=missing,
+            next_step=f"{install}, or start a server with `tllm start` and omit --no-server",
+        ) from error
+    except BadTokenizer as error:
+        import_again = command_to_import_again(repository.path, repository.name)
+        raise RepositoryError(
+            what,
+            why=str(error),
+            next_step=f"restore these files, or run `{import_again} --force`",
         ) from error
 
 

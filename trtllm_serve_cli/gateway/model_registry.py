@@ -30,7 +30,7 @@ from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 from trtllm_serve_cli.gateway.schema.sampling import SamplingDefaults
 from trtllm_serve_cli.gateway.served_model import NO_DEFAULTS, LoadedModel, read_sampling_defaults
 from trtllm_serve_cli.runtime.stages import StageTimer
-from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer, load_tokenizer
+from trtllm_serve_cli.runtime.text.tokenizer import BadTokenizer, Tokenizer, load_tokenizer
 
 _RETRY_S = 0.5
 _OPEN_POLL_S = 0.01
@@ -376,5 +376,5 @@ def _load_tokenizer(info: ModelInfo) -> Tokenizer:
         # If an optional package is missing, transformers raises an `ImportError` without a `name`.
         package = f"the {error.name} package" if error.name else f"another package: {error}"
         raise _CannotServe(f"its tokenizer requires {package}") from error
-    except (OSError, ValueError, RuntimeError) as error:
-        raise _CannotServe(f"its tokenizer cannot be loaded: {error}") from error
+    except BadTokenizer as error:
+        raise _CannotServe(str(error)) from error

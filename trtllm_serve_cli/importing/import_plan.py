@@ -11,6 +11,7 @@ from typing import Any
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.container import ContainerOptions
 from trtllm_serve_cli.build.engine import Engine, find_engine
+from trtllm_serve_cli.build.run import find_missing_module
 from trtllm_serve_cli.build.store import place_engine
 from trtllm_serve_cli.catalog.entries import find_alias, resolve_alias
 from trtllm_serve_cli.engine_kinds.dispatch import (
@@ -105,8 +106,10 @@ class ImportPlan:
     @property
     def missing(self) -> MissingPart | None:
         """The error for a missing program or package that the import requires, or `None`."""
-        container = self.build.container if self.build and not self.is_built else None
-        return self.choice.missing or (container.problem if container else None)
+        if self.choice.missing or self.build is None or self.is_built:
+            return self.choice.missing
+        container = self.build.container
+        return (container.problem if container else None) or find_missing_module(self.build)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as a JSON-compatible dict."""

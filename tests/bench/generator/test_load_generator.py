@@ -310,6 +310,32 @@ def test_prompt_tokens_of_a_response_do_not_count() -> None:
     assert [record.chunk_tokens for record in generator.records] == [(2,)]
 
 
+@pytest.mark.parametrize(
+    ("ids", "is_padded", "end_id", "counts"),
+    [
+        ([5, 6, 7, 1, 2, 9, 9], True, 9, [(2,)]),
+        ([5, 6, 9, 1, 2, 3, 4], True, 9, [(4,)]),  # The prompt may contain the end token.
+        ([5, 6, 7, 9, 9, 9, 9], True, 9, [()]),
+        ([5, 6, 7, 1, 2, 9, 9], True, None, [(4,)]),
+        ([5, 6, 7, 1, 2, 9, 9], False, 9, [(4,)]),
+    ],
+)
+def test_padding_after_the_end_token_does_not_count(
+    ids: list[int], is_padded: bool, end_id: int | None, counts: list[tuple[int, ...]]
+) -> None:
+    class Padding(Server):
+        def decode(self, raw: bytes) -> Response:
+            content = np.array(ids, np.int32).tobytes()
+            return Response(len(ids), True, ids=content, is_padded=is_padded)
+
+    server = Padding()
+    server.num_prompt_tokens = 3
+    generator = LoadGenerator([server])
+    request = ReadyRequest(0, b"f", RequestSpec(np.arange(3, dtype=np.int32), 4, end_id=end_id))
+    asyncio.run(generator.run_open([request], [0.0]))
+    assert [record.chunk_tokens for record in generator.records] == counts
+
+
 def test_rejection_in_a_response_is_classified_as_rejected() -> None:
     class Full(Server):
         def decode(self, raw: bytes) -> Response:

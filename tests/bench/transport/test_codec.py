@@ -114,6 +114,16 @@ def test_decode_ignores_padding_beyond_the_sequence_length() -> None:
     assert codec.decode_unary_response(reply.SerializeToString()).num_tokens == 2
 
 
+def test_decode_reports_that_ids_without_a_length_may_be_padded() -> None:
+    outputs = {"output_ids": [5, 9, 9]}
+    ids = np.array([5, 9, 9], np.int32).tobytes()
+    padded = codec.Response(3, True, ids=ids, is_padded=True)
+    raw = encode_response(outputs, _REQUEST).SerializeToString()
+    assert codec.decode_unary_response(raw) == padded
+    event = json.dumps({"output_ids": [5, 9, 9]}).encode()
+    assert codec.decode_event(event) == replace(padded, is_final=False)
+
+
 def test_decode_stream_response_drops_the_request_id_of_an_error() -> None:
     raw = service_pb2.ModelStreamInferResponse(
         error_message="[request id: tllm-bench-3] too long"

@@ -125,3 +125,50 @@ def test_invalid_config_of_the_text_model_is_refused(
     code, _, err = Tllm(monkeypatch, capsys)("infer", "--no-server", "hi")
     assert code == 3
     assert f"{config}, line " in err and "correct this line" in " ".join(err.split())
+
+
+def _break_tokenizer(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(_: Path) -> None:
+        raise error
+
+    for name in ("OpenVinoTokenizer", "TransformersTokenizer"):
+        monkeypatch.setattr(f"trtllm_serve_cli.runtime.text.tokenizer.{name}", fail)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("added_tokens"), RuntimeError("Unable to read"), ValueError("Expecting")]
+)
+def test_damaged_tokenizer_is_refused(
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+) -> None:
+    add_model(home, "m")
+    _break_tokenizer(monkeypatch, error)
+    code, _, err = Tllm(monkeypatch, capsys)("infer", "--no-server", "hi")
+    shown = " ".join(err.split())
+    assert code == 3
+    assert "The tokenizer of m cannot be loaded. " in shown and error.args[0] in shown
+    assert "tllm export m > m.yaml && tllm import -f m.yaml --force" in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ImportError("No module", name="openvino_genai"), "the openvino_genai package is not"),
+        (ImportError("This requires sentencepiece"), "This requires sentencepiece"),
+    ],
+)
+def test_missing_package_of_the_tokenizer_is_named(
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    why: str,
+) -> None:
+    add_model(home, "m")
+    _break_tokenizer(monkeypatch, error)
+    code, _, err = Tllm(monkeypatch, capsys)("infer", "--no-server", "hi")
+    assert code == 3
+    assert why in " ".join(err.split())

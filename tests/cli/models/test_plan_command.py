@@ -99,9 +99,9 @@ def test_machine_without_a_gpu_has_limits_on_its_cpu(tllm: Tllm) -> None:
     assert max(map(len, out.splitlines())) <= 80
     assert out.splitlines()[:4] == [
         "local:m (LlamaForCausalLM)",
-        "  8.8 GB of weights (int8)",
+        "  8.2 GiB of weights (int8)",
         "  75,776 bytes of KV cache per token",
-        "This machine: 17.2 GB of memory, 4 CPU threads",
+        "This machine: 16.0 GiB of memory, 4 CPU threads",
     ]
     limits = (
         "Limits of the engine kind openvino: 64 sequences, 256 tokens per step, 47,968 tokens in "
@@ -134,7 +134,7 @@ def test_plan_for_a_cpu_as_json(tllm: Tllm) -> None:
 def test_model_that_does_not_fit_into_the_memory(tllm: Tllm) -> None:
     _write(configs.LLAMA_2_70B)
     out = tllm("plan", "-s", "local:m")[1]
-    assert "The model does not fit. It requires at least 77.3 GB of memory." in out
+    assert "The model does not fit. It requires at least 72.0 GiB of memory." in out
 
 
 @pytest.mark.usefixtures("cpu")
@@ -148,7 +148,9 @@ def test_imported_engine_for_cpus_is_planned_for_the_cpu(
     (engine / "openvino_model.xml").write_text(f"<data {cache} />")
     (engine / "openvino_model.bin").write_bytes(bytes(1000))
     out = tllm("plan", "mine")[1]
-    assert out.startswith("gguf:/models/mine.gguf (llama)\n  1.0 kB of weights (as in the GGUF)\n")
+    assert out.startswith(
+        "gguf:/models/mine.gguf (llama)\n  1000 bytes of weights (as in the GGUF)\n"
+    )
     assert "32,768 tokens in the KV cache" in " ".join(out.split())
     assert "one stream" in tllm("plan", "-s", "local:m")[1]
 
@@ -175,6 +177,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
         ("-s local:m --tp 2", "No NVIDIA GPU was found on this machine."),
         ("-s local:m --quantization fp8", "The openvino engine kind does not support"),
         ("--gpu h200", "No model was specified."),
+        (f"-m {'x' * 300} -s local:m --gpu h200", "is not a valid model name."),
         ("-m no-such --gpu h200", "The model 'no-such' is unknown."),
         (f"-m {'x' * 300} --gpu h200", "is not a valid model name."),
         ("-s engine:e --gpu h200", "is an engine, but `tllm plan` supports only checkpoints."),
@@ -194,6 +197,30 @@ def test_impossible_plans_exit_with_3(tllm: Tllm, arguments: str, what: str) -> 
     code, out, err = tllm("plan", *arguments.split())
     assert (code, out) == (3, "")
     assert what in err
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("big", ""),
+        (
+            "llama-3.1-8b",
+            "The plan is for local:m, not for the source of llama-3.1-8b, which is hf:",
+        ),
+        ("mine", "The plan is for local:m, not for the source of mine, which is hf:org/model"),
+        ("same", ""),
+    ],
+)
+def test_source_takes_precedence_over_the_name(tllm: Tllm, name: str, note: str) -> None:
+    for model, source in (("mine", "hf:org/model"), ("same", f"local:{Path('m').absolute()}")):
+        manifest = add_model(find_home(), model).path / "tllm.json"
+        values = json.loads(manifest.read_text())
+        values["engine"]["source"] = source
+        manifest.write_text(json.dumps(values))
+    alone = tllm("plan", "-s", "local:m", "--gpu", "h200")[1]
+    code, out, err = tllm("plan", "-m", name, "-s", "local:m", "--gpu", "h200")
+    assert (code, out) == (0, alone)
+    assert note in " ".join(err.split()) if note else not err
 
 
 def test_input_length_of_zero_is_wrong_usage(tllm: Tllm) -> None:

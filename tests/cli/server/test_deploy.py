@@ -287,6 +287,12 @@ def test_pods_serve_adapters_from_the_claim(tllm: Tllm, home: Home, adapters: Pa
     assert "--lora" in err.partition("Next: ")[2]
 
 
+def test_fixed_number_of_replicas_is_reported(tllm: Tllm) -> None:
+    code, out, err = tllm("deploy", "k8s", "--image", "mine:1", "--replicas", "4")
+    assert (code, "HorizontalPodAutoscaler" in out) == (0, False)
+    assert "do not contain an autoscaler, because --replicas" in " ".join(err.split())
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [

@@ -19,6 +19,7 @@ def name_of(type_name: str, kind: str = "option", **settings: Any) -> str:
     parameter = SimpleNamespace(
         param_type_name=kind,
         name="size",
+        opts=["--size"],
         metavar=settings.pop("metavar", None),
         required=settings.pop("required", True),
         type=SimpleNamespace(name=type_name, **settings),
@@ -44,6 +45,29 @@ def test_types_have_the_same_name_in_all_versions(names: tuple[str, ...], shown:
 def test_choices_and_declared_names() -> None:
     assert name_of("choice", choices=("a", "b")) == "[a|b]"
     assert name_of("text", metavar="FILE") == "FILE"
+
+
+def test_choices_that_do_not_fit_are_part_of_the_help() -> None:
+    choices = [f"method_{number}" for number in range(9)]
+    option = SimpleNamespace(
+        param_type_name="option",
+        name="kv_method",
+        opts=["--kv-method"],
+        metavar=None,
+        help="How.",
+        type=SimpleNamespace(name="choice", choices=choices),
+    )
+    for _ in range(2):
+        set_metavars(SimpleNamespace(params=[option]))
+    assert option.make_metavar(ctx=None) == "KV-METHOD"  # type: ignore[attr-defined]  # set above
+    assert option.help == f"How. Choices: {', '.join(choices)}."
+
+
+def test_help_fits_into_80_columns() -> None:
+    for path, command in walk_commands(typer.main.get_command(app)):
+        context = command.context_class(command, info_name="tllm", terminal_width=80)
+        lines = command.get_help(context).splitlines()
+        assert (path, [line for line in lines if len(line) > 80]) == (path, [])
 
 
 def test_optional_arguments_are_in_brackets() -> None:

@@ -13,6 +13,15 @@ from trtllm_serve_cli.errors import TllmError
 Captured = pytest.CaptureFixture[str]
 
 
+@pytest.mark.parametrize(
+    ("num_bytes", "shown"),
+    [(0, "0 bytes"), (1 << 10, "1.0 KiB"), (98_362_432, "93.8 MiB"), (3 << 29, "1.5 GiB"),
+     (1 << 41, "2.0 TiB")],
+)  # fmt: skip
+def test_memory_is_shown_in_binary_units(num_bytes: int, shown: str) -> None:
+    assert output.show_memory(num_bytes) == shown
+
+
 def test_messages_go_to_stderr(capsys: Captured) -> None:
     output.notify("hello")
     assert capsys.readouterr() == ("", "hello\n")

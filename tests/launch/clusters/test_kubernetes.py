@@ -122,6 +122,14 @@ def test_kinds_of_manifests_for_one_node_and_for_several() -> None:
     assert list(plan(options=alone)) == ["Deployment", "Service"]
 
 
+@pytest.mark.parametrize(("replicas", "max_replicas"), [(3, 2), (8, 4)])
+def test_lower_maximum_of_replicas_is_refused(replicas: int, max_replicas: int) -> None:
+    with pytest.raises(BadInput) as raised:
+        plan(options=KubernetesOptions(replicas=replicas, max_replicas=max_replicas))
+    assert raised.value.why == f"--max-replicas is {max_replicas}, and --replicas is {replicas}"
+    assert f"or --max-replicas {replicas} to deploy without" in raised.value.next_step
+
+
 def test_ports_of_triton_are_named() -> None:
     assert container(plan()["Deployment"])["ports"] == [
         {"name": "http", "containerPort": 8000},

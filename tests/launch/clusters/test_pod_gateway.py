@@ -154,5 +154,5 @@ def test_clients_can_load_adapters_into_a_single_replica() -> None:
     made = plan(options=alone, gateway=gateway)
     assert '"/srv/tenants"' in made["ConfigMap"]["data"]["gateway.json"]
     with pytest.raises(BadInput, match="requires a single replica") as raised:
-        plan(options=dataclasses.replace(alone, replicas=2), gateway=gateway)
+        plan(options=KubernetesOptions(replicas=2, max_replicas=2), gateway=gateway)
     assert "up to 2 replicas" in str(raised.value.why)

@@ -262,8 +262,21 @@ def test_targets_of_links_are_included(tmp_path: Path) -> None:
 
 def test_prefetched_adapters_are_included(tmp_path: Path) -> None:
     engine = engine_of(tmp_path)
-    model = deployable(tmp_path, engine, lora_prefetch_dir="/srv/adapters")
-    assert model.folders == (tmp_path / "repository", engine.path, Path("/srv/adapters"))
+    (adapters := tmp_path / "adapters").mkdir()
+    model = deployable(tmp_path, engine, lora_prefetch_dir=str(adapters))
+    assert model.folders == (tmp_path / "repository", engine.path, adapters)
+
+
+@pytest.mark.parametrize(("name", "why"), [("typo", "does not exist"), ("file", "is not a folder")])
+def test_missing_folder_of_prefetched_adapters_is_refused(
+    tmp_path: Path, name: str, why: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput) as raised:
+        deployable(tmp_path, engine_of(tmp_path), lora_prefetch_dir=str(tmp_path / name))
+    assert raised.value.why == f"lora_prefetch_dir is {tmp_path / name}, which {why}"
+    repository = tmp_path / "repository"
+    assert f"`tllm set --repo {repository} lora_prefetch_dir=DIR`" in raised.value.next_step
 
 
 def test_ranks_are_split_evenly() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from trtllm_serve_cli.runtime.text import tokenizer as tokenizer_module
 from trtllm_serve_cli.runtime.text.tokenizer import (
+    BadTokenizer,
     OpenVinoTokenizer,
     TransformersTokenizer,
     load_tokenizer,
@@ -79,6 +80,43 @@ def test_load_tokenizer_prefers_an_openvino_tokenizer(openvino_dir: Path) -> Non
 @pytest.mark.usefixtures("transformers")
 def test_load_tokenizer_falls_back_to_transformers(tmp_path: Path) -> None:
     assert isinstance(load_tokenizer(tmp_path), TransformersTokenizer)
+
+
+# What the libraries raise for damaged files.
+_OPENVINO_ERROR = """Exception from src/inference/src/cpp/core.cpp:84:
+Exception from src/inference/src/model_reader.cpp:148:
+Unable to read the model: "openvino_tokenizer.xml"
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError(_OPENVINO_ERROR), 'Unable to read the model: "openvino_tokenizer.xml"'),
+        (ValueError("Expecting value: line 1 column 1 (char 0)"), "Expecting value: line 1 column"),
+        (Exception("Missing vocab/merges at line 1"), "Missing vocab/merges at line 1"),
+        (KeyError("added_tokens"), "KeyError: 'added_tokens'"),
+        (TypeError(), "TypeError"),
+    ],
+)
+def test_load_tokenizer_names_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    def fail(_: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(tokenizer_module, "TransformersTokenizer", fail)
+    with pytest.raises(BadTokenizer) as raised:
+        load_tokenizer(tmp_path)
+    assert f"{tmp_path} cannot be loaded as a tokenizer: {reason}" in str(raised.value)
+
+
+def test_load_tokenizer_does_not_hide_a_missing_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError):
+        load_tokenizer(tmp_path)
 
 
 def test_openvino_encodes_and_decodes(openvino_dir: Path) -> None:

@@ -217,6 +217,7 @@ class LoadGenerator:
             end_s=sent_s,
             keeps_ids=bool(request.spec.turns),
             num_prompt_tokens=connection.count_prompt_tokens(spec),
+            end_id=spec.end_id,
         )
         try:
             async for received_s, raw in connection.send(payload):
@@ -270,14 +271,16 @@ class _Answer:
     Parts that follow the final part are ignored. If the model returns text, a part with tokens but
     without text does not count as a chunk. Its tokens are added to the next chunk. If no text
     follows, they are added to the last chunk or, without an earlier chunk, form a new chunk. The
-    first `num_prompt_tokens` tokens are the prompt and are not counted. If the total that the
-    server reports differs from the number of counted tokens, the server's total is distributed
-    evenly across the chunks.
+    first `num_prompt_tokens` tokens are the prompt and are not counted. In a response that may be
+    padded, the first `end_id` after the prompt and all later tokens are not counted, either. If the
+    total that the server reports differs from the number of counted tokens, the server's total is
+    distributed evenly across the chunks.
     """
 
     end_s: float
     keeps_ids: bool = False
     num_prompt_tokens: int = 0
+    end_id: int | None = None
     chunk_s: list[float] = field(default_factory=list)
     chunk_tokens: list[int] = field(default_factory=list)
     error: RequestError | None = None
@@ -297,6 +300,8 @@ class _Answer:
         self.end_s, self.is_final, self.has_parts = at_s, response.is_final, True
         if self.num_prompt_tokens:
             response = self._without_prompt(response)
+        if response.is_padded and self.end_id is not None:
+            response = self._without_padding(response, self.end_id)
         num_tokens = response.num_tokens + self._uncounted_tokens
         if num_tokens and (response.text is None or response.text):
             self.chunk_s.append(at_s)
@@ -329,6 +334,13 @@ class _Answer:
             num_tokens=response.num_tokens - num_removed,
             ids=response.ids[4 * num_removed :],
         )
+
+    def _without_padding(self, response: Response, end_id: int) -> Response:
+        ids = np.frombuffer(response.ids, np.int32)
+        ends = np.flatnonzero(ids == end_id)
+        if not ends.size:
+            return response
+        return replace(response, num_tokens=int(ends[0]), ids=ids[: ends[0]].tobytes())
 
     def _add_remaining_tokens(self, at_s: float) -> None:
         """Add tokens received after the last text to the last chunk, or to a new chunk."""

@@ -9,7 +9,7 @@ from trtllm_serve_cli.bench.model.served_model import CORE_MODEL, Target
 from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
 from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed
-from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
+from trtllm_serve_cli.runtime.text.tokenizer import BadTokenizer, load_tokenizer
 
 _PASS_TOKENIZER = "pass --tokenizer DIR, where DIR is a folder that contains the model's tokenizer"
 
@@ -73,10 +73,10 @@ def open_tokenizer(folder: Path) -> Tokenizer:
             why=f"the {error.name} package is not installed",
             next_step=f"run `pip install {(error.name or '').replace('_', '-')}`",
         ) from error
-    except (OSError, ValueError, RuntimeError) as error:
+    except BadTokenizer as error:
         raise BadInput(
             f"The tokenizer in {folder} cannot be loaded.",
-            why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            why=str(error),
             next_step=_PASS_TOKENIZER,
         ) from error
 

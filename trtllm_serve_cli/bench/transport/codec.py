@@ -52,6 +52,8 @@ class Response:
 
     - `num_tokens` is 0 in an empty final response.
     - `ids` contains the returned token ids as INT32 bytes if the request has a single prompt.
+    - `is_padded` is true if padding may follow the generated token ids. In the gpt layout,
+      responses do not contain the sequence length, and are padded with the end id.
     - `text` is set if the model returns text.
     - `is_counted` is false if the server did not report the number of tokens in the text.
     - `total_tokens` is the number of tokens in all responses to the request so far, or `None` if
@@ -67,6 +69,7 @@ class Response:
     num_input_tokens: int | None = None
     queue_s: float | None = None
     total_tokens: int | None = None
+    is_padded: bool = False
 
 
 def encode_request(
@@ -137,6 +140,7 @@ def decode_event(data: bytes) -> Response:
         num_ids=min(len(ids), int(lengths[0])) if lengths else len(ids),
         ids=np.array(ids, np.int32).tobytes() if ids else b"",
         is_final=False,
+        has_length=bool(lengths),
     )
 
 
@@ -283,13 +287,16 @@ def _read_reply(reply: Any, *, is_final: bool) -> Response:
             beams = shape[1] if len(shape) > 2 else 1
             num_ids = int(np.minimum(lengths[::beams], shape[-1]).sum())
         ids = raw["output_ids"][1][: 4 * num_ids]
-    return _count(outputs, num_ids=num_ids, ids=ids, is_final=is_final)
+    has_length = "sequence_length" in raw
+    return _count(outputs, num_ids=num_ids, ids=ids, is_final=is_final, has_length=has_length)
 
 
 _NUMBERS = ("num_input_tokens", "num_output_tokens", "arrival_time_ns", "first_scheduled_time_ns")
 
 
-def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bool) -> Response:
+def _count(
+    outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bool, has_length: bool
+) -> Response:
     text = outputs.get("text_output")
     counted = outputs.get("num_output_tokens")
     num_input_tokens = outputs.get("num_input_tokens")
@@ -308,6 +315,7 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
         is_counted=text is None or counted is not None,
         num_input_tokens=None if num_input_tokens is None else int(num_input_tokens),
         queue_s=(scheduled - arrived) / 1e9 if arrived and scheduled else None,
+        is_padded=text is None and num_ids > 0 and not has_length,
     )
 
 

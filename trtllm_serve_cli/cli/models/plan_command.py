@@ -17,7 +17,7 @@ from trtllm_serve_cli.cli.shared.completion import known_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_options, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, TllmError
 from trtllm_serve_cli.importing.sections import ModelSection
 from trtllm_serve_cli.option_fields import option_fields
 from trtllm_serve_cli.sizing.size_options import SizeOptions
@@ -43,7 +43,8 @@ def plan(
             "-m",
             "--model",
             metavar="NAME",
-            help="Model name: a catalog alias or an imported model. Ignored if -s is set.",
+            help="Model name: a catalog alias or an imported model. With -s, any name, as in `tllm "
+            "import`: the plan is for the model at -s.",
         ),
     ] = None,
     model: OptionValues,
@@ -125,6 +126,8 @@ def _find_source(name: str | None, source: str | None, home: Home) -> Source:
     from trtllm_serve_cli.sources.registry import parse_source
 
     if source is not None:
+        if name is not None:
+            _check_name_with_source(name, parse_source(source), home)
         return parse_source(source)
     if name is None:
         raise BadInput(
@@ -134,6 +137,24 @@ def _find_source(name: str | None, source: str | None, home: Home) -> Source:
         )
     check_model_name(name)
     return find_source(name, home)
+
+
+def _check_name_with_source(name: str, source: Source, home: Home) -> None:
+    """Check the name that `tllm import` would use for the model at `source`.
+
+    If the name already refers to a model from another source, print that the plan is for `source`.
+    Raise `BadInput` if the name is not valid.
+    """
+    from trtllm_serve_cli.importing.import_plan import find_source
+    from trtllm_serve_cli.paths import check_model_name
+
+    check_model_name(name)
+    try:
+        known = find_source(name, home)
+    except TllmError:  # The name is new, or the manifest of the imported model is not valid.
+        return
+    if known.unpinned() != source.absolute().unpinned():
+        output.notify(f"The plan is for {source}, not for the source of {name}, which is {known}.")
 
 
 def _show(plan: SizePlan) -> None:

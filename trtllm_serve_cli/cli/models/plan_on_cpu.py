@@ -79,21 +79,18 @@ def show_cpu_plan(engine: Engine, size: SizeOptions, *, as_json: bool) -> None:
 
 def _show(plan: CpuPlan) -> None:
     from trtllm_serve_cli.engine_kinds.cpu_memory import kv_bytes_per_token
-    from trtllm_serve_cli.sources.disk_space import show_size
 
     engine, host = plan.engine, plan.host
     print(f"{engine.source} ({engine.architecture})")
     if plan.size is not None:
-        print(f"  {show_size(plan.size.weight_bytes)} of weights ({engine.weights})")
+        print(f"  {output.show_memory(plan.size.weight_bytes)} of weights ({engine.weights})")
         print(f"  {kv_bytes_per_token(plan.size, host):,.0f} bytes of KV cache per token")
-    memory = show_size(host.memory_bytes)
+    memory = output.show_memory(host.memory_bytes)
     print(f"This machine: {memory} of memory, {host.num_threads} CPU threads\n")
     sentences = [f"Limits of the engine kind {engine.kind}: {plan.describe_limits()}"]
     if not plan.fits:
-        sentences = [
-            f"The model does not fit. It requires at least {show_size(plan.required_bytes or 0)} "
-            "of memory."
-        ]
+        required = output.show_memory(plan.required_bytes or 0)
+        sentences = [f"The model does not fit. It requires at least {required} of memory."]
     sentences.append("To plan for a GPU, pass its type, for example --gpu h200.")
     for sentence in sentences:
         print(output.wrap(sentence, limit=_WIDTH))

@@ -70,8 +70,9 @@ def k8s(
         int,
         typer.Option(
             min=1,
-            help="Maximum number of server replicas that the autoscaler creates. If the value is "
-            "not greater than --replicas, the manifests do not contain an autoscaler.",
+            help="Maximum number of server replicas that the autoscaler creates. If the value "
+            "equals --replicas, the manifests do not contain an autoscaler. The value cannot be "
+            "less than --replicas.",
         ),
     ] = 4,
     queue_target: Annotated[
@@ -211,6 +212,11 @@ def k8s(
         openai_image=openai_image,
         keys_secret=openai_keys_secret,
     )
+    if replicas == max_replicas:
+        output.notify(
+            "The manifests do not contain an autoscaler, because --replicas and --max-replicas "
+            f"are both {replicas}."
+        )
     _notify_openai(manifests, launch_options, has_gateway=openai_image is not None)
     if as_json and output_file is None:
         output.show_json(_as_list(manifests))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -69,6 +71,9 @@ def logs(
 
     If all matching servers were stopped, print the log of the server that was stopped last.
 
+    On a terminal, the rows of Triton's tables are truncated to the terminal's width. To print
+    complete rows, pipe the output to another program.
+
     The --level and --source filters treat a traceback as part of the preceding line.
 
     Example:  tllm logs -f --level warning
@@ -117,7 +122,18 @@ def _show(line: LogLine, *, as_json: bool) -> None:
     if as_json:
         output.show_json_line({"text": line.text, "level": line.level, "model": line.model})
     else:
-        print(line.text, flush=True)
+        print(_fit_row(line) if sys.stdout.isatty() else line.text, flush=True)
+
+
+def _fit_row(line: LogLine) -> str:
+    """Return the text of `line`, truncated to the terminal's width if it is a row of a table.
+
+    A terminal would wrap the rows of wide tables, which makes the tables unreadable.
+    """
+    columns = shutil.get_terminal_size().columns
+    if not line.is_in_table or len(line.text) <= columns:
+        return line.text
+    return f"{line.text[: columns - 1]}…"
 
 
 def _choose(

@@ -148,8 +148,6 @@ def _describe_restarts(count: int) -> str:
 
 def _show_parts(server: dict[str, Any]) -> None:
     """Print a table of the Triton models and other processes, with their memory usage."""
-    from trtllm_serve_cli.sources.disk_space import show_size
-
     memory = dict(server["memory_bytes"])
     total = sum(memory.values())
     rows = [
@@ -163,7 +161,7 @@ def _show_parts(server: dict[str, Any]) -> None:
         rows.append(("total", "", "", total))
     output.show_table(
         ("model or process", "version", "state", "memory"),
-        [(*words, show_size(size) if size else "") for *words, size in rows],
+        [(*words, output.show_memory(size) if size else "") for *words, size in rows],
     )
 
 
@@ -179,8 +177,8 @@ def _describe_state(model: dict[str, Any]) -> str:
 
 
 def _describe_gpu(gpu: dict[str, Any]) -> str:
-    from trtllm_serve_cli.sources.disk_space import show_size
-
     used, total, busy = (gpu[k] for k in ("memory_used_bytes", "memory_total_bytes", "utilization"))
-    memory = f"  {show_size(used)} of {show_size(total)}" if used and total else ""
+    memory = (
+        f"  {output.show_memory(used)} of {output.show_memory(total)}" if used and total else ""
+    )
     return f"{gpu['uuid']}{memory}" + ("" if busy is None else f"  {busy:.0%} busy")

@@ -9,6 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+# The choices of an option are part of its help text, not of its placeholder, if the line with the
+# option's names and its placeholder would not fit into a terminal of 80 columns.
+_MAX_LINE = 80
 # Maps words in Typer's type names to the words that Click uses.
 _TYPE_WORDS = {"int": "INTEGER", "str": "TEXT"}
 
@@ -18,6 +21,11 @@ def set_metavars(command: Any) -> None:
     for parameter in command.params:
         is_argument = parameter.param_type_name == "argument"
         metavar = _argument_metavar(parameter) if is_argument else _option_metavar(parameter)
+        if not is_argument and len(f"  {', '.join(parameter.opts)} {metavar}") > _MAX_LINE:
+            metavar = parameter.opts[-1].lstrip("-").upper()
+            choices = f"Choices: {', '.join(parameter.type.choices)}."
+            if choices not in parameter.help:
+                parameter.help += f" {choices}"
         parameter.make_metavar = partial(_return_metavar, metavar)
 
 

@@ -117,6 +117,17 @@ def wrap(text: str, *, first: str = "", rest: str = "", limit: int = _UNLIMITED_
     )
 
 
+def show_memory(num_bytes: int) -> str:
+    """Format a memory size in binary units, as Linux and NVIDIA's driver do.
+
+    `show_size` formats the sizes of files and downloads, in decimal units.
+    """
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if num_bytes >= 1 << power:
+            return f"{num_bytes / (1 << power):.1f} {unit}"
+    return f"{num_bytes} bytes"
+
+
 def show_error(error: TllmError) -> None:
     """Print an error to stderr, with its cause and the next step.
 

@@ -30,9 +30,9 @@ def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
 def _require(machine: Machine) -> str:
     if _PACKAGE not in machine.versions:
         raise MissingPart(
-            "The openvino engine kind is not installed.",
-            why="the openvino-genai package is missing",
-            next_step=f"run `{_INSTALL}`",
+            "OpenVINO GenAI is not installed.",
+            why="the openvino engine kind requires the openvino-genai package",
+            next_step=f"run `{_INSTALL}` to install it",
         )
     return ""
 

@@ -53,9 +53,9 @@ class KubernetesOptions:
     """The options for `tllm deploy k8s`.
 
     - `nodes`: number of nodes per replica.
-    - `replicas`, `max_replicas`: minimum and maximum number of replicas. If `max_replicas` is
-      greater than `replicas`, an autoscaler adds a replica when more than `queue_target` requests
-      per replica are waiting.
+    - `replicas`, `max_replicas`: minimum and maximum number of replicas. If they are equal, the
+      manifests do not contain an autoscaler. Otherwise, an autoscaler adds a replica when more than
+      `queue_target` requests per replica are waiting.
     - `claim`: name of a PersistentVolumeClaim that contains a copy of TLLM_HOME. If None, the nodes
       must have the model at the same paths as this machine.
     - `shared_memory`, `cpu`, `memory`: Kubernetes resource quantities.
@@ -94,6 +94,7 @@ def plan_kubernetes(
     """
     check_nodes(model, options.nodes)
     _check_namespace(options.namespace)
+    _check_replicas(options)
     if options.nodes > 1 and options.image is None:
         raise BadInput(
             f"{model.name} needs a custom image to run on {options.nodes} nodes.",
@@ -103,7 +104,7 @@ def plan_kubernetes(
             "image that adds kubectl to it, and pass the new image with --image",
         )
     if gateway is not None:
-        check_gateway(gateway, max(options.replicas, options.max_replicas))
+        check_gateway(gateway, options.max_replicas)
     name = _object_name(model.name)
     pod = _pod(model, options, launch, home, has_gateway=gateway is not None)
     is_spread = options.nodes > 1
@@ -121,6 +122,18 @@ def plan_kubernetes(
         *((_autoscaler(model, name, options),) if options.max_replicas > options.replicas else ()),
     ]  # fmt: skip
     return [_with_namespace(each, namespace) for each in manifests]
+
+
+def _check_replicas(options: KubernetesOptions) -> None:
+    """Raise `BadInput` if the maximum number of replicas is less than the minimum."""
+    minimum, maximum = options.replicas, options.max_replicas
+    if maximum < minimum:
+        raise BadInput(
+            f"The maximum of {maximum} replicas is less than the {minimum} replicas to start.",
+            why=f"--max-replicas is {maximum}, and --replicas is {minimum}",
+            next_step=f"add --max-replicas N with N greater than {minimum}, or "
+            f"--max-replicas {minimum} to deploy without an autoscaler",
+        )
 
 
 def _check_namespace(namespace: str | None) -> None:

@@ -31,9 +31,10 @@ RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
 # Name of the Triton model that runs the engine. MPI ranks that do not serve requests load only this
 # model.
 CORE_MODEL = "tensorrt_llm"
+_ADAPTERS = "parameters.lora_prefetch_dir"
 _PATHS = (
     "parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir",
-    "parameters.lora_prefetch_dir",
+    _ADAPTERS,
 )  # fmt: skip
 
 
@@ -78,9 +79,9 @@ class Deployable:
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
     """Return the requirements for serving the imported `model`, based on its current files.
 
-    Raise `BadInput` if the engine cannot be read, or if the GPUs assigned to the model's instances
-    are not valid or do not fit the engine. Raise `RepositoryError` if the number of GPUs cannot be
-    read from the repository.
+    Raise `BadInput` if the engine cannot be read, if `lora_prefetch_dir` is not a folder, or if the
+    GPUs assigned to the model's instances are not valid or do not fit the engine. Raise
+    `RepositoryError` if the number of GPUs cannot be read from the repository.
     """
     kind = find_kind(model.engine_kind)
     deployment, backends = kind.deployment, kind.serving.backends or {}
@@ -222,13 +223,32 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
     return engine.num_gpus, Ranks(size) if is_launched else Ranks()
 
 
+def _check_adapters(repository: OpenRepository, folder: str | None) -> None:
+    """Raise `BadInput` if `folder`, the value of `lora_prefetch_dir`, is set but is not a folder.
+
+    Otherwise, a container engine would refuse the mount or create an empty folder, and the server
+    would not have adapters.
+    """
+    if folder and folder.startswith("/") and not Path(folder).is_dir():
+        raise BadInput(
+            f"{repository.name} cannot be served with its LoRA adapters.",
+            why=f"lora_prefetch_dir is {folder}, which "
+            + ("is not a folder" if Path(folder).exists() else "does not exist"),
+            next_step=f"run `tllm set {repository.target} lora_prefetch_dir=DIR`, where DIR is the "
+            "folder that contains the adapters",
+        )
+
+
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
     """List the folders that contain the model's files.
 
     The result contains the model repository and the folders with engines, tokenizers and LoRA
     adapters that the models use. It also contains each folder that contains the target of a
-    symbolic link in these folders. Skip folders that are nested in other listed folders.
+    symbolic link in these folders. Skip folders that are nested in other listed folders. Raise
+    `BadInput` if `lora_prefetch_dir` is not a folder.
     """
+    for model_name in repository.texts:
+        _check_adapters(repository, repository.value(model_name, _ADAPTERS))
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)

@@ -24,6 +24,8 @@ _TRTLLM = re.compile(r"\[TensorRT-LLM\]\[(?P<word>[A-Z]+)\]|.*\[TRT-LLM\] \[(?P<
 _WORDS: tuple[tuple[str, Level], ...] = (
     ("error", "error"), ("exception", "error"), ("fatal", "error"), ("warn", "warning"),
 )  # fmt: skip
+# Prefixes of the rows in Triton's tables, for example the table of its options.
+_TABLE = ("+-", "| ")
 _TRACEBACK = "Traceback (most recent call last):"
 # Python prints lines with these prefixes between the tracebacks of chained exceptions.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -44,6 +46,11 @@ class LogLine:
     text: str
     level: Level
     model: str | None = None
+
+    @property
+    def is_in_table(self) -> bool:
+        """True if the line is a row of one of Triton's tables."""
+        return self.text.startswith(_TABLE)
 
     def is_at_least(self, level: Level) -> bool:
         return _SEVERITY[self.level] >= _SEVERITY[level]
@@ -97,7 +104,7 @@ class LogReader:
         if self._is_in_traceback:
             self._is_in_traceback = not text or text[0].isspace()
             return True
-        return not text or text[0].isspace() or text.startswith(("+-", "| ", "At:", *_CHAINED))
+        return not text or text[0].isspace() or text.startswith((*_TABLE, "At:", *_CHAINED))
 
     def _find_model(self, text: str) -> str | None:
         return next(

@@ -24,6 +24,10 @@ _JOINING_LAYERS = {
 }  # fmt: skip
 
 
+class BadTokenizer(ValueError):
+    """Raised if the files of a tokenizer cannot be loaded, for example because one is damaged."""
+
+
 class Tokenizer(Protocol):
     """The tokenizer interface, which converts text to token ids and back."""
 
@@ -252,8 +256,29 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     """Load the tokenizer in `directory`.
 
     Use OpenVINO GenAI if the folder contains `openvino_tokenizer.xml`, and otherwise Transformers,
-    unless `tokenizer.json` alone gives the same results.
+    unless `tokenizer.json` alone gives the same results. Raise `BadTokenizer` if the tokenizer
+    cannot be loaded, or `ImportError` if a package that it requires is missing.
     """
-    if (directory / "openvino_tokenizer.xml").exists():
-        return OpenVinoTokenizer(directory)
-    return load_json_tokenizer(directory) or TransformersTokenizer(directory)
+    try:
+        if (directory / "openvino_tokenizer.xml").exists():
+            return OpenVinoTokenizer(directory)
+        return load_json_tokenizer(directory) or TransformersTokenizer(directory)
+    except ImportError:
+        raise
+    # The libraries raise many classes, for example `KeyError` for a missing key of tokenizer.json,
+    # and `Exception` itself for an invalid vocabulary.
+    except Exception as error:
+        raise BadTokenizer(
+            f"the files in {directory} cannot be loaded as a tokenizer: {_describe(error)}"
+        ) from error
+
+
+def _describe(error: Exception) -> str:
+    """Return the cause of `error` as one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    # OpenVINO first lists the lines of its source code that threw the exception.
+    causes = [line for line in lines if line and not line.startswith("Exception from ")]
+    cause = causes[0] if causes else ""
+    if isinstance(error, OSError | ValueError | RuntimeError) or type(error) is Exception:
+        return cause or type(error).__name__
+    return f"{type(error).__name__}: {cause}".removesuffix(": ")
