@@ -287,8 +287,9 @@ def test_pods_serve_adapters_from_the_claim(tllm: Tllm, home: Home, adapters: Pa
     assert "--lora" in err.partition("Next: ")[2]
 
 
-def test_fixed_number_of_replicas_is_reported(tllm: Tllm) -> None:
-    code, out, err = tllm("deploy", "k8s", "--image", "mine:1", "--replicas", "4")
+@pytest.mark.parametrize("replicas", ["4", "8"])
+def test_fixed_number_of_replicas_is_reported(replicas: str, tllm: Tllm) -> None:
+    code, out, err = tllm("deploy", "k8s", "--image", "mine:1", "--replicas", replicas)
     assert (code, "HorizontalPodAutoscaler" in out) == (0, False)
     assert "do not contain an autoscaler, because --replicas" in " ".join(err.split())
 

@@ -24,6 +24,9 @@ from trtllm_serve_cli.cli.shared.options import ImportedModelOption, JsonOption
 from trtllm_serve_cli.launch.launch_options import HANG_TIMEOUT_S, LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
 
+# Default of --max-replicas, unless --replicas is greater.
+_MAX_REPLICAS = 4
+
 
 @accepts_name()
 @takes_options(
@@ -67,14 +70,14 @@ def k8s(
         ),
     ] = 1,
     max_replicas: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
             help="Maximum number of server replicas that the autoscaler creates. If the value "
             "equals --replicas, the manifests do not contain an autoscaler. The value cannot be "
-            "less than --replicas.",
+            f"less than --replicas. Default: {_MAX_REPLICAS}, or --replicas if greater.",
         ),
-    ] = 4,
+    ] = None,
     queue_target: Annotated[
         int,
         typer.Option(
@@ -178,6 +181,8 @@ def k8s(
     from trtllm_serve_cli.launch.servers.deploy import plan_kubernetes_here
     from trtllm_serve_cli.paths import find_home
 
+    if max_replicas is None:
+        max_replicas = max(replicas, _MAX_REPLICAS)
     options = KubernetesOptions(
         namespace=namespace,
         image=image,
