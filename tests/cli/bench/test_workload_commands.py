@@ -20,6 +20,7 @@ from trtllm_serve_cli.bench.run.search import Measured, Probe, conclude
 from trtllm_serve_cli.cli.bench.search_command import check_rate_found
 from trtllm_serve_cli.cli.bench.show_result import raise_failure
 from trtllm_serve_cli.cli.bench.workload_commands import bench_app
+from trtllm_serve_cli.cli.shared.target import BenchTarget
 from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed
 
 CORE = "tensorrt_llm"
@@ -436,6 +437,28 @@ def test_sweep_ignores_a_repeated_model(server: FakeTriton) -> None:
     assert "A sweep requires several loads" in _invoke(*sweep).stderr
     points = json.loads(_invoke(*sweep, "--concurrency", "1,2").stdout)["points"]
     assert [len(point["targets"]) for point in points] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("models", "num_searches"), [((), 1), (("-m", "tensorrt_llm", "-m", "other"), 2)]
+)
+def test_sweep_searches_once_for_the_targets_of_a_model(
+    server: FakeTriton,
+    monkeypatch: pytest.MonkeyPatch,
+    models: tuple[str, ...],
+    num_searches: int,
+) -> None:
+    searches: list[object] = []
+
+    def find(url: str | None, interface: str, model: str | None, *_: object) -> BenchTarget:
+        searches.append(model)
+        return BenchTarget(server.endpoint.grpc, "tensorrt_llm")
+
+    monkeypatch.setattr("trtllm_serve_cli.cli.bench.bench_job.find_bench_target", find)
+    options = (*models, "--concurrency", "1,2,3", "--num-requests", "3", "--json")
+    points = json.loads(_invoke("sweep", "token-norm-dist", *options).stdout)["points"]
+    assert len(points) == 3 * num_searches
+    assert len(searches) == num_searches
 
 
 def test_sweep_as_json_has_every_point(server: FakeTriton) -> None:

@@ -104,16 +104,21 @@ def open_points(
     """Open a benchmark for each (job, settings) pair in `points`.
 
     If a job has the `--simulate` option, its benchmark is a simulation. All other benchmarks send
-    requests to `targets` or, if `targets` is None, to the targets in the job's options.
+    requests to `targets` or, if `targets` is None, to the targets in the job's options. The jobs
+    may differ in their models and loads. The targets of each model are searched for once.
     """
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
 
+    found_for: dict[tuple[str, ...], Sequence[BenchTarget]] = {}
     opened = []
     for job, settings in points:
         if job.common.simulate is not None:
             opened.append(open_simulation(settings, job.common.simulate, job.common))
             continue
-        found = job.find_targets() if targets is None else targets
+        models = tuple(job.common.model or ())
+        if models not in found_for:
+            found_for[models] = job.find_targets() if targets is None else targets
+        found = found_for[models]
         opened.append(
             open_benchmark(
                 settings,
