@@ -22,6 +22,8 @@ from trtllm_serve_cli.launch.server_state import ServerState, read_state
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
 
 TLLM = str(Path(sys.executable).with_name("tllm"))
+# The models that a request to `demo` does not need.
+UNUSED = ("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls")
 # A checkpoint without weights; its byte-level tokenizer has ids in the order of characters.
 MAKE_LETTERS = """
 import json, sys
@@ -183,16 +185,16 @@ def light_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     A server of this repository starts two models, not six, and generates a token in 5 ms.
     """
-    unused = ("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls")
-    return import_light(tmp_path_factory.mktemp("light"), unused)
+    return import_light(tmp_path_factory.mktemp("light"), UNUSED)
 
 
-def import_light(folder: Path, unused: tuple[str, ...]) -> Path:
+def import_light(folder: Path, unused: tuple[str, ...], max_batch_size: int = 64) -> Path:
     """Import a simulated engine as `demo` without the `unused` models. Return its repository."""
     tllm = Tllm(folder / "home")
     folder.mkdir(exist_ok=True)
     timing = folder / "timing.json"
-    timing.write_text(json.dumps({"timing": {"step_s": 0.005}, "limits": {"max_batch_size": 64}}))
+    limits = {"max_batch_size": max_batch_size}
+    timing.write_text(json.dumps({"timing": {"step_s": 0.005}, "limits": limits}))
     tllm.done("import", "-m", "demo", "--engine", "sim", "--timing", str(timing))
     repository = tllm.home / "models" / "demo"
     for name in unused:

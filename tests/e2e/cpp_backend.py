@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.e2e.conftest import Tllm
@@ -69,9 +70,19 @@ def make_engine(
     return write_engine(folder, config, num_ranks=1)
 
 
-def import_engine(tllm: Tllm, name: str, engine: Path, tokenizer: Path, *words: str) -> None:
-    """Import the engine as the model `name`."""
+def import_engine(
+    tllm: Tllm, name: str, engine: Path, tokenizer: Path, *words: str, unused: Sequence[str] = ()
+) -> None:
+    """Import the engine as the model `name`.
+
+    Remove the `unused` Triton models, whose processes take CPU time to start, after a check of the
+    complete repository.
+    """
     tllm.done(
         "import", "-m", name, "-s", f"engine:{engine}", "--param", f"tokenizer_dir={tokenizer}",
         *words,
     )  # fmt: skip
+    if unused:
+        assert json.loads(tllm.done("validate", name, "--json")) == []
+        for model in unused:
+            shutil.rmtree(tllm.home / "models" / name / model)

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,18 @@ def run_script(tllm: Tllm, name: str, *words: str, **environ: str) -> Any:
     )
 
 
-def test_quickstart(fresh_home: Any) -> None:
+@pytest.fixture
+def tllm(imported: Tllm, tmp_path: Path) -> Iterator[Tllm]:
+    """Provide a home that contains the demo's engine, so that an import does not build it again."""
+    tllm = imported.with_own_home(tmp_path / "home")
+    yield tllm
+    tllm("stop", "--all", "--timeout", "0")
+
+
+def test_quickstart(tllm: Tllm) -> None:
     names = ("http", "grpc", "metrics", "openai")
     words = [f"--{name}-port={port}" for name, port in zip(names, free_ports(4), strict=True)]
-    result = run_script(fresh_home(), "quickstart.sh", *words)
+    result = run_script(tllm, "quickstart.sh", *words)
     assert (result.returncode, result.stdout) == (0, expected("quickstart")), result.stderr
 
 
@@ -65,8 +74,7 @@ def test_batch(served: Tllm) -> None:
     assert expected_lines[2]["error"] in failed["error"]
 
 
-def test_demo_runs_everything_and_leaves_nothing_running(fresh_home: Any) -> None:
-    tllm = fresh_home()
+def test_demo_runs_everything_and_leaves_nothing_running(tllm: Tllm) -> None:
     names = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT", "OPENAI_PORT")
     ports = dict(zip(names, map(str, free_ports(4)), strict=True))
     result = run_script(tllm, "demo.sh", **ports)
@@ -76,8 +84,7 @@ def test_demo_runs_everything_and_leaves_nothing_running(fresh_home: Any) -> Non
     assert json.loads((tllm.home / "results" / "summary.json").read_text())
 
 
-def test_declaration(fresh_home: Any) -> None:
-    tllm = fresh_home()
+def test_declaration(tllm: Tllm) -> None:
     http, grpc, metrics = free_ports(3)
     assert tllm("import", "-f", str(EXAMPLES / "tllm.yaml")).returncode == 0
     ports = (f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}")

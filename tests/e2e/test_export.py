@@ -74,67 +74,46 @@ launch: {timeout_s: 200}
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
-    command = (sys.executable, "-W", "ignore", "-c", MAKE_CHECKPOINT, str(folder))
-    subprocess.run(command, check=True, capture_output=True, timeout=240)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Tllm]:
-    """Import the checkpoint into a new home, with INT8 weights, the default."""
-    tllm = Tllm(tmp_path_factory.mktemp("export") / "home")
-    result = tllm("import", "-m", "tiny", "-s", f"local:{checkpoint}")
-    assert result.returncode == 0, result.stderr
+def real(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+    """Import the demo model's checkpoint from a declaration, and serve it."""
+    folder = tmp_path_factory.mktemp("real")
+    (gguf,) = imported.home.glob("checkpoints/*/*.gguf")
+    command = (sys.executable, "-W", "ignore", "-c", MAKE_REAL_CHECKPOINT, str(gguf))
+    subprocess.run((*command, str(folder / "checkpoint")), check=True, capture_output=True)
+    (folder / "tllm.yaml").write_text(DECLARED)
+    tllm = Tllm(folder / "home")
+    tllm.done("import", "-f", str(folder / "tllm.yaml"))
+    started = tllm.start()
+    assert started.returncode == 0, started.stdout + started.stderr
     yield tllm
     tllm("stop", "--all")
 
 
-def test_engine_file_describes_the_engine(tiny: Tllm) -> None:
-    engine = json.loads((tiny.engine("tiny") / "engine.json").read_text())
+@pytest.mark.timeout(900)
+def test_engine_file_describes_the_engine(real: Tllm) -> None:
+    engine = json.loads((real.engine("real") / "engine.json").read_text())
     facts = {key: engine[key] for key in ("architecture", "weights", "max_position_embeddings")}
     assert facts == {
         "architecture": "LlamaForCausalLM",
         "weights": "int8",
-        "max_position_embeddings": 256,
+        "max_position_embeddings": 8192,
     }
-    assert engine["chat_template"].startswith("{% for m in messages %}")
+    assert engine["chat_template"].startswith("{% for message in messages %}")
 
 
-def test_exported_engine_is_served(tiny: Tllm) -> None:
-    assert tiny.start().returncode == 0
-    answer = json.loads(tiny.done("infer", "hello world", "--max-tokens", "16", "--json"))
+def test_exported_engine_is_served(real: Tllm) -> None:
+    words = ("infer", "What is ML?", "--max-tokens", "16")
+    answer = json.loads(real.done(*words, "--json"))
     assert answer["num_output_tokens"] == 16
-    streamed = tiny.done("infer", "hello world", "--max-tokens", "16")
-    assert streamed == tiny.done("infer", "hello world", "--max-tokens", "16", "--no-stream")
+    assert real.done(*words) == real.done(*words, "--no-stream")
+    raw = real.done("infer", "--raw", "The capital of France is", "--max-tokens", "8")
+    assert "Paris" in raw
 
 
-@pytest.mark.parametrize("quantization", ["int4", "none"])
-def test_other_weights_are_built_too(tiny: Tllm, quantization: str, tmp_path: Path) -> None:
-    folder = tmp_path / quantization
-    words = ("--engine-dir", str(folder), "--quantization", quantization)
-    tiny.done("build", "-m", "tiny", *words)
-    assert json.loads((folder / "engine.json").read_text())["weights"] == quantization
-
-
-@pytest.mark.timeout(900)
-def test_real_checkpoint_is_imported_from_a_declaration(imported: Tllm, tmp_path: Path) -> None:
-    (gguf,) = imported.home.glob("checkpoints/*/*.gguf")
-    command = (sys.executable, "-W", "ignore", "-c", MAKE_REAL_CHECKPOINT, str(gguf))
-    subprocess.run((*command, str(tmp_path / "checkpoint")), check=True, capture_output=True)
-    (tmp_path / "tllm.yaml").write_text(DECLARED)
-    real = Tllm(tmp_path / "home")
-    real.done("import", "-f", str(tmp_path / "tllm.yaml"))
-    try:
-        assert real.start().returncode == 0
-        answer = real.done("infer", "--raw", "The capital of France is", "--max-tokens", "8")
-    finally:
-        real("stop", "--all")
-    assert "Paris" in answer
+def test_declaration_is_exported(real: Tllm) -> None:
     exported = yaml.safe_load(real.done("export", "real"))
     assert exported == {
-        "model": {"name": "real", "source": f"local:{tmp_path / 'checkpoint'}"},
+        "model": {"name": "real", "source": f"local:{real.home.parent / 'checkpoint'}"},
         "engine": {"kind": "openvino"},
         "build": {"quantization": "int8", "max_batch_size": 8},
         "repository": {"parameters": {"max_queue_size": "5"}},
@@ -143,3 +122,15 @@ def test_real_checkpoint_is_imported_from_a_declaration(imported: Tllm, tmp_path
     (engine,) = json.loads(real.done("list", "--engines", "--json"))
     used_by = [str(real.home / "models" / "real")]
     assert (engine["weights"], engine["used_by"]) == ("int8", used_by)
+
+
+def test_other_weights_are_built_too(tmp_path: Path) -> None:
+    command = (sys.executable, "-W", "ignore", "-c", MAKE_CHECKPOINT, str(tmp_path / "tiny"))
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    tllm = Tllm(tmp_path / "home")
+    source = ("-s", f"local:{tmp_path / 'tiny'}", "--quantization", "int4")
+    tllm.done("import", "-m", "tiny", *source)
+    folder = tmp_path / "none"
+    tllm.done("build", "-m", "tiny", "--engine-dir", str(folder), "--quantization", "none")
+    for engine, weights in ((tllm.engine("tiny"), "int4"), (folder, "none")):
+        assert json.loads((engine / "engine.json").read_text())["weights"] == weights

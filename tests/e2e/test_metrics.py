@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.alive import answers, find_process
-from tests.e2e.conftest import TLLM, Tllm
+from tests.e2e.conftest import TLLM, UNUSED, Tllm, homes_with, import_light
 from tests.e2e.core import gauge
 from tests.ports import free_ports
 from tests.waiting import wait_until
@@ -195,21 +195,35 @@ def query(fetch: Callable[[str], Any], expression: str) -> dict[str, float]:
     return {each["metric"].get("model", ""): float(each["value"][1]) for each in found}
 
 
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[Tllm]:
+    """Serve a simulated engine with two slots, which completes 6 requests of 64 tokens per second.
+
+    A real engine with a queue would need all processors of the machine.
+    """
+    repository = import_light(tmp_path / "imported", UNUSED, max_batch_size=2)
+    with homes_with(repository, tmp_path) as make:
+        tllm = make()
+        started = tllm.start()
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield tllm
+
+
 @pytest.mark.skipif(
     not shutil.which("prometheus"), reason="needs Prometheus: apt-get install prometheus"
 )
 def test_prometheus_scrapes_the_server_and_fires_the_queue_alert(
-    served: Tllm, endpoint: Endpoint, tmp_path: Path
+    busy: Tllm, tmp_path: Path
 ) -> None:
     """Requests arrive faster than they are served, so the queue grows."""
-    served.done("metrics", "export", "prometheus", "-o", str(tmp_path), "--for", "2s")
-    served.done("metrics", "export", "grafana", "-o", str(tmp_path))
+    busy.done("metrics", "export", "prometheus", "-o", str(tmp_path), "--for", "2s")
+    busy.done("metrics", "export", "grafana", "-o", str(tmp_path))
     config = tmp_path / "prometheus.yml"
     config.write_text(config.read_text().replace("15s", "1s"))
     load = subprocess.Popen(
         ("nice", TLLM, "bench", "token-norm-dist", "--num-requests", "3000", "--request-rate", "30",
          "--input-mean", "64", "--output-mean", "64", "--warmup", "0"),
-        env=served.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=busy.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         with prometheus(tmp_path, *free_ports(1)) as fetch:
@@ -226,6 +240,7 @@ def test_prometheus_scrapes_the_server_and_fires_the_queue_alert(
     finally:
         load.send_signal(signal.SIGINT)
         load.wait(60)
+    endpoint = busy.endpoint()
     wait_until(lambda: gauge(endpoint, "active") == 0, 60)
 
 

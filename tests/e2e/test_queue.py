@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -42,16 +44,20 @@ def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     tllm("stop", "--all")
 
 
-def infer(endpoint: Endpoint, num_tokens: int, **options: int) -> int:
-    """Send a request and return when it was scheduled, in ns of the engine's clock."""
-    tensors = [
+def inputs_of(num_tokens: int) -> list[grpcclient.InferInput]:
+    """Return the inputs of a request to `tensorrt_llm`."""
+    return [
         tensor("input_ids", PROMPT),
         tensor("input_lengths", len(PROMPT)),
         tensor("request_output_len", num_tokens),
         tensor("return_perf_metrics", True),
     ]
+
+
+def infer(endpoint: Endpoint, num_tokens: int, **options: int) -> int:
+    """Send a request and return when it was scheduled, in ns of the engine's clock."""
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
-        answer = client.infer("tensorrt_llm", tensors, **options)
+        answer = client.infer("tensorrt_llm", inputs_of(num_tokens), **options)
     return int(answer.as_numpy("first_scheduled_time_ns")[0][0])
 
 
@@ -65,18 +71,26 @@ def num_queued(endpoint: Endpoint) -> float:
 
 
 @pytest.fixture
-def occupied(endpoint: Endpoint) -> Iterator[Callable[[], bool]]:
-    """Start a long request, and yield a function that returns whether it still holds the slot."""
+def free_slot(endpoint: Endpoint) -> Iterator[Callable[[], None]]:
+    """Start a long request, and yield a function that cancels it and so frees the slot."""
     wait_until(lambda: gauge(endpoint, "active") == 0)
-    long = threading.Thread(target=infer, args=(endpoint, 400))
-    long.start()
-    wait_until(lambda: gauge(endpoint, "active") == 1)
-    yield long.is_alive
-    long.join()
+    ended: list[object] = []
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        long = client.async_infer(
+            "tensorrt_llm", inputs_of(6000), lambda result, error: ended.append(error)
+        )
+        wait_until(lambda: gauge(endpoint, "active") == 1)
+
+        def free() -> None:
+            assert not ended
+            long.cancel()
+
+        yield free
+        long.cancel()
 
 
 def test_higher_priority_is_scheduled_first(
-    endpoint: Endpoint, occupied: Callable[[], bool]
+    endpoint: Endpoint, free_slot: Callable[[], None]
 ) -> None:
     scheduled: list[tuple[int, int]] = []
 
@@ -89,7 +103,7 @@ def test_higher_priority_is_scheduled_first(
     for number, thread in enumerate(threads, 1):
         thread.start()
         wait_until(lambda number=number: num_queued(endpoint) == number)
-    assert occupied()
+    free_slot()
     for thread in threads:
         thread.join()
     order = [priority for _, priority in sorted(scheduled)]
@@ -97,14 +111,19 @@ def test_higher_priority_is_scheduled_first(
 
 
 def test_request_that_exceeds_its_queue_timeout_is_rejected(
-    endpoint: Endpoint, occupied: Callable[[], bool]
+    endpoint: Endpoint, free_slot: Callable[[], None]
 ) -> None:
-    in_front = threading.Thread(target=infer, args=(endpoint, 1))
-    in_front.start()
-    wait_until(lambda: num_queued(endpoint) == 1)
-    with pytest.raises(InferenceServerException, match="timeout expired"):
-        infer(endpoint, 20, timeout=50_000)
-    in_front.join()
+    with ThreadPoolExecutor(2) as threads:
+        in_front = threads.submit(infer, endpoint, 1)
+        wait_until(lambda: num_queued(endpoint) == 1)
+        late = threads.submit(infer, endpoint, 20, timeout=50_000)
+        # Triton checks the timeouts of its queue when a slot becomes free.
+        wait_until(lambda: late.done() or num_queued(endpoint) == 2)
+        time.sleep(0.1)
+        free_slot()
+        with pytest.raises(InferenceServerException, match="timeout expired"):
+            late.result(60)
+        in_front.result(60)
 
 
 def text_inputs(**numbers: int) -> list[grpcclient.InferInput]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Tllm
+from tests.e2e.conftest import UNUSED, Tllm
 from tests.fakes.stand_in_engines import STAND_IN
 from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine_options import EngineOptions
@@ -49,6 +50,9 @@ def served(
     serving = ServingOptions(layout=layout, parameters={"engine_python": str(python)})
     repository = plan_repository("letters", engine, serving)
     write_repository(repository, home / "models" / "letters")
+    if layout == "inflight":
+        for model in UNUSED:
+            shutil.rmtree(home / "models" / "letters" / model)
     tllm = Tllm(home)
     try:
         started = tllm.start()

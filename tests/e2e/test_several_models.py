@@ -104,6 +104,7 @@ def test_killed_worker_fails_only_its_own_requests(two: Tllm, endpoint: Endpoint
     """Under load, requests of the other model continue, and the worker is restarted."""
 
     long = GenerateRequest("Continue", max_tokens=4000, min_tokens=4000)
+    worker = worker_of(two, "one_tensorrt_llm")
 
     def fail() -> None:
         with pytest.raises(RequestFailed, match="engine worker died"):
@@ -112,11 +113,10 @@ def test_killed_worker_fails_only_its_own_requests(two: Tllm, endpoint: Endpoint
     with ThreadPoolExecutor(5) as threads:
         failing = [threads.submit(fail) for _ in range(4)]
         continuing = threads.submit(
-            generate, endpoint, "two", GenerateRequest("Continue", max_tokens=600, min_tokens=600)
+            generate, endpoint, "two", GenerateRequest("Continue", max_tokens=200, min_tokens=200)
         )
         wait_until(lambda: num_active(endpoint, "one_tensorrt_llm") == 4)
         wait_until(lambda: num_active(endpoint, "two_tensorrt_llm") == 1)
-        worker = worker_of(two, "one_tensorrt_llm")
         worker.kill()
         for each in failing:
             each.result(60)
