@@ -176,7 +176,7 @@ def test_stop_request_ends_a_stream(endpoint: Endpoint, role: str) -> None:
         "stream": np.array([[True]]),
     }
     stop = Stop(stop_text_inputs())
-    name = _name("parts", role) if role else "parts"
+    name = f"parts_{role}" if role else "parts"
     results = stream_like_upstream(endpoint, name, inputs, request_id="1", stop=stop)
     assert [each for each in results if isinstance(each, Exception)] == []
     assert 1 < len(results) < 1900
