@@ -33,6 +33,8 @@ BEHAVIOURS = {
     "fail": "log that a model failed to load, and exit",
     "misfit": "log that an engine requires another TensorRT version, and exit",
     "killed": "die while loading, as if out of memory",
+    "unlockable": "abort while loading, because a mutex cannot be locked",
+    "unlockable-once": "the same in the first run only (in the same working folder)",
     "once": "serve in the first run, and `fail` in all later ones (in the same working folder)",
     "closed": "run without listening",
     "silent": "accept requests and never respond",
@@ -54,6 +56,11 @@ MISFIT = (
     "E0625 02:30:50.697623 128 model_lifecycle.cc:642] \"failed to load 'm' version 1: Internal: "
     "unexpected error when creating modelInstanceState: [TensorRT-LLM][ERROR] Assertion failed: "
     'Failed to deserialize cuda engine. (/app/tensorrt_llm/cpp/runtime/tllmRuntime.cpp:75)"'
+)
+
+UNLOCKABLE = (
+    "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"
+    "  what():  boost::interprocess::lock_exception"
 )
 
 
@@ -122,6 +129,12 @@ def load_or_die(behaviours: frozenset[str]) -> None:
     lived_before = Path("lived")
     if "killed" in behaviours:
         os.kill(os.getpid(), signal.SIGKILL)
+    if "unlockable" in behaviours or (
+        "unlockable-once" in behaviours and not lived_before.exists()
+    ):
+        lived_before.touch()
+        print(UNLOCKABLE, flush=True)
+        os.kill(os.getpid(), signal.SIGABRT)
     if "misfit" in behaviours:
         sys.exit(MISFIT)
     if "fail" in behaviours or ("once" in behaviours and lived_before.exists()):

@@ -120,6 +120,21 @@ def test_failed_start_is_explained_and_not_retried(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_start_is_repeated_if_triton_cannot_lock_its_memory(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "unlockable-once")
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+    assert "W supervisor] Triton aborted while loading; starting it again\n" in plan.log.read_text()
+
+
+def test_start_is_repeated_only_once(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "unlockable")
+    _, state = run_to_the_end(plan)
+    assert (state.phase, state.restarts, state.exit_code) == ("failed", 0, -signal.SIGABRT)
+    assert state.why == ("the server was terminated by signal 6",)
+    assert len(pids_in(plan.log)) == 2
+
+
 def test_signal_while_loading_is_reported(tmp_path: Path) -> None:
     _, state = run_to_the_end(fake_plan(tmp_path, "killed"))
     assert (state.phase, state.exit_code, state.why) == (

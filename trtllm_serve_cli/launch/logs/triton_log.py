@@ -18,6 +18,9 @@ _LOADED = re.compile(r"successfully loaded '([^']+)'")
 # First line of Triton's usage message, which Triton prints if it rejects an option. The error
 # message is printed before or after the usage message.
 _USAGE = "Usage: tritonserver [options]"
+# Triton's Python backend rarely aborts with this message while it starts model processes: locking a
+# mutex in its shared memory fails. The next start succeeds (docs/decisions/triton-2.51.md).
+_LOCK_FAILURE = "boost::interprocess::lock_exception"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
 # Lines with these words may explain a failure. The lines are reported only if the log does not name
 # a model that failed to load.
@@ -75,6 +78,11 @@ def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
 def is_option_rejected(lines: Iterable[str]) -> bool:
     """Return whether the log shows that Triton rejected one of its options."""
     return _USAGE in lines
+
+
+def is_lock_failure(lines: Iterable[str]) -> bool:
+    """Return whether the log shows that Triton failed to lock a mutex in its shared memory."""
+    return any(_LOCK_FAILURE in line for line in lines)
 
 
 def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:

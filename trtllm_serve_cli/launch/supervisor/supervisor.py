@@ -7,7 +7,8 @@ any reason, the server also exits.
 
 After the server has become ready, the supervisor restarts the server if Triton or a model process
 dies or hangs. The supervisor monitors the model processes, because Triton still reports that it is
-ready after a model process has died. A server that never became ready is not restarted.
+ready after a model process has died. A server that never became ready is not restarted, except once
+if Triton aborted because of a lock in its shared memory.
 
 The supervisor removes the server's container, which it finds by name, before and after each run.
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.launch.logs.rotation import rotate_log
-from trtllm_serve_cli.launch.logs.triton_log import explain_log
+from trtllm_serve_cli.launch.logs.triton_log import explain_log, is_lock_failure
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
     PLAN_FILE,
@@ -135,6 +136,7 @@ class Supervisor:
     def run(self) -> bool:
         """Keep the server running and return whether it ended because of a stop request."""
         policy, counts = self._limits.restarts, FailureCounts()
+        is_retried = False
         # Write the state before removing a stale container, because the removal can take a minute.
         # Meanwhile, `tllm status` and `tllm stop` must find the server.
         self._write_state("starting")
@@ -151,6 +153,10 @@ class Supervisor:
                     return True
                 self._end_server()
                 if self._state.ready_at is None:
+                    if not is_retried and is_lock_failure(self._read_log()):
+                        is_retried = True
+                        self._log("Triton aborted while loading; starting it again")
+                        continue
                     self._write_state("failed", server_pid=None, why=why)
                     return False
                 ready_for_s = None if self._ready_s is None else time.monotonic() - self._ready_s
@@ -354,7 +360,11 @@ class Supervisor:
 
     def _explain(self) -> tuple[str, ...]:
         """Return the causes of a failure, as logged during the current or last run."""
-        return tuple(explain_log(last_lines(self._plan.log, 1000, since=self._log_start)))
+        return tuple(explain_log(self._read_log()))
+
+    def _read_log(self) -> list[str]:
+        """Return the last lines that were logged during the current or last run."""
+        return last_lines(self._plan.log, 1000, since=self._log_start)
 
     def _explain_gateway(self) -> tuple[str, ...]:
         """Return why the gateway was not healthy at the last check.
