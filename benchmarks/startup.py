@@ -1,18 +1,21 @@
-"""Measure `tllm --help` and `tllm list`, compared with importing Typer and Rich.
+"""Measure the start of commands, compared with importing Typer and Rich.
 
     python benchmarks/startup.py [--rounds 15] [--json]
 
-Each round runs the three commands one after another. The result is the median of the rounds'
-ratios to `python -c "import typer, rich"`, by wall time with cached files.
+Each round runs `tllm --help`, `tllm list` and `tllm status` without models and servers, one after
+another. The result is the median of the rounds' ratios to `python -c "import typer, rich"`, by wall
+time with cached files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,6 +24,7 @@ COMMANDS = {
     "import typer, rich": (sys.executable, "-c", "import typer, rich"),
     "tllm --help": (TLLM, "--help"),
     "tllm list": (TLLM, "list"),
+    "tllm status": (TLLM, "status"),
 }
 
 
@@ -37,6 +41,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    home = tempfile.TemporaryDirectory()
+    os.environ["TLLM_HOME"] = home.name
     for command in COMMANDS.values():
         measure_s(command)
     rounds = [
