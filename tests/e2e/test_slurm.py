@@ -148,7 +148,8 @@ def assert_secrets_are_hidden(tllm: Tllm, job: str) -> None:
     """Assert that other users can read neither the restricted APIs' token nor the prompts."""
     (address,) = (tllm.home / "servers").glob("*/address.json")
     token = json.loads(address.read_text())["token"]
-    commands = [each.cmdline() for each in psutil.process_iter()]
+    # A process may end while the list is read. Its command line is then None.
+    commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert all(token not in " ".join(words) for words in commands)
     regions = list(Path("/dev/shm").glob(f"tllm-{job}-*"))
     assert len(regions) > 1 and all(region.stat().st_mode & 0o077 == 0 for region in regions)
