@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trtllm_serve_cli.errors import RepositoryError
 from trtllm_serve_cli.repository.model.file_changes import complete_changes, replace_files
 
 NEW = {Path("a/config.pbtxt"): "new a", Path("b/config.pbtxt"): "new b"}
@@ -58,3 +59,11 @@ def test_committed_change_is_completed(repository: Path) -> None:
     (repository / ".tllm-changes").write_text(json.dumps(committed))
     complete_changes(repository)
     assert texts_in(repository) == committed
+
+
+def test_damaged_change_is_an_error(repository: Path) -> None:
+    committed = repository / ".tllm-changes"
+    committed.write_text('{"a": "n')
+    with pytest.raises(RepositoryError) as raised:
+        complete_changes(repository)
+    assert f"{committed} is not valid JSON" in str(raised.value.why)
