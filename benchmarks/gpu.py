@@ -51,7 +51,7 @@ from trtllm_serve_cli.sizing.gpus import find_gpus
 
 # Seconds after which a part is stopped.
 LIMITS = {"raw": 420, "greedy": 300, "lora": 300, "served": 480, "ready": 300, "gateway": 560,
-          "text": 420, "tp2": 480}  # fmt: skip
+          "text": 560, "tp2": 480}  # fmt: skip
 
 
 def check_raw(check: Check) -> dict[str, Any]:
