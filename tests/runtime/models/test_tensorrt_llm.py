@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tests.fakes.scripted_worker import COUNT, COUNT_CANCELLED, DIE, FAIL, HANG,
 from tests.fakes.triton_utils import Request
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX
+from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, caller_socket_name
 
 
 @contextmanager
@@ -286,6 +287,30 @@ def test_id_of_a_finished_request_is_released(model: Any) -> None:
     finished.sender.responses()
     model.execute([stop])
     assert "no running request" in stop.sender.responses()[0]
+
+
+def test_stop_ends_the_requests_of_the_models_that_call_this_model(tmp_path: Path) -> None:
+    stopped: list[tuple[int, str]] = []
+
+    def stop(caller: int) -> Callable[[str], bool]:
+        return lambda request_id: request_id == "t" and stopped.append((caller, "t")) is None
+
+    with loaded(tmp_path) as model:
+        callers = [StopForwarder(caller_socket_name("tensorrt_llm"), stop(each)) for each in (1, 2)]
+        requests = [
+            _request(0, request_id="t", stop=[[True]]),
+            _request(HANG, request_id="t"),
+            _request(0, request_id="t", stop=[[True]]),
+            _request(0, request_id="unknown", stop=[[True]]),
+            _request(0, stop=[[True]]),
+        ]
+        model.execute(requests)
+        callers_only, running, everywhere, *unknown = [each.sender.responses() for each in requests]
+    for each in callers:
+        each.close()
+    assert (callers_only, running, everywhere) == ([{}], [_sequence([HANG])], [{}])
+    assert sorted(stopped) == [(1, "t")] * 2 + [(2, "t")] * 2
+    assert all("no running request" in why for (why,) in unknown)
 
 
 def test_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None:
