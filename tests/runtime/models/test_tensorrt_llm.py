@@ -15,7 +15,7 @@ import pytest
 
 from tests.fakes import scripted_worker, triton_utils
 from tests.fakes.scripted_worker import COUNT, COUNT_CANCELLED, DIE, FAIL, HANG, REJECT
-from tests.fakes.triton_utils import Request
+from tests.fakes.triton_utils import Request, TruncatedTensor
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX
 from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, caller_socket_name
@@ -257,6 +257,14 @@ def test_invalid_request_does_not_affect_its_batch(model: Any) -> None:
     requests = [_request(COUNT, embedding_bias=[[3.0]]), _request(COUNT)]
     model.execute(requests)
     assert [type(answer) for each in requests for answer in each.sender.responses()] == [str, dict]
+
+
+def test_malformed_tensor_does_not_affect_its_batch(model: Any) -> None:
+    requests = [_request(COUNT), _request(COUNT)]
+    requests[0].tensors["lora_name"] = TruncatedTensor("lora_name")
+    model.execute(requests)
+    (why,), (response,) = (each.sender.responses() for each in requests)
+    assert why.startswith("lora_name is malformed: ") and isinstance(response, dict)
 
 
 def test_stop_ends_the_request_with_the_id_and_frees_its_slots(model: Any) -> None:

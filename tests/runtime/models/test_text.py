@@ -15,7 +15,13 @@ import pytest
 
 from tests.fakes import triton_utils as pb_utils
 from tests.fakes.scripted_worker import COUNT, HANG
-from tests.fakes.triton_utils import InferenceRequest, InferenceResponse, Request, Tensor
+from tests.fakes.triton_utils import (
+    InferenceRequest,
+    InferenceResponse,
+    Request,
+    Tensor,
+    TruncatedTensor,
+)
 from tests.fakes.worker_thread import WorkerThread
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.requests.responses import merge_responses
@@ -445,6 +451,19 @@ def test_unexpected_error_is_returned_and_logged(
 
     assert generate(fail) == ["the text model failed: KeyError: 'oh'"]
     assert "Traceback (most recent call last)" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["text_input", "stop"])
+def test_malformed_tensor_does_not_affect_its_batch(
+    model: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _stub_engine(monkeypatch, lambda request: [_tokens("a")])
+    requests = [_request(), _request(), _request()]
+    requests[1].tensors[name] = TruncatedTensor(name)
+    model.execute(requests)
+    before, (why,), after = (each.sender.responses() for each in requests)
+    assert (_texts(before), _texts(after)) == (["a"], ["a"])
+    assert why.startswith(f"{name} is malformed: unpack_from requires a buffer of at least 4 bytes")
 
 
 def test_stop_is_repeated_until_the_engine_runs_the_request(

@@ -141,7 +141,12 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
-            inputs, sender = read_inputs(request), request.get_response_sender()
+            sender = request.get_response_sender()
+            try:
+                inputs = read_inputs(request)
+            except InvalidRequest as error:
+                send_error(sender, str(error))
+                continue
             if np.any(inputs.get("stop", False)):
                 self._stop(request.request_id(), sender)
                 continue
