@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 import threading
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 
 from tests.e2e.conftest import Tllm
-from tests.e2e.core import gauge, responses, tensor
+from tests.e2e.core import gauge, infer, responses, tensor
+from tests.e2e.upstream import as_tensors, text, text_inputs
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -66,6 +70,43 @@ def test_stop_with_the_same_id_ends_a_request(endpoint: Endpoint) -> None:
         with grpcclient.InferenceServerClient(endpoint.grpc) as stopping:
             assert list(responses(stopping, PROMPT, 1, request_id="to-stop", stop=True)) == []
         assert len(list(answers)) < LONG
+    wait_until(lambda: is_idle(endpoint), SOON_S)
+
+
+@pytest.mark.parametrize("model", ["demo", "ensemble", "tensorrt_llm_bls"])
+def test_stop_sent_to_tensorrt_llm_ends_a_text_request(endpoint: Endpoint, model: str) -> None:
+    inputs = text_inputs(["Once upon a time"], LONG, streaming=True)
+    inputs |= {"min_tokens": np.array([[LONG]], np.int32)}
+    arrived: queue.Queue[Any] = queue.Queue()
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        client.start_stream(lambda result, error: arrived.put(error or result))
+        client.async_stream_infer(model, as_tensors(inputs), request_id="to-stop")
+        wait_until(lambda: not arrived.empty())
+        assert infer(endpoint, PROMPT, 1, request_id="to-stop", stop=True) == []
+        client.stop_stream()
+    assert not any(isinstance(each, Exception) for each in arrived.queue)
+    assert text(list(arrived.queue)) and len(arrived.queue) < LONG
+    wait_until(lambda: is_idle(endpoint), SOON_S)
+
+
+def test_stop_sent_to_tensorrt_llm_ends_text_requests_over_http(endpoint: Endpoint) -> None:
+    """Both requests have the same id, and one of them returns its text in a single response."""
+    body = {"id": "to-stop", "text_input": "Continue", "max_tokens": LONG, "min_tokens": LONG}
+    stop = {"id": "to-stop", "input_ids": [0], "input_lengths": 1, "request_output_len": 1}
+
+    def post(path: str, body: dict[str, Any]) -> str:
+        url = f"http://{endpoint.http}/v2/models/{path}"
+        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as response:
+            return str(response.read().decode())
+
+    with ThreadPoolExecutor(2) as threads:
+        running = [
+            threads.submit(post, path, body)
+            for path in ("ensemble/generate", "demo/generate_stream")
+        ]
+        wait_until(lambda: gauge(endpoint, "active") == 2)
+        post("tensorrt_llm/generate", stop | {"stop": True})
+        assert all("text_output" in each.result() for each in running)
     wait_until(lambda: is_idle(endpoint), SOON_S)
 
 

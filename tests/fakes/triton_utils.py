@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import queue
+import struct
 from collections.abc import Container
 from typing import Any
 
@@ -39,6 +40,17 @@ class Tensor:
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
         return self._value
+
+
+class TruncatedTensor(Tensor):
+    """A BYTES tensor that ends inside the length of a string, read like Triton's stub reads it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        (length,) = struct.unpack_from("<I", b"\x01\x00")
+        return np.array([b"x" * length], dtype=object)
 
 
 class InferenceResponse:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.triton_utils import Request
+from tests.fakes.triton_utils import Request, TruncatedTensor
 
 
 @pytest.fixture
@@ -30,6 +30,13 @@ def _respond(model: Any, tokens: Any, lengths: Any) -> Any:
 def test_decodes_each_sequence_up_to_its_length(model: Any) -> None:
     output = _respond(model, [[[104, 105, 0], [0x4F60, 0, 0]], [[0, 0, 0]] * 2], [[2, 1], [0, -1]])
     assert output == {"OUTPUT": [b"hi", "你".encode(), b"", b""]}
+
+
+def test_malformed_tensor_does_not_affect_its_batch(model: Any) -> None:
+    malformed, valid = (Request({"TOKENS_BATCH": [[[104]]]}) for _ in range(2))
+    malformed.tensors["TOKENS_BATCH"] = TruncatedTensor("TOKENS_BATCH")
+    why, output = (each.content() for each in model.execute([malformed, valid]))
+    assert why.startswith("TOKENS_BATCH is malformed: ") and output == {"OUTPUT": [b"h"]}
 
 
 def test_skips_special_tokens(model: Any) -> None:

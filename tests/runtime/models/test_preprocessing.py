@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fakes.triton_utils import Request
+from tests.fakes.triton_utils import Request, TruncatedTensor
 
 
 @pytest.fixture
@@ -120,6 +120,13 @@ def test_rejects_a_missing_prompt(model: Any) -> None:
 def test_invalid_request_does_not_affect_its_batch(model: Any) -> None:
     responses = model.execute([_request(QUERY=_strings([b""])), _request()])
     assert [type(response.content()) for response in responses] == [str, dict]
+
+
+def test_malformed_tensor_does_not_affect_its_batch(model: Any) -> None:
+    malformed = _request()
+    malformed.tensors["QUERY"] = TruncatedTensor("QUERY")
+    why, outputs = (each.content() for each in model.execute([malformed, _request()]))
+    assert why.startswith("QUERY is malformed: ") and outputs["REQUEST_INPUT_LEN"] == [[3]]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import pytest
 
 from tests.fakes import scripted_worker, triton_utils
 from tests.fakes.scripted_worker import COUNT, COUNT_CANCELLED, DIE, FAIL, HANG, REJECT
-from tests.fakes.triton_utils import Request
+from tests.fakes.triton_utils import Request, TruncatedTensor
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX
+from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, caller_socket_name
 
 
 @contextmanager
@@ -258,6 +259,14 @@ def test_invalid_request_does_not_affect_its_batch(model: Any) -> None:
     assert [type(answer) for each in requests for answer in each.sender.responses()] == [str, dict]
 
 
+def test_malformed_tensor_does_not_affect_its_batch(model: Any) -> None:
+    requests = [_request(COUNT), _request(COUNT)]
+    requests[0].tensors["lora_name"] = TruncatedTensor("lora_name")
+    model.execute(requests)
+    (why,), (response,) = (each.sender.responses() for each in requests)
+    assert why.startswith("lora_name is malformed: ") and isinstance(response, dict)
+
+
 def test_stop_ends_the_request_with_the_id_and_frees_its_slots(model: Any) -> None:
     before = _num_cancelled(model)
     hanging = _request(HANG, HANG, request_id="a")
@@ -286,6 +295,30 @@ def test_id_of_a_finished_request_is_released(model: Any) -> None:
     finished.sender.responses()
     model.execute([stop])
     assert "no running request" in stop.sender.responses()[0]
+
+
+def test_stop_ends_the_requests_of_the_models_that_call_this_model(tmp_path: Path) -> None:
+    stopped: list[tuple[int, str]] = []
+
+    def stop(caller: int) -> Callable[[str], bool]:
+        return lambda request_id: request_id == "t" and stopped.append((caller, "t")) is None
+
+    with loaded(tmp_path) as model:
+        callers = [StopForwarder(caller_socket_name("tensorrt_llm"), stop(each)) for each in (1, 2)]
+        requests = [
+            _request(0, request_id="t", stop=[[True]]),
+            _request(HANG, request_id="t"),
+            _request(0, request_id="t", stop=[[True]]),
+            _request(0, request_id="unknown", stop=[[True]]),
+            _request(0, stop=[[True]]),
+        ]
+        model.execute(requests)
+        callers_only, running, everywhere, *unknown = [each.sender.responses() for each in requests]
+    for each in callers:
+        each.close()
+    assert (callers_only, running, everywhere) == ([{}], [_sequence([HANG])], [{}])
+    assert sorted(stopped) == [(1, "t")] * 2 + [(2, "t")] * 2
+    assert all("no running request" in why for (why,) in unknown)
 
 
 def test_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None:

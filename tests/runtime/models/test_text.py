@@ -15,13 +15,24 @@ import pytest
 
 from tests.fakes import triton_utils as pb_utils
 from tests.fakes.scripted_worker import COUNT, HANG
-from tests.fakes.triton_utils import InferenceRequest, InferenceResponse, Request, Tensor
+from tests.fakes.triton_utils import (
+    InferenceRequest,
+    InferenceResponse,
+    Request,
+    Tensor,
+    TruncatedTensor,
+)
 from tests.fakes.worker_thread import WorkerThread
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.requests.responses import merge_responses
 from trtllm_serve_cli.runtime.telemetry.families import REQUESTS
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX, pack_failure, pack_sequences
-from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, stop_socket_name
+from trtllm_serve_cli.runtime.worker.stop_forwarding import (
+    StopForwarder,
+    caller_socket_name,
+    forward_stop,
+    stop_socket_name,
+)
 from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
 
 _INPUTS = (
@@ -324,6 +335,35 @@ def test_stop_reaches_the_instance_that_runs_the_request(
         assert "no running request" in _stop(other, "a")[0]
 
 
+def test_stop_that_tensorrt_llm_forwards_ends_all_requests_with_the_id(
+    send_to_worker: Callable[..., Request], tmp_path: Path, worker_thread: WorkerThread
+) -> None:
+    with _loaded(tmp_path):
+        same_id = [send_to_worker(HANG, request_id="a") for _ in range(2)]
+        other_id = send_to_worker(HANG, request_id="b")
+        wait_until(lambda: worker_thread.engine.stats().active_requests == 3)
+        # The result of the other instance, which runs no request, is false.
+        assert sorted(_stop_from_engine("a")) == [False, True]
+        assert [_texts(each.sender.responses()) for each in same_id] == [[""], [""]]
+        wait_until(lambda: worker_thread.engine.stats().active_requests == 1)
+        assert _stop_from_engine("a") == [False, False]
+        assert sorted(_stop_from_engine("b")) == [False, True]
+        assert _texts(other_id.sender.responses()) == [""]
+
+
+def _stop_from_engine(request_id: str) -> list[bool]:
+    """Forward a stop request like `tensorrt_llm`, and return the result of each text model."""
+    return forward_stop(caller_socket_name("tensorrt_llm"), request_id)
+
+
+def test_receives_no_stops_from_other_models_than_its_engine(
+    send_to_worker: Callable[..., Request],
+) -> None:
+    send_to_worker(HANG, request_id="a")
+    for group in (caller_socket_name("ensemble"), caller_socket_name("drafter")):
+        assert forward_stop(group, "a") == []
+
+
 @pytest.mark.parametrize("request_id", ["b", ""])
 def test_rejects_a_stop_for_an_id_that_is_not_running(
     send_to_worker: Callable[..., Request], model: Any, request_id: str
@@ -359,6 +399,29 @@ def test_stop_ends_a_request_whose_prompt_is_still_being_encoded(
     assert len(request.sender.responses()) <= 1
 
 
+def test_stop_from_tensorrt_llm_ends_a_request_that_it_does_not_run_yet(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id looks like an internal id, and the request to `tensorrt_llm` has another one."""
+    request_id = f"{INTERNAL_ID_PREFIX}1"
+    internal_ids: list[str] = []
+
+    def engine(request: InferenceRequest) -> Iterator[InferenceResponse]:
+        internal_ids.append(request.request_id)
+        if "stop" not in request.inputs:
+            assert _stop_from_engine(request.request_id) == [False]
+            assert _stop_from_engine(request_id) == [True]
+            wait_until(lambda: len(internal_ids) >= 2)
+            yield _tokens("a")
+
+    _stub_engine(monkeypatch, engine)
+    sent = _request(request_id=request_id)
+    model.execute([sent])
+    assert _texts(sent.sender.responses()) == ["a"]
+    assert len(set(internal_ids)) == 1 and request_id not in internal_ids
+    wait_until(lambda: _stop_from_engine(request_id) == [False])
+
+
 def test_stop_ends_the_request_to_tensorrt_llm_and_returns_the_text_so_far(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +451,19 @@ def test_unexpected_error_is_returned_and_logged(
 
     assert generate(fail) == ["the text model failed: KeyError: 'oh'"]
     assert "Traceback (most recent call last)" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["text_input", "stop"])
+def test_malformed_tensor_does_not_affect_its_batch(
+    model: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _stub_engine(monkeypatch, lambda request: [_tokens("a")])
+    requests = [_request(), _request(), _request()]
+    requests[1].tensors[name] = TruncatedTensor(name)
+    model.execute(requests)
+    before, (why,), after = (each.sender.responses() for each in requests)
+    assert (_texts(before), _texts(after)) == (["a"], ["a"])
+    assert why.startswith(f"{name} is malformed: unpack_from requires a buffer of at least 4 bytes")
 
 
 def test_stop_is_repeated_until_the_engine_runs_the_request(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from ..engine import InvalidRequest
 from ..pulse import start_beating
 from ..text.detokenize import decode_whole
 from ..text.tokenizer import load_tokenizer
@@ -39,7 +40,10 @@ class TritonPythonModel:
         return [self._respond(request) for request in requests]
 
     def _respond(self, request: Any) -> Any:
-        inputs = read_inputs(request)
+        try:
+            inputs = read_inputs(request)
+        except InvalidRequest as error:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         tokens = inputs["TOKENS_BATCH"]
         # Requests in the gpt layout do not contain sequence lengths. Count the non-negative ids
         # instead, because negative ids are always padding.

@@ -130,7 +130,9 @@ class TritonPythonModel:
             shared_socket_name(self._engine), self._decoder.decode_ahead
         )
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
-        self._stop_handler = StopHandler(parameters.model_name, self._in_flight)
+        self._stop_handler = StopHandler(
+            parameters.model_name, self._in_flight, called_model=self._engine
+        )
         start_beating("model", parameters.model_name)
         # Exclude the imported libraries' objects from garbage collection. Otherwise, each full
         # collection would visit these objects and delay the tokens of all streams.
@@ -139,7 +141,12 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
-            inputs, sender = read_inputs(request), request.get_response_sender()
+            sender = request.get_response_sender()
+            try:
+                inputs = read_inputs(request)
+            except InvalidRequest as error:
+                send_error(sender, str(error))
+                continue
             if np.any(inputs.get("stop", False)):
                 self._stop(request.request_id(), sender)
                 continue

@@ -9,7 +9,12 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
-from ..worker.stop_forwarding import StopForwarder, stop_socket_name
+from ..worker.stop_forwarding import (
+    StopForwarder,
+    caller_socket_name,
+    forward_stop,
+    stop_socket_name,
+)
 from .in_flight import InFlight
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -19,20 +24,31 @@ class StopHandler:
     """Handles the stop requests that one instance of the model `name` receives.
 
     Triton may send a stop request to any instance, so the handler also forwards it to the others.
+    It also forwards the stop request to the models that call this model. A client can therefore
+    send a stop request for a text model's request to `tensorrt_llm`, as with NVIDIA's ensemble.
+    Text models set `called_model` to the model that they call, and receive its stop requests.
     """
 
-    def __init__(self, name: str, in_flight: InFlight) -> None:
+    def __init__(self, name: str, in_flight: InFlight, *, called_model: str = "") -> None:
         self._in_flight = in_flight
         self._forwarder = StopForwarder(stop_socket_name(name), in_flight.stop)
+        self._callers = caller_socket_name(name)
+        self._as_caller = (
+            StopForwarder(caller_socket_name(called_model), in_flight.stop)
+            if called_model
+            else None
+        )
 
     def handle(self, request_id: str, sender: Any) -> None:
         """Stop all requests with this id and respond to the stop request.
 
-        Raise `InvalidRequest` if the model is not running a request with this id.
+        Raise `InvalidRequest` if neither this model nor a model that calls it is running a request
+        with this id.
         """
         is_known = self._in_flight.stop(request_id)
         if request_id:
             is_known = self._forwarder.forward(request_id) or is_known
+            is_known = any(forward_stop(self._callers, request_id)) or is_known
         if not is_known:
             raise InvalidRequest(
                 f"no running request has the id {request_id!r}; send a stop request with the id "
@@ -42,8 +58,10 @@ class StopHandler:
         sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
     def close(self) -> None:
-        """Stop receiving stop requests from other instances."""
+        """Stop receiving stop requests from other instances and from the called model."""
         self._forwarder.close()
+        if self._as_caller is not None:
+            self._as_caller.close()
 
 
 class TextRequest:

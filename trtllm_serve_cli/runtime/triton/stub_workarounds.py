@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
+from ..engine import InvalidRequest
 from .tensors import Array
 
 # Time, in seconds, to keep responses. The stub usually releases a response within tens of
@@ -31,8 +32,22 @@ def read_inputs(request: Any) -> dict[str, Array]:
 
     Reading all tensors in one call is faster than calling `get_input_tensor_by_name` for each name,
     because each `get_input_tensor_by_name` call fetches all tensors.
+
+    Raise `InvalidRequest` with the tensor's name if a tensor is malformed. Other exceptions would
+    fail all requests that Triton passed to `execute` in the same call.
     """
-    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+    return {tensor.name(): _read_tensor(tensor) for tensor in request.inputs()}
+
+
+def _read_tensor(tensor: Any) -> Array:
+    try:
+        array: Array = tensor.as_numpy()
+    except Exception as error:  # the stub's documentation does not list the exceptions
+        raise InvalidRequest(
+            f"{tensor.name()} is malformed: {error}; send content that matches the tensor's type "
+            "and shape"
+        ) from error
+    return array
 
 
 def pick_requested(names: Container[str], tensors: Iterable[Any]) -> list[Any]:

@@ -95,6 +95,17 @@ def stop_socket_name(model_name: str) -> str:
     return f"{identify_server()} {model_name}"
 
 
+def caller_socket_name(model_name: str) -> str:
+    """Return a name for the group of the instances of all models that call this model.
+
+    These are the text models, whose requests to this model have other ids than their clients'
+    requests.
+    """
+    # The name differs from all results of `stop_socket_name`, because a model's name is the name of
+    # a folder and therefore contains no slash.
+    return stop_socket_name(f"{model_name}/callers")
+
+
 def identify_server(triton_pid: int | None = None) -> str:
     """Return an identifier for the Triton process `triton_pid`, by default the parent process.
 
