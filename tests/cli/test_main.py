@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from tests.cli.running import Tllm
 from trtllm_serve_cli import __version__
+from trtllm_serve_cli.cli import command_groups
 from trtllm_serve_cli.cli.command_groups import walk_commands
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, SYNONYMS
 from trtllm_serve_cli.cli.main import app
@@ -63,6 +64,13 @@ def test_every_command_is_listed_once() -> None:
 def test_help_of_every_command_has_an_example(tllm: Tllm, words: tuple[str, ...]) -> None:
     code, out, _ = tllm(*words, "--help")
     assert (code, f"Example:  tllm {' '.join(words)}" in out) == (0, True)
+
+
+def test_only_the_named_command_is_created(tllm: Tllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    created: list[str] = []
+    monkeypatch.setattr(command_groups, "set_metavars", lambda each: created.append(each.name))
+    tllm("bench", "sweep", "identity", "--help")
+    assert created == ["bench", "sweep", "identity"]
 
 
 def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:

@@ -2,14 +2,16 @@
 
 The help of each command lists its options in groups.
 
-Typer creates the options of all registered commands before it runs any command. If all commands
-were registered, `tllm --help` would spend most of its time creating options.
+Typer creates the options of all registered commands before it runs any command. `tllm --help` would
+spend most of its time creating options, and `tllm bench` the options of 27 commands. So each
+command is created when it is used.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import typer
 from typer.completion import install_callback, show_callback
 from typer.core import TyperGroup
+from typer.models import CommandInfo, TyperInfo
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, SYNONYMS, Command
 from trtllm_serve_cli.cli.shared.metavars import set_metavars
@@ -37,21 +40,61 @@ def walk_commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], An
             yield from walk_commands(command, *names, name)
 
 
-def _make_click_command(command: Command) -> Any:
+def _import_command(command: Command) -> Any:
     """Import the function or application behind the command and return its Click command."""
     module_name, _, attribute = command.target.partition(":")
     target = getattr(import_module(f"trtllm_serve_cli.cli.{module_name}"), attribute)
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app = typer.Typer()
     if isinstance(target, typer.Typer):
         app.add_typer(target, name=command.name, short_help=command.summary)
+        return _make_click_command(app.registered_groups[0])
+    app.command(command.name, short_help=command.summary)(target)
+    return _make_click_command(app.registered_commands[0])
+
+
+def _make_click_command(registered: CommandInfo | TyperInfo) -> Any:
+    """Return the Click command of a registered command, or the group of an application.
+
+    The group creates its commands on first use.
+    """
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    if isinstance(registered, CommandInfo):
+        app.registered_commands.append(registered)
     else:
-        app.command(command.name, short_help=command.summary)(target)
-    made = typer.main.get_group(app)
-    for _, each in walk_commands(made):
-        set_metavars(each)
-        if not isinstance(each, TyperGroup):
-            each.format_options = partial(_write_options, each)
-    return made.commands[command.name]
+        app.registered_groups.append(_remove_commands(registered))
+    made: Any
+    (made,) = typer.main.get_group(app).commands.values()
+    if isinstance(registered, CommandInfo):
+        made.format_options = partial(_write_options, made)
+    else:
+        made.commands = _LazyCommands(
+            {_name_of(each): partial(_make_click_command, each) for each in _list_all(registered)}
+        )
+    set_metavars(made)
+    return made
+
+
+def _list_all(registered: TyperInfo) -> list[CommandInfo | TyperInfo]:
+    """Return the commands and groups of a registered application."""
+    target = registered.typer_instance
+    assert target is not None
+    return [*target.registered_commands, *target.registered_groups]
+
+
+def _remove_commands(registered: TyperInfo) -> TyperInfo:
+    """Return a copy of the application without commands."""
+    target, alone = copy(registered.typer_instance), copy(registered)
+    assert target is not None
+    target.registered_commands, target.registered_groups = [], []
+    alone.typer_instance = target
+    return alone
+
+
+def _name_of(registered: CommandInfo | TyperInfo) -> str:
+    if registered.name or not isinstance(registered, CommandInfo):
+        return str(registered.name)
+    assert registered.callback is not None
+    return typer.main.get_command_name(registered.callback.__name__)
 
 
 def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
@@ -79,19 +122,20 @@ def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
 class _LazyCommands(Mapping[str, Any]):
     """A mapping from names to Click commands that creates each command on first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
+        self._makers = makers
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            self._made[name] = _make_click_command(_COMMANDS[name])
+            self._made[name] = self._makers[name]()
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_COMMANDS)
+        return iter(self._makers)
 
     def __len__(self) -> int:
-        return len(_COMMANDS)
+        return len(self._makers)
 
 
 class SuggestingGroup(TyperGroup):
@@ -118,7 +162,8 @@ class LazyGroup(SuggestingGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _LazyCommands()  # type: ignore[assignment]  # Click only reads the mapping
+        makers = {name: partial(_import_command, each) for name, each in _COMMANDS.items()}
+        self.commands = _LazyCommands(makers)  # type: ignore[assignment]  # Click only reads it
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options of `tllm`.

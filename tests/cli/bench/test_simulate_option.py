@@ -15,7 +15,7 @@ from tests.samples.builds import ENGINE
 from tests.samples.repositories import add_model
 from trtllm_serve_cli.bench.report import result_json
 from trtllm_serve_cli.build.engine import write_engine
-from trtllm_serve_cli.cli.bench.workload_commands import bench_app
+from trtllm_serve_cli.cli.main import app
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, TllmError, UnknownModel
 from trtllm_serve_cli.paths import find_home
@@ -28,7 +28,7 @@ SMALL = ("--num-requests", "40", "--input-stdev", "60", "--stream")
 
 
 def bench(*words: str) -> Any:
-    return CliRunner().invoke(bench_app, words)
+    return CliRunner().invoke(app, ("bench", *words))
 
 
 def simulate(named: object, *words: str) -> Any:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.cli.running import Tllm
 from tests.fakes.triton.server import FakeTriton
 from tests.samples.certificates import certify
-from trtllm_serve_cli.cli.bench.workload_commands import bench_app
+from trtllm_serve_cli.cli.main import app
 from trtllm_serve_cli.errors import NoServer, TllmError
 
 SMALL = ("--num-requests", "4", "--input-mean", "8", "--output-mean", "4")
@@ -31,7 +31,7 @@ def server(certificate: tuple[Path, Path]) -> Iterator[FakeTriton]:
 
 def bench(server: FakeTriton, *options: str) -> Any:
     words = ("token-norm-dist", "-u", f"grpcs://{server.endpoint.grpc}", *SMALL, *options)
-    return CliRunner().invoke(bench_app, words)
+    return CliRunner().invoke(app, ("bench", *words))
 
 
 @pytest.mark.parametrize("is_decoupled", [False, True])
@@ -61,7 +61,7 @@ def test_bench_finds_the_tokenizer_over_tls(
     file.write_text('{"prompt": "hello", "output_length": 3}')
     server.parameters = {"tokenizer_dir": str(folder)}
     words = ("dataset", "--dataset", str(file), "-u", f"grpcs://{server.endpoint.grpc}")
-    result = CliRunner().invoke(bench_app, (*words, "--tls-ca", str(certificate[0])))
+    result = CliRunner().invoke(app, ("bench", *words, "--tls-ca", str(certificate[0])))
     assert isinstance(result.exception, TllmError)
     assert str(folder) in result.exception.what
 

@@ -19,7 +19,7 @@ from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.run.search import Measured, Probe, conclude
 from trtllm_serve_cli.cli.bench.search_command import check_rate_found
 from trtllm_serve_cli.cli.bench.show_result import raise_failure
-from trtllm_serve_cli.cli.bench.workload_commands import bench_app
+from trtllm_serve_cli.cli.main import app
 from trtllm_serve_cli.cli.shared.target import BenchTarget
 from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed
 
@@ -34,7 +34,7 @@ def server() -> Iterator[FakeTriton]:
 
 
 def _bench(*arguments: str) -> Any:
-    return CliRunner().invoke(bench_app, ["token-norm-dist", *arguments])
+    return _invoke("token-norm-dist", *arguments)
 
 
 def test_bench_prints_upstreams_rows_and_times(server: FakeTriton) -> None:
@@ -228,7 +228,7 @@ def test_bench_reports_a_lost_server(server: FakeTriton) -> None:
 
 
 def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
-    result = CliRunner().invoke(bench_app, ["end-to-end", "-u", server.endpoint.grpc, "-m", CORE])
+    result = _invoke("end-to-end", "-u", server.endpoint.grpc, "-m", CORE)
     assert isinstance(result.exception, BadInput)
     assert "does not accept text" in str(result.exception)
 
@@ -290,7 +290,7 @@ def test_bench_of_a_data_set_needs_a_tokenizer(server: FakeTriton, tmp_path: Pat
     file = tmp_path / "data.jsonl"
     file.write_text('{"prompt": "hello", "output_length": 3}')
     arguments = ["dataset", "--dataset", str(file), "-u", server.endpoint.grpc]
-    result = CliRunner().invoke(bench_app, arguments)
+    result = _invoke(*arguments)
     assert isinstance(result.exception, BadInput)
     assert "--tokenizer DIR" in str(result.exception)
 
@@ -300,7 +300,7 @@ def test_bench_replays_a_trace(server: FakeTriton, tmp_path: Path) -> None:
     lines = [{"timestamp": n * 10, "input_length": 5, "output_length": n + 1} for n in range(3)]
     file.write_text("\n".join(map(json.dumps, lines)))
     arguments = ["trace", str(file), "-u", server.endpoint.grpc, "--speed", "2", "--json"]
-    value = json.loads(CliRunner().invoke(bench_app, arguments).stdout)
+    value = json.loads(_invoke(*arguments).stdout)
     assert value["summary"]["num_output_tokens"] == 6
     assert value["settings"]["load"] == {"kind": "trace", "speed": 2.0, "concurrency": None}
     assert value["summary"]["offered_requests_per_s"] == 200
@@ -320,7 +320,7 @@ def test_bench_help_shows_an_example() -> None:
 
 
 def _invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(bench_app, arguments)
+    return CliRunner().invoke(app, ("bench", *arguments))
 
 
 def test_output_has_a_page_and_a_trace(server: FakeTriton, tmp_path: Path) -> None:
@@ -565,7 +565,7 @@ def test_search_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> N
 
 
 def test_identity_rejects_batches_over_http(server: FakeTriton) -> None:
-    result = CliRunner().invoke(bench_app, ["identity", "-i", "http", "-u", server.endpoint.http])
+    result = _invoke("identity", "-i", "http", "-u", server.endpoint.http)
     assert isinstance(result.exception, BadInput)
     assert result.exception.what == "A request with -i http cannot contain 8 prompts."
     assert "--batch-size 1" in result.exception.next_step

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tests.gateway.fakes import FakeBackend, fail, generates
 from tests.gateway.live_server import CALL, INFO, TEMPLATE, read_prompt, serve
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
+
+# The import takes 1 s, which each process would need to collect the tests.
+if TYPE_CHECKING:
+    import openai
 
 WEATHER: Any = {
     "type": "function",
@@ -35,6 +37,8 @@ class City(BaseModel):
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[openai.OpenAI, FakeBackend]]:
+    import openai
+
     backend = FakeBackend()
     with (
         serve(backend, info=INFO, template=ChatTemplate(TEMPLATE)) as url,
@@ -73,6 +77,8 @@ def list_kinds(events: list[Any]) -> list[str]:
 
 
 def test_whole_response_has_all_fields(client: openai.OpenAI, backend: FakeBackend) -> None:
+    from openai.types.responses import Response
+
     response = client.responses.create(
         **body(instructions="Be brief.", metadata={"a": "b"}, max_output_tokens=100)
     )
@@ -89,6 +95,8 @@ def test_whole_response_has_all_fields(client: openai.OpenAI, backend: FakeBacke
 
 
 def test_events_of_text(client: openai.OpenAI, backend: FakeBackend) -> None:
+    from openai.types.responses import ResponseStreamEvent
+
     events: list[Any] = list(client.responses.create(**body(stream=True)))
     text = ["response.output_text.delta", "response.output_text.done"]
     start = ["response.created", "response.in_progress"]
@@ -164,15 +172,17 @@ def test_parsed_text(client: openai.OpenAI, backend: FakeBackend) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "param"),
     [
-        ({"model": "x"}, openai.NotFoundError, "model"),
-        ({"previous_response_id": "resp_1"}, openai.BadRequestError, "previous_response_id"),
-        ({"input": "x" * 6000}, openai.BadRequestError, "input"),
+        ({"model": "x"}, "NotFoundError", "model"),
+        ({"previous_response_id": "resp_1"}, "BadRequestError", "previous_response_id"),
+        ({"input": "x" * 6000}, "BadRequestError", "input"),
     ],
 )
 def test_errors_of_requests(
-    client: openai.OpenAI, backend: FakeBackend, changes: Any, error: Any, param: str, stream: bool
+    client: openai.OpenAI, backend: FakeBackend, changes: Any, error: str, param: str, stream: bool
 ) -> None:
-    with pytest.raises(error) as raised:
+    import openai
+
+    with pytest.raises(getattr(openai, error)) as raised:
         client.responses.create(**body(**changes, stream=stream))
     assert raised.value.param == param
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +97,8 @@ def test_dimensions_shorten_and_normalize(client: TestClient, encoding: str) -> 
 
 
 def test_client_of_openai_decodes_the_response(client: TestClient) -> None:
+    import openai  # not at module level, because it takes 1 s in each process
+
     api: Any = openai.OpenAI(base_url="http://testserver/v1", api_key="x", http_client=client)
     answer = api.embeddings.create(model="demo", input=["ab", "c"])
     assert [each.embedding for each in answer.data] == [

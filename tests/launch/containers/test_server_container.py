@@ -22,7 +22,8 @@ from trtllm_serve_cli.launch.containers.server_container import (
     plan_container,
 )
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
-from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, plan_launch
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.planning.server_plan import plan_launch
 from trtllm_serve_cli.repository.model.instances import EngineInstances
 from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel

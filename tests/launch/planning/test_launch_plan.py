@@ -15,7 +15,8 @@ from tests.launch.samples import EMBEDDED, MODEL, SYSTEM
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
-from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest
+from trtllm_serve_cli.launch.planning.server_plan import plan_launch
 from trtllm_serve_cli.launch.topology.ranks import plan_ranks
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.store import ImportedModel

@@ -563,3 +563,11 @@ def find_ranks(plan: LaunchPlan) -> dict[str, psutil.Process]:
     """Find the ranks' processes; in the log, mpirun may join lines of two ranks."""
     mpirun = psutil.Process(read_state(plan.directory).server_pid)
     return {each.environ()["OMPI_COMM_WORLD_RANK"]: each for each in mpirun.children()}
+
+
+def test_supervisor_does_not_import_the_planning_of_launches() -> None:
+    code = "import sys, trtllm_serve_cli.launch.supervisor.supervisor; print(*sys.modules)"
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    package = "trtllm_serve_cli"
+    planning = {"launch.planning.server_plan", "launch.clusters.slurm", "sizing", "sources"}
+    assert {f"{package}.{name}" for name in planning} & set(ran.stdout.split()) == set()

@@ -14,7 +14,8 @@ from tests.launch.samples import EMBEDDED, MODEL, SYSTEM
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
-from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, plan_launch
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.planning.server_plan import plan_launch
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, Ports, check_mpirun, list_ports
 from trtllm_serve_cli.launch.topology.ranks import Ranks
 from trtllm_serve_cli.launch.triton.triton_command import region_prefix

@@ -20,8 +20,9 @@ from trtllm_serve_cli.launch.containers.deployment import check_engine_fits, des
 from trtllm_serve_cli.launch.containers.server_container import IN_IMAGE, plan_container
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.merged_options import choose_options
-from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest
 from trtllm_serve_cli.launch.planning.requirements import Requirements
+from trtllm_serve_cli.launch.planning.server_plan import plan_launch
 from trtllm_serve_cli.launch.planning.warmup_plan import describe_models, plan_warmup
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, check_mpirun
 from trtllm_serve_cli.launch.triton.stub_paths import check_paths

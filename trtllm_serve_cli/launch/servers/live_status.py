@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.server import IndexedModel, fetch_index
 from trtllm_serve_cli.errors import NoServer, TllmError
-from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
+
+if TYPE_CHECKING:
+    # Supervisors start faster without Slurm jobs, which this module imports.
+    from trtllm_serve_cli.launch.servers.running import RunningServer
 
 # Timeout for status queries. It is short, so that a starting or stopping server does not delay the
 # caller.

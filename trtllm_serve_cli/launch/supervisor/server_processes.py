@@ -9,12 +9,16 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor import reaper
+
+if TYPE_CHECKING:
+    # Supervisors start faster without Slurm jobs, which this module imports.
+    from trtllm_serve_cli.launch.servers.running import RunningServer
 
 _STUB = "triton_python_b"
 _GATEWAY_MODULE = "trtllm_serve_cli.gateway"
