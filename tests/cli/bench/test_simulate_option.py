@@ -16,6 +16,7 @@ from tests.samples.repositories import add_model
 from trtllm_serve_cli.bench.report import result_json
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.cli.bench.workload_commands import bench_app
+from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, TllmError, UnknownModel
 from trtllm_serve_cli.paths import find_home
@@ -279,7 +280,7 @@ def test_simulated_run_at_a_high_rate_is_short(timing: Path, tmp_path: Path) -> 
     assert settings["duration_s"] == 0.5
 
 
-@pytest.mark.parametrize(
+each_benchmark = pytest.mark.parametrize(
     "words",
     [
         ("token-norm-dist", *SMALL),
@@ -288,6 +289,23 @@ def test_simulated_run_at_a_high_rate_is_short(timing: Path, tmp_path: Path) -> 
     ],
     ids=lambda words: words[0],
 )
+
+
+@each_benchmark
+def test_closed_pipe_keeps_the_result_files(
+    timing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def show_json(_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(output, "show_json", show_json)
+    folder = tmp_path / "result"
+    result = bench(*words, "--simulate", str(timing), "--json", "--output", str(folder))
+    assert (folder / "report.html").exists()
+    assert result.stderr.endswith(f"Result: {folder}\nReport: {folder / 'report.html'}\n")
+
+
+@each_benchmark
 def test_disk_that_fills_during_the_benchmark_keeps_the_figures(
     timing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:

@@ -63,12 +63,14 @@ def run_sweep_job(
     check_answers(job, opened)
     results = run_in_turns(opened, options.repeat, show_run_progress)
     labels = [point.label for point in points]
-    _show(results, as_json=options.as_json)
-    for label, result in zip(labels, results, strict=False):
-        notify_remarks(result, f"{label}: ")
-    with writing_files():
-        _write_points(dict(zip(labels, results, strict=False)), folder)
-    notify_written(folder)
+    try:
+        _show(results, as_json=options.as_json)
+        for label, result in zip(labels, results, strict=False):
+            notify_remarks(result, f"{label}: ")
+    finally:  # also if the reader of a pipe, such as `head`, has closed it
+        with writing_files():
+            _write_points(dict(zip(labels, results, strict=False)), folder)
+        notify_written(folder)
     raise_failure(results)
 
 
