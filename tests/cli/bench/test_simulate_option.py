@@ -246,6 +246,19 @@ def test_sweep_is_simulated(timing: Path, tmp_path: Path) -> None:
     assert changes["itl:p50"]["verdict"] == "worse"
 
 
+def test_sweep_prints_the_objectives_of_each_load(timing: Path) -> None:
+    words = ("--simulate", str(timing), *SMALL, "--concurrency", "1,8")
+    objectives = ("--slo", "ttft:p90<1s", "--slo", "itl:p90<1ms")
+    result = bench("sweep", "token-norm-dist", *words, *objectives)
+    lines = [line.split() for line in result.stdout.splitlines()]
+    start = next(number for number, line in enumerate(lines) if "Objective" in line)
+    assert lines[start - 1] == []
+    assert [(*line[:-3], line[-3], line[-1]) for line in lines[start + 1 :]] == [
+        *(("1", "in", "flight", "0.00", "ttft:p90<1000ms", "yes"), ("itl:p90<1ms", "no")),
+        *(("8", "in", "flight", "0.00", "ttft:p90<1000ms", "yes"), ("itl:p90<1ms", "no")),
+    ]
+
+
 def test_search_is_simulated(timing: Path) -> None:
     words = ("--simulate", str(timing), "--stream", "--num-requests", "100", "--precision", "20")
     found = bench("search", "token-norm-dist", *words, "--slo", "latency:p90<1s", "--json")
