@@ -265,9 +265,10 @@ def _refuse_embedding_model(home: Home, name: str) -> None:
 def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
     """Return the metrics addresses in `urls` as `host:port`.
 
-    A URL can also be the HTTP or gRPC address of a server that tllm started. If `urls` is empty, return the metrics address of the running server, or one address per rank if
-    each rank is a separate server. Raise `BadInput` if a URL is not an address. Raise `NoServer` if
-    no server or several servers match, or if the server has no address yet.
+    A URL can also be the HTTP or gRPC address of a server that tllm started. If `urls` is empty,
+    return the metrics address of the running server, or one address per rank if each rank is a
+    separate server. Raise `BadInput` if a URL is not an address. Raise `NoServer` if no server or
+    several servers match, or if the server has no address yet.
     """
     if urls:
         from trtllm_serve_cli.client.address import parse_address
