@@ -292,7 +292,7 @@ def _metrics_at(address: str) -> str:
     local = parse_url(address)
     for server in find_servers(find_home(), None, local):
         for each in (server.plan.endpoint, *server.plan.replicas):
-            if server.is_running and local in (each.http, each.grpc):
+            if server.is_running and local != each.metrics and local in (each.http, each.grpc):
                 return each.metrics
     return address
 
