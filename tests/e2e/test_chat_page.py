@@ -59,3 +59,26 @@ def test_error_is_shown(page: Page) -> None:
     # The browser logs the status 404 of the request.
     assert all("404" in problem for problem in page.problems)
     page.problems.clear()
+
+
+def test_new_chat_drops_the_response_in_flight(page: Page) -> None:
+    send(page, "Count from 1 to 1000.")
+    page.wait_for("document.querySelector('article.assistant')?.textContent.length > 10")
+    page.evaluate("document.querySelector('#clear').click()")
+    page.wait_for("running === null")
+    assert page.evaluate("JSON.stringify(conversation)") == "[]"
+
+
+def test_page_asks_for_the_api_key(page: Page) -> None:
+    page.evaluate(
+        "(async () => { window.answered = fetch; window.fetch = async () => "
+        "new Response('{}', { status: 401 }); await loadModels(); })()"
+    )
+    assert page.evaluate("document.querySelector('article.error').textContent") == (
+        "The server requires an API key. Enter your key at the top of this page."
+    )
+    assert page.evaluate("document.activeElement.id") == "key"
+    page.evaluate("(async () => { window.fetch = window.answered; await loadModels(); })()")
+    assert page.evaluate("document.querySelector('#messages').textContent") == (
+        "Ask the model a question."
+    )

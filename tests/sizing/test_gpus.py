@@ -37,6 +37,13 @@ def test_gpu_table_is_consistent() -> None:
         ("RTX_4090", "rtx-4090"),
         ("NVIDIA A10G", "a10g"),
         ("Tesla T4", "t4"),
+        ("rtx4090", "rtx-4090"),
+        ("nvidia-h100", "h100-sxm"),
+        ("h100-80gb", "h100-sxm"),
+        ("NVIDIA-H100-80GB-HBM3", "h100-sxm"),
+        ("nvidia-tesla-t4", "t4"),
+        ("nvidia-a100-80gb", "a100-80gb"),
+        ("a100-80gb-pcie", "a100-80gb-pcie"),
     ],
 )
 def test_finds_gpu_by_alternative_names(text: str, name: str) -> None:
@@ -127,3 +134,11 @@ def test_gpus_by_index_and_by_id(text, gpus) -> None:
 def test_invalid_gpus_are_rejected(text) -> None:
     with pytest.raises(BadInput):
         parse_gpu_ids(text)
+
+
+def test_suggestions_start_with_cards_of_the_same_model() -> None:
+    with pytest.raises(BadInput) as caught:
+        load_gpu("nvidia-h100-96gb")
+    assert caught.value.why.startswith(
+        "supported GPUs with similar names: h100-pcie, h100-sxm, h100-nvl"
+    )

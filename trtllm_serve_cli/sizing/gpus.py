@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from trtllm_serve_cli.processes import run_captured
 _ALIASES = {
     "a100": "a100-80gb",
     "h100": "h100-sxm",
+    "h100-80gb": "h100-sxm",
     "v100": "v100-32gb",
     "4090": "rtx-4090",
     "5090": "rtx-5090",
@@ -98,11 +99,11 @@ def load_gpu(name: str) -> Gpu:
     If the name is unknown, raise `BadInput` with similar names, or with all names if no name is
     similar.
     """
-    normalized = name.lower().strip().replace("_", "-").replace(" ", "-")
-    normalized = _ALIASES.get(normalized, normalized)
-    if gpu := load_gpus().get(normalized) or find_card(name):
-        return gpu
-    near = difflib.get_close_matches(normalized, [*load_gpus(), *_ALIASES], n=4, cutoff=0.5)
+    key = _to_key(name)
+    for known, gpu in _list_names():
+        if _to_key(known) == key:
+            return gpu
+    near = _list_similar(name)
     raise BadInput(
         f"{name!r} is not a supported GPU.",
         why=f"supported GPUs with similar names: {', '.join(near)}"
@@ -110,6 +111,31 @@ def load_gpu(name: str) -> Gpu:
         else f"the supported GPUs are {', '.join(load_gpus())}",
         next_step=f"pass a supported GPU, for example --gpu {near[0] if near else 'h200'}",
     )
+
+
+def _list_names() -> Iterator[tuple[str, Gpu]]:
+    """Yield each name of each GPU type: its name, its aliases and its names in nvidia-smi."""
+    gpus = load_gpus()
+    yield from gpus.items()
+    yield from ((alias, gpus[name]) for alias, name in _ALIASES.items())
+    yield from ((shown, gpu) for gpu in gpus.values() for shown in gpu.shown_as)
+
+
+def _to_key(name: str) -> str:
+    """Return the name in lowercase without separators and without "NVIDIA".
+
+    Kubernetes labels nodes with names such as NVIDIA-H100-80GB-HBM3.
+    """
+    return re.sub(r"[-_\s]", "", name.lower()).removeprefix("nvidia")
+
+
+def _list_similar(name: str) -> list[str]:
+    """Return up to four similar names, starting with GPU types of the same model, such as h100."""
+    words = re.split(r"[-_\s]+", name.lower())
+    same = [known for known in load_gpus() if known.partition("-")[0] in words]
+    names = {_to_key(known): known for known in (*_ALIASES, *load_gpus())}
+    near = difflib.get_close_matches(_to_key(name), names, n=4, cutoff=0.5)
+    return list(dict.fromkeys((*same, *(names[each] for each in near))))[:4]
 
 
 def find_card(shown_as: str) -> Gpu | None:

@@ -16,6 +16,7 @@ from tests.samples.repositories import add_model
 from trtllm_serve_cli.bench.report import result_json
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.cli.main import app
+from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, TllmError, UnknownModel
 from trtllm_serve_cli.paths import find_home
@@ -245,6 +246,19 @@ def test_sweep_is_simulated(timing: Path, tmp_path: Path) -> None:
     assert changes["itl:p50"]["verdict"] == "worse"
 
 
+def test_sweep_prints_the_objectives_of_each_load(timing: Path) -> None:
+    words = ("--simulate", str(timing), *SMALL, "--concurrency", "1,8")
+    objectives = ("--slo", "ttft:p90<1s", "--slo", "itl:p90<1ms")
+    result = bench("sweep", "token-norm-dist", *words, *objectives)
+    lines = [line.split() for line in result.stdout.splitlines()]
+    start = next(number for number, line in enumerate(lines) if "Objective" in line)
+    assert lines[start - 1] == []
+    assert [(*line[:-3], line[-3], line[-1]) for line in lines[start + 1 :]] == [
+        *(("1", "in", "flight", "0.00", "ttft:p90<1000ms", "yes"), ("itl:p90<1ms", "no")),
+        *(("8", "in", "flight", "0.00", "ttft:p90<1000ms", "yes"), ("itl:p90<1ms", "no")),
+    ]
+
+
 def test_search_is_simulated(timing: Path) -> None:
     words = ("--simulate", str(timing), "--stream", "--num-requests", "100", "--precision", "20")
     found = bench("search", "token-norm-dist", *words, "--slo", "latency:p90<1s", "--json")
@@ -279,7 +293,7 @@ def test_simulated_run_at_a_high_rate_is_short(timing: Path, tmp_path: Path) -> 
     assert settings["duration_s"] == 0.5
 
 
-@pytest.mark.parametrize(
+each_benchmark = pytest.mark.parametrize(
     "words",
     [
         ("token-norm-dist", *SMALL),
@@ -288,6 +302,23 @@ def test_simulated_run_at_a_high_rate_is_short(timing: Path, tmp_path: Path) -> 
     ],
     ids=lambda words: words[0],
 )
+
+
+@each_benchmark
+def test_closed_pipe_keeps_the_result_files(
+    timing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def show_json(_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(output, "show_json", show_json)
+    folder = tmp_path / "result"
+    result = bench(*words, "--simulate", str(timing), "--json", "--output", str(folder))
+    assert (folder / "report.html").exists()
+    assert result.stderr.endswith(f"Result: {folder}\nReport: {folder / 'report.html'}\n")
+
+
+@each_benchmark
 def test_disk_that_fills_during_the_benchmark_keeps_the_figures(
     timing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:

@@ -172,7 +172,7 @@ def test_show_explains_each_value_in_80_columns(tllm: Tllm, home: Home) -> None:
     code, out, err = tllm("show", "a")
     assert (code, err) == (0, "")
     assert (
-        "max_beam_width = 2  (set by `tllm set`)\n"
+        "max_beam_width = 2  (set by `tllm set`; at import: 4)\n"
         "    Maximum beam width of a request.\n"
     ) in out  # fmt: skip
     assert "engine_python  (not set; default: Triton's Python interpreter)\n" in out
@@ -191,6 +191,7 @@ def test_show_as_json(tllm: Tllm, home: Home) -> None:
         "value": "0",
         "values": {"tensorrt_llm": "0"},
         "from": "default",
+        "at_import": None,
         "explanation": "Number of engine threads. 0 selects one thread per core, or fewer if the "
         "container has a lower CPU limit.",
         "since": None,

@@ -22,11 +22,17 @@ from tests.ports import free_ports
 from tests.samples.launch_plans import fake_plan, pids_in, write_fake_tritonserver
 from tests.samples.repositories import add_model
 from tests.waiting import is_gone, wait_until
-from trtllm_serve_cli.cli.server.start import suggest_prompts
+from trtllm_serve_cli.cli.server.start import show_loading, suggest_prompts
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.importing.import_record import ImportRecord, record_import
 from trtllm_serve_cli.launch.launch_options import DRAIN_S
-from trtllm_serve_cli.launch.server_state import ServerState, read_state, write_state
+from trtllm_serve_cli.launch.server_state import (
+    PLAN_FILE,
+    ServerState,
+    describe_supervisor,
+    read_state,
+    write_state,
+)
 from trtllm_serve_cli.launch.servers.running import RunningServer, list_servers
 from trtllm_serve_cli.launch.startup import STARTUP_FILE
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
@@ -70,6 +76,29 @@ def ports() -> list[str]:
     numbers = free_ports(3)
     words = [w for pair in zip(names, map(str, numbers), strict=True) for w in pair]
     return [*words, "--no-openai"]
+
+
+def test_loading_prints_each_model_once(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    with show_loading(fake_plan(home.servers)) as report:
+        for loading in (("a", "b", "c"), ("a", "b", "c"), ("b", "a"), ("b",), (), ()):
+            report(loading)
+    assert capsys.readouterr().err.splitlines() == [
+        "Loading a, b, c …",
+        "Loaded c (2 models still loading)",
+        "Loaded a (1 model still loading)",
+        "Generating the first token …",
+    ]
+
+
+def test_status_separates_servers(tllm: Tllm, home: Home) -> None:
+    for name in ("m", "n"):
+        plan = dataclasses.replace(fake_plan(home.servers), models=(name,))
+        plan.directory.mkdir(parents=True)
+        (plan.directory / PLAN_FILE).write_text(plan.to_json())
+        gone = dataclasses.replace(describe_supervisor("ready"), supervisor_started_at=0.0)
+        write_state(plan.directory, gone)
+    parts = tllm("status")[1].split("\n\n")
+    assert sorted(part.splitlines()[0] for part in parts) == ["m: died", "n: died"]
 
 
 def test_server_from_start_to_stop(tllm: Tllm, ports: list[str]) -> None:

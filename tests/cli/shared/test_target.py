@@ -15,6 +15,7 @@ from trtllm_serve_cli.cli.shared.target import (
     CORE_MODEL,
     BenchTarget,
     find_bench_target,
+    find_metrics,
     find_target,
     parse_url,
 )
@@ -39,6 +40,16 @@ def endpoint(home: Home) -> Endpoint:
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
     write_state(plan.directory, describe_supervisor("ready"))
     return plan.endpoint
+
+
+@pytest.mark.parametrize("port", ["http", "grpc", "metrics"])
+def test_metrics_are_found_by_any_address_of_a_started_server(
+    endpoint: Endpoint, port: str
+) -> None:
+    address = getattr(endpoint, port)
+    local = address.replace("127.0.0.1", "localhost")
+    assert find_metrics([address, local], None)[0] == endpoint.metrics
+    assert find_metrics(["gpu1:8000"], None) == ("gpu1:8000",)
 
 
 @pytest.mark.parametrize("model", ["ensemble", "repo", None])

@@ -31,6 +31,7 @@ GOOD = MachineFacts(
     gateway_versions={"starlette": "1.10.0", "uvicorn": "0.54.0"},
     ports={8000: None},
     home=Path("/home/tllm"),
+    home_error=None,
     disk_free=50 * GIB,
     memory_available=20 * GIB,
     shared_memory_free=GIB,
@@ -331,3 +332,13 @@ def test_home_that_triton_cannot_use_is_a_problem() -> None:
         for each in diagnose(dataclasses.replace(GOOD, home=Path("/home/josé")))
     }
     assert found["TLLM_HOME"] == "problem"
+
+
+def test_home_that_cannot_be_written_is_a_problem() -> None:
+    facts = dataclasses.replace(GOOD, home_error="/home: Read-only file system")
+    assert next(each for each in diagnose(facts) if each.what == "TLLM_HOME") == Finding(
+        "TLLM_HOME",
+        "problem",
+        "/home/tllm cannot be written (/home: Read-only file system)",
+        "set TLLM_HOME to a writable folder",
+    )

@@ -41,7 +41,23 @@ def test_facts_of_this_machine(home: Home) -> None:
     assert (facts.python, facts.home) == (sys.version_info[:2], home.root)
     assert min(facts.disk_free, facts.memory_available) > 0
     assert facts.hub_error == "[Errno 111] Connection refused"
+    assert facts.home_error is None
     assert not home.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("root", "error"),
+    [
+        ("/etc/passwd", "/etc/passwd: it is not a folder"),
+        ("/etc/passwd/home", "/etc/passwd: it is not a folder"),
+        ("/proc/home", "/proc: the file system does not allow new folders"),
+    ],
+)
+def test_home_that_cannot_be_written(root: str, error: str, tmp_path: Path) -> None:
+    facts = collect_facts(
+        Home(Path(root), tmp_path), {"PATH": "", "HF_ENDPOINT": "http://x.invalid"}
+    )
+    assert facts.home_error == error
 
 
 @pytest.mark.skipif(find_embedded_root() is None, reason="needs the extra: embedded")

@@ -189,6 +189,15 @@ def test_several_running_servers_are_ambiguous(home: Home) -> None:
     assert raised.value.next_step == "select a server with -m NAME or -u HOST:PORT"
 
 
+def test_servers_of_the_same_model_are_selected_by_address(home: Home) -> None:
+    servers = add(home, "a", ALIVE), add(home, "a", ALIVE)
+    with pytest.raises(NoServer) as raised:
+        find_running(home, "a")
+    option, _, address = raised.value.next_step.rpartition(" ")
+    assert option == "select a server with -u HOST:PORT, for example -u"
+    assert address in [server.endpoint.http for server in servers]
+
+
 def test_model_without_a_server(home: Home) -> None:
     add(home, "a", ALIVE)
     with pytest.raises(NoServer) as raised:

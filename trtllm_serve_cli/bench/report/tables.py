@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
 from trtllm_serve_cli.bench.model.metrics import (
+    GOODPUT,
     LATENCY,
     MAIN_TIMES,
     OUTPUT_TOKEN_RATE,
@@ -144,16 +145,39 @@ def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
 
     Times are in milliseconds.
     """
-    names = [", ".join(model.name for model in result.models) for result in results]
-    loads = [result_reader.describe_load(result.settings.to_json()["load"]) for result in results]
-    several = len(set(names)) > 1
+    return [
+        (point, *_point_cells(result.summary))
+        for point, result in zip(_describe_points(results), results, strict=True)
+    ]
+
+
+POINT_OBJECTIVE_COLUMNS = ("Load", GOODPUT.label, *OBJECTIVE_COLUMNS)
+
+
+def point_objective_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
+    """Return one row for each objective at each point of a sweep.
+
+    The rows have the columns in `POINT_OBJECTIVE_COLUMNS`. The list is empty if the sweep has no
+    objectives.
+    """
     return [
         (
-            f"{name}: {load}" if several else load,
-            *_point_cells(result.summary),
+            point if number == 0 else "",
+            _number(result.summary.rates[GOODPUT.key] or 0.0) if number == 0 else "",
+            *cells,
         )
-        for name, load, result in zip(names, loads, results, strict=True)
+        for point, result in zip(_describe_points(results), results, strict=True)
+        for number, cells in enumerate(objective_rows(result.summary))
     ]
+
+
+def _describe_points(results: Sequence[BenchmarkResult]) -> list[str]:
+    """Return the load of each point, with the model names if the points have different models."""
+    names = [", ".join(model.name for model in result.models) for result in results]
+    loads = [result_reader.describe_load(result.settings.to_json()["load"]) for result in results]
+    if len(set(names)) == 1:
+        return loads
+    return [f"{name}: {load}" for name, load in zip(names, loads, strict=True)]
 
 
 PROBE_COLUMNS = ("Rate (1/s)", "Runs", "Objective", "Measured (ms)", "95 % interval", "")

@@ -93,8 +93,10 @@ def run_search_job(
         show_run_progress,
         files.write,
     )
-    _show(result, as_json=options.as_json)
-    files.complete(result)
+    try:
+        _show(result, as_json=options.as_json)
+    finally:  # also if the reader of a pipe, such as `head`, has closed it
+        files.complete(result)
     check_rate_found(result)
 
 

@@ -36,7 +36,7 @@ def writing_files() -> Iterator[None]:
     """Raise `TllmError` if the `with` block cannot write the result files.
 
     Callers print the result before the block, so that a full disk does not discard a long
-    measurement.
+    measurement. They run the block even if printing fails, so that a closed pipe does not either.
     """
     try:
         yield

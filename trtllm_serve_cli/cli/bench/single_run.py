@@ -57,9 +57,12 @@ def run_one(
     check_answers(job, [benchmark])
     with show_progress(settings, addresses_of(benchmark)) as watch:
         result = benchmark.run_all(watch)
-    show_result(result, as_json=common.as_json)
-    with writing_files():
-        _write(result, common)
+    try:
+        show_result(result, as_json=common.as_json)
+    finally:  # also if the reader of a pipe, such as `head`, has closed it
+        with writing_files():
+            _write(result, common)
+        notify_written(common.output_folder)
     raise_failure([result])
     if reference is not None:
         check(result_json.csv_row(result.summary), reference)
@@ -74,7 +77,6 @@ def _write(result: BenchmarkResult, common: CommonOptions) -> None:
     if common.output_folder is not None:
         result_json.write_result(result, common.output_folder)
         write_reports(common.output_folder)
-    notify_written(common.output_folder)
 
 
 def _read_reference(common: CommonOptions) -> Reference | None:

@@ -27,6 +27,7 @@ from trtllm_serve_cli.cli.bench.show_result import (
     writing_files,
 )
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.tables import FittedTable
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
@@ -63,12 +64,14 @@ def run_sweep_job(
     check_answers(job, opened)
     results = run_in_turns(opened, options.repeat, show_run_progress)
     labels = [point.label for point in points]
-    _show(results, as_json=options.as_json)
-    for label, result in zip(labels, results, strict=False):
-        notify_remarks(result, f"{label}: ")
-    with writing_files():
-        _write_points(dict(zip(labels, results, strict=False)), folder)
-    notify_written(folder)
+    try:
+        _show(results, as_json=options.as_json)
+        for label, result in zip(labels, results, strict=False):
+            notify_remarks(result, f"{label}: ")
+    finally:  # also if the reader of a pipe, such as `head`, has closed it
+        with writing_files():
+            _write_points(dict(zip(labels, results, strict=False)), folder)
+        notify_written(folder)
     raise_failure(results)
 
 
@@ -160,5 +163,11 @@ def _show(results: Sequence[BenchmarkResult], *, as_json: bool) -> None:
     if as_json:
         output.show_json({"points": [result_json.to_json(result) for result in results]})
         return
-    output.show_table(tables.POINT_COLUMNS, tables.point_rows(results), is_numeric=True)
+    shown = (
+        (tables.POINT_COLUMNS, tables.point_rows(results)),
+        (tables.POINT_OBJECTIVE_COLUMNS, tables.point_objective_rows(results)),
+    )
+    output.show_tables(
+        *(FittedTable(columns, rows, is_numeric=True) for columns, rows in shown if rows)
+    )
     output.notify(tables.POINT_LEGEND)

@@ -32,8 +32,9 @@ UrlsOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="Metrics address of a server, as shown by `tllm status`. Repeatable. Default: the "
-        "only running server.",
+        help="Metrics address of a server, as shown by `tllm status`. For servers that tllm "
+        "started, the HTTP or gRPC address is also accepted. Repeatable. Default: the only running "
+        "server.",
         autocompletion=addresses("metrics"),
     ),
 ]

@@ -51,7 +51,8 @@ def show(
 ) -> None:
     """Show and explain a model's parameters.
 
-    Print the value, origin and explanation of each parameter.
+    Print the value, origin and explanation of each parameter. For a changed parameter, also print
+    the value that the import wrote. To restore it, pass that value to `tllm set`.
 
     Example:  tllm show demo
     """
@@ -244,6 +245,7 @@ def _describe(setting: Setting) -> dict[str, Any]:
         "value": setting.value,
         "values": dict(setting.values),
         "from": setting.origin,
+        "at_import": setting.imported,
         "explanation": setting.parameter.explanation,
         "since": setting.parameter.since if setting.parameter.applies_to(UPSTREAM) else None,
     }
@@ -260,6 +262,8 @@ def _render_setting(setting: Setting, *, has_versions: bool) -> str:
         head, origin = parameter.name, _describe_unset(parameter)
     else:
         head = f"{parameter.name} = {textwrap.shorten(setting.value, 200, placeholder=' …')}"
+        if setting.imported is not None:
+            origin += f"; at import: {setting.imported or _ORIGINS['unset']}"
     indent = "    "
     title = output.wrap(f"{head}  ({origin})", rest=indent, limit=_WIDTH)
     meaning = parameter.explanation

@@ -144,7 +144,7 @@ def launch_and_notify(
 
     started_s = time.monotonic()
     # Turn SIGTERM into an exception, so that a terminated command does not leave a server running.
-    with exit_on_signals(), _progress(plan) as on_progress:
+    with exit_on_signals(), show_loading(plan) as on_progress:
         server = launch(plan, on_progress=on_progress)
     _report_ready(
         server,
@@ -282,10 +282,10 @@ def _select(server: RunningServer, running: Sequence[RunningServer]) -> str:
 
 
 @contextmanager
-def _progress(plan: LaunchPlan) -> Iterator[Callable[[Sequence[str]], None]]:
+def show_loading(plan: LaunchPlan) -> Iterator[Callable[[Sequence[str]], None]]:
     """Yield a function that shows which models are loading.
 
-    On a terminal, the function updates a spinner. Otherwise, it prints lines.
+    On a terminal, the function updates a spinner. Otherwise, it prints a line for each change.
     """
     if sys.stderr.isatty():
         from rich.text import Text
@@ -293,13 +293,17 @@ def _progress(plan: LaunchPlan) -> Iterator[Callable[[Sequence[str]], None]]:
         with output.console(stderr=True).status("Starting Triton …") as spinner:
             yield lambda loading: spinner.update(Text(_loading_line(plan, loading)))
         return
-    reported: list[str] = []
+    waiting: tuple[str, ...] | None = None
 
     def report(loading: Sequence[str]) -> None:
-        line = _loading_line(plan, loading)
-        if line not in reported:
-            reported.append(line)
-            output.notify(line)
+        nonlocal waiting
+        before, waiting = waiting, tuple(loading)
+        loaded = [model for model in before or () if model not in loading]
+        if loaded and loading:
+            left = f"{len(loading)} model{'s' * (len(loading) != 1)} still loading"
+            output.notify(f"Loaded {', '.join(loaded)} ({left})")
+        elif before is None or set(before) != set(loading):
+            output.notify(_loading_line(plan, loading))
 
     yield report
 

@@ -61,7 +61,9 @@ def status(
     if not servers:
         of_model = "" if model is None else f" for {model}"
         output.notify(f"No server is running{of_model}. Next: {suggest_start(home, model)}")
-    for server in servers:
+    for number, server in enumerate(servers):
+        if number:
+            print()
         show(server)
 
 

@@ -265,19 +265,36 @@ def _refuse_embedding_model(home: Home, name: str) -> None:
 def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
     """Return the metrics addresses in `urls` as `host:port`.
 
-    If `urls` is empty, return the metrics address of the running server, or one address per rank if
-    each rank is a separate server. Raise `BadInput` if a URL is not an address. Raise `NoServer` if
-    no server or several servers match, or if the server has no address yet.
+    A URL can also be the HTTP or gRPC address of a server that tllm started. If `urls` is empty,
+    return the metrics address of the running server, or one address per rank if each rank is a
+    separate server. Raise `BadInput` if a URL is not an address. Raise `NoServer` if no server or
+    several servers match, or if the server has no address yet.
     """
     if urls:
         from trtllm_serve_cli.client.address import parse_address
 
-        return tuple(dict.fromkeys(map(parse_address, urls)))
+        return tuple(dict.fromkeys(_metrics_at(parse_address(url)) for url in urls))
     from trtllm_serve_cli.launch.servers.running import find_running
     from trtllm_serve_cli.paths import find_home
 
     running = find_running(find_home(), model)
     return (running.endpoint.metrics, *(each.metrics for each in running.plan.replicas))
+
+
+def _metrics_at(address: str) -> str:
+    """Return the metrics address of the server that listens on `address`.
+
+    Return `address` if tllm did not start the server.
+    """
+    from trtllm_serve_cli.launch.servers.running import find_servers
+    from trtllm_serve_cli.paths import find_home
+
+    local = parse_url(address)
+    for server in find_servers(find_home(), None, local):
+        for each in (server.plan.endpoint, *server.plan.replicas):
+            if server.is_running and local != each.metrics and local in (each.http, each.grpc):
+                return each.metrics
+    return address
 
 
 def find_gateway_metrics(address: str) -> str | None:

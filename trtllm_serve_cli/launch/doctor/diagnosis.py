@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
 from trtllm_serve_cli.build.tensorrt.versions import load_containers
 from trtllm_serve_cli.choices import ContainerEngine
@@ -39,7 +38,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         *_engines(facts.machine),
         _gateway(facts),
         *(_port(port, holder) for port, holder in facts.ports.items()),
-        *_home(facts.home),
+        *_home(facts),
         _at_least("disk", facts.disk_free, _MIN_DISK, f"for {facts.home}",
                   "free disk space, or set TLLM_HOME to a folder on another disk"),
         _at_least("memory", facts.memory_available, _MIN_MEMORY, "available",
@@ -165,8 +164,12 @@ def _port(port: int, holder: str | None) -> Finding:
     return Finding(f"port {port}", "note", detail, "tllm stop, or tllm start with other ports")
 
 
-def _home(home: Path) -> list[Finding]:
-    """Report a problem if Triton cannot use the path of TLLM_HOME."""
+def _home(facts: MachineFacts) -> list[Finding]:
+    """Report a problem if TLLM_HOME cannot be written, or if Triton cannot use its path."""
+    home = facts.home
+    if facts.home_error is not None:
+        detail = f"{home} cannot be written ({facts.home_error})"
+        return [Finding("TLLM_HOME", "problem", detail, "set TLLM_HOME to a writable folder")]
     if is_usable(home):
         return []
     fix = (

@@ -74,6 +74,7 @@ class MachineFacts:
     - `gateway_versions`: maps each package that the OpenAI-compatible gateway requires to its
       version, or to None if the package is missing.
     - `ports`: maps each port to the process that uses it, or to None if the port is free.
+    - `home_error`: why files cannot be created in `home`, or None.
     - `disk_free`: free space in the file system of `home`.
     - `shared_memory_free`: free space in /dev/shm, or None if /dev/shm is missing.
     - `open_file_limit`: hard limit for the number of open files.
@@ -96,6 +97,7 @@ class MachineFacts:
     gateway_versions: Mapping[str, str | None]
     ports: Mapping[int, str | None]
     home: Path
+    home_error: str | None
     disk_free: int
     memory_available: int
     shared_memory_free: int | None
@@ -157,6 +159,7 @@ def collect_facts(
         gateway_versions={name: _find_version(name) for name in _GATEWAY_PACKAGES},
         ports={port: _find_port_holder(port) for port in ports},
         home=home.root,
+        home_error=_check_writable(home.root),
         disk_free=find_free_bytes(home.root),
         memory_available=psutil.virtual_memory().available,
         shared_memory_free=_shared_memory_free(),
@@ -254,6 +257,24 @@ def _query_gpus() -> str | None:
     if answer is None or answer.code != 0:
         return None
     return "; ".join(answer.out.splitlines()).strip("; ") or None
+
+
+def _check_writable(folder: Path) -> str | None:
+    """Return why files cannot be created in `folder`, or None.
+
+    If `folder` does not exist, check the nearest parent that exists. The check creates and removes
+    an empty folder, because permissions do not reveal that a file system is read-only.
+    """
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110  # False if a parent is unreadable
+    try:
+        tempfile.TemporaryDirectory(prefix=".tllm-doctor-", dir=there).cleanup()
+    except OSError as error:
+        # The kernel reports a folder that cannot be created in /proc as missing.
+        reason = error.strerror if there.is_dir() else "it is not a folder"
+        if isinstance(error, FileNotFoundError):
+            reason = "the file system does not allow new folders"
+        return f"{there}: {reason}"
+    return None
 
 
 def _check_models(home: Home, machine: Machine) -> tuple[ModelFacts, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -354,5 +355,17 @@ def _ambiguous(servers: list[RunningServer]) -> NoServer:
         f"{len(servers)} servers {what}.",
         why="the command applies to a single server, but several servers match: "
         f"{_describe_servers(servers)}",
-        next_step="select a server with -m NAME or -u HOST:PORT",
+        next_step=f"select a server with {_how_to_select(servers)}",
     )
+
+
+def _how_to_select(servers: list[RunningServer]) -> str:
+    """Return the option that selects one of the servers.
+
+    The option is -m only if each server has a model that the other servers do not have.
+    """
+    counts = Counter(model for server in servers for model in server.models)
+    if all(any(counts[model] == 1 for model in server.models) for server in servers):
+        return "-m NAME or -u HOST:PORT"
+    address = next(filter(None, (server.plan.endpoint.http for server in servers)), "")
+    return f"-u HOST:PORT, for example -u {address}" if address else "-u HOST:PORT"

@@ -57,11 +57,14 @@ class Setting:
     - `default`: the import wrote the default value.
     - `unset`: the value is missing, empty or an unfilled variable.
     - `file`: a user edited the file, or tllm did not render the repository.
+
+    `imported` is the value that the last import wrote, or None if it is unknown or not different.
     """
 
     parameter: Parameter
     values: Mapping[str, str]
     origin: str
+    imported: str | None = None
 
     @property
     def value(self) -> str:
@@ -113,7 +116,9 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
             is_shown = bool(values) or not parameter.is_fact
         if is_shown:
             origin = _origin(repository, parameter, values)
-            settings.append(Setting(parameter, values, origin))
+            imported = repository.manifest.get("parameters", {}).get(parameter.name)
+            is_changed = origin in ("set", "file") and {imported} != set(values.values())
+            settings.append(Setting(parameter, values, origin, imported if is_changed else None))
     return settings
 
 
