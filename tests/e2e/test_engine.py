@@ -142,7 +142,8 @@ def test_json_follows_its_schema(engine: Any, engine_dir: Path) -> None:
         ("ebnf_grammar", "root ::= missing", "missing"),
         ("structural_tag", "{}", "must have a format field"),
         ("regex", "([a-z]{1,1000}){1,1000}", "takes more than 2 s"),
-        ("ebnf_grammar", AMBIGUOUS, "takes more than 1 s of CPU time to generate 32 tokens"),
+        # Some of the random tokens exceed the memory limit before the time limit.
+        ("ebnf_grammar", AMBIGUOUS, "to generate 32 tokens"),
     ],
 )
 def test_invalid_guide_does_not_affect_other_requests(
