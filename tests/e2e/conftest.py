@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.ports import free_ports
+from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.server_state import ServerState, read_state
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
@@ -188,14 +189,22 @@ def light_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return import_light(tmp_path_factory.mktemp("light"), UNUSED)
 
 
-def import_light(folder: Path, unused: tuple[str, ...], max_batch_size: int = 64) -> Path:
-    """Import a simulated engine as `demo` without the `unused` models. Return its repository."""
-    tllm = Tllm(folder / "home")
-    folder.mkdir(exist_ok=True)
+def simulated(folder: Path, max_batch_size: int = 64) -> tuple[str, ...]:
+    """Return options of `tllm import` for a simulated engine that generates a token in 5 ms."""
     timing = folder / "timing.json"
     limits = {"max_batch_size": max_batch_size}
     timing.write_text(json.dumps({"timing": {"step_s": 0.005}, "limits": limits}))
-    tllm.done("import", "-m", "demo", "--engine", "sim", "--timing", str(timing))
+    return ("--source", resolve_alias("demo").source, "--engine", "sim", "--timing", str(timing))
+
+
+def import_light(
+    folder: Path, unused: tuple[str, ...], max_batch_size: int = 64, parameters: Sequence[str] = ()
+) -> Path:
+    """Import a simulated engine as `demo` without the `unused` models. Return its repository."""
+    tllm = Tllm(folder / "home")
+    folder.mkdir(exist_ok=True)
+    options = (*simulated(folder, max_batch_size), *(f"--param={each}" for each in parameters))
+    tllm.done("import", "-m", "demo", *options)
     repository = tllm.home / "models" / "demo"
     for name in unused:
         shutil.rmtree(repository / name)

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.conftest import Tllm
+from tests.e2e.conftest import UNUSED, homes_with, import_light
 from tests.e2e.core import gauge, tensor
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -24,24 +24,21 @@ HIGH, LOW = 1, 2
 
 
 @pytest.fixture(scope="module")
-def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """Serve a model that runs one request at a time and has a queue with two priorities."""
-    tllm = imported.with_own_home(tmp_path_factory.mktemp("queue") / "home")
-    parameters = {
-        "priority_levels": 2,
-        "default_priority_level": LOW,
+    folder = tmp_path_factory.mktemp("queue")
+    parameters = (
+        "priority_levels=2", f"default_priority_level={LOW}",
         # A request may wait for less than this, but not for more.
-        "default_timeout_microseconds": 600_000_000,
-        "decoupled_mode": "false",
-    }
-    tllm.done(
-        "import", "-m", "demo", "--max-batch-size", "1",
-        *(f"--param={name}={value}" for name, value in parameters.items()),
+        "default_timeout_microseconds=600000000", "decoupled_mode=false",
     )  # fmt: skip
-    started = tllm.start()
-    assert started.returncode == 0, started.stdout + started.stderr
-    yield tllm.endpoint()
-    tllm("stop", "--all")
+    unused = tuple(each for each in UNUSED if each != "ensemble")
+    repository = import_light(folder / "imported", unused, 1, parameters)
+    with homes_with(repository, folder) as make:
+        tllm = make()
+        started = tllm.start()
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield tllm.endpoint()
 
 
 def inputs_of(num_tokens: int) -> list[grpcclient.InferInput]:
