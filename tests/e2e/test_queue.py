@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.conftest import UNUSED, homes_with, import_light
+from tests.e2e.conftest import UNUSED, Tllm, homes_with, without_models
 from tests.e2e.core import gauge, tensor
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -24,18 +24,18 @@ HIGH, LOW = 1, 2
 
 
 @pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+def endpoint(light: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """Serve a model that runs one request at a time and has a queue with two priorities."""
     folder = tmp_path_factory.mktemp("queue")
-    parameters = (
-        "priority_levels=2", f"default_priority_level={LOW}",
-        # A request may wait for less than this, but not for more.
-        "default_timeout_microseconds=600000000", "decoupled_mode=false",
-    )  # fmt: skip
-    unused = tuple(each for each in UNUSED if each != "ensemble")
-    repository = import_light(folder / "imported", unused, 1, parameters)
+    repository = without_models(light, folder, [each for each in UNUSED if each != "ensemble"])
     with homes_with(repository, folder) as make:
         tllm = make()
+        tllm.done(
+            "set", "demo", "max_num_seqs=1", "triton_max_batch_size=1", "decoupled_mode=false",
+            "priority_levels=2", f"default_priority_level={LOW}",
+            # A request may wait for less than this, but not for more.
+            "default_timeout_microseconds=600000000",
+        )  # fmt: skip
         started = tllm.start()
         assert started.returncode == 0, started.stdout + started.stderr
         yield tllm.endpoint()
