@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.ports import free_ports
+from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.server_state import ServerState, read_state
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
@@ -179,24 +180,39 @@ def time_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_check, "CHECK_LIMIT_S", 60.0)
 
 
+def simulated(folder: Path) -> tuple[str, ...]:
+    """Return options of `tllm import` for a simulated engine that generates a token in 5 ms."""
+    timing = folder / "timing.json"
+    limits = {"max_batch_size": 64}
+    timing.write_text(json.dumps({"timing": {"step_s": 0.005}, "limits": limits}))
+    return ("--source", resolve_alias("demo").source, "--engine", "sim", "--timing", str(timing))
+
+
 @pytest.fixture(scope="session")
-def light_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Import a simulated engine as `demo`, without the models that a request does not need.
+def light(tmp_path_factory: pytest.TempPathFactory) -> Tllm:
+    """Import a simulated engine as `demo` into a new home."""
+    folder = tmp_path_factory.mktemp("light")
+    tllm = Tllm(folder / "home")
+    tllm.done("import", "-m", "demo", *simulated(folder))
+    return tllm
+
+
+@pytest.fixture(scope="session")
+def light_model(light: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Provide a simulated engine as `demo`, without the models that a request does not need.
 
     A server of this repository starts two models, not six, and generates a token in 5 ms.
     """
-    return import_light(tmp_path_factory.mktemp("light"), UNUSED)
+    return without_models(light, tmp_path_factory.mktemp("light-model"), UNUSED)
 
 
-def import_light(folder: Path, unused: tuple[str, ...], max_batch_size: int = 64) -> Path:
-    """Import a simulated engine as `demo` without the `unused` models. Return its repository."""
-    tllm = Tllm(folder / "home")
-    folder.mkdir(exist_ok=True)
-    timing = folder / "timing.json"
-    limits = {"max_batch_size": max_batch_size}
-    timing.write_text(json.dumps({"timing": {"step_s": 0.005}, "limits": limits}))
-    tllm.done("import", "-m", "demo", "--engine", "sim", "--timing", str(timing))
-    repository = tllm.home / "models" / "demo"
+def without_models(light: Tllm, folder: Path, unused: Sequence[str]) -> Path:
+    """Return a copy in `folder` of the repository of `demo`, without the `unused` models.
+
+    The copy uses the engine of the original model.
+    """
+    repository = folder / "demo"
+    shutil.copytree(light.home / "models" / "demo", repository, symlinks=True)
     for name in unused:
         shutil.rmtree(repository / name)
     return repository

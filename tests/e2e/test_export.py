@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,16 @@ pytestmark = pytest.mark.skipif(
     reason="needs the extra `convert`: see the Makefile",
 )
 
-# A Llama with two layers, random weights and a byte-level tokenizer. argv: the destination.
+# A Llama with two layers, random weights and a byte-level tokenizer. The script also prints the
+# tokens that PyTorch generates. With this seed, the logits of the most likely token and of the next
+# one differ by at least 0.5 for each token of `PROMPT`, so that weights of 8 bits do not change
+# the tokens. argv: the destination, the prompt and the number of tokens.
 MAKE_CHECKPOINT = """
-import sys, torch
+import json, sys, torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-torch.manual_seed(0)
+folder, prompt, num_tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.manual_seed(18)
 tokenizer = Tokenizer(models.BPE())
 tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 tokenizer.decoder = decoders.ByteLevel()
@@ -38,48 +43,46 @@ fast.chat_template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }
 config = LlamaConfig(
     vocab_size=len(fast), hidden_size=128, intermediate_size=256, num_hidden_layers=2,
     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
-    bos_token_id=0, eos_token_id=1)
-LlamaForCausalLM(config).save_pretrained(sys.argv[1])
-fast.save_pretrained(sys.argv[1])
+    bos_token_id=0, eos_token_id=1, initializer_range=0.2)
+model = LlamaForCausalLM(config).to(torch.bfloat16)
+model.save_pretrained(folder)
+fast.save_pretrained(folder)
+ids = torch.tensor([fast.encode(prompt)])
+tokens = model.float().generate(
+    ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False)
+print(json.dumps(tokens[0, ids.shape[1]:].tolist()))
 """
-
-# The demo model as a Hugging Face checkpoint. argv: the GGUF file and the destination.
-MAKE_REAL_CHECKPOINT = """
-import sys, torch
-from pathlib import Path
-from gguf import GGUFReader
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
-gguf, folder = Path(sys.argv[1]), sys.argv[2]
-model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
-model.to(torch.bfloat16).save_pretrained(folder)
-fields = {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
-tokens = fields["tokenizer.ggml.tokens"]
-merges = [tuple(pair.split(" ")) for pair in fields["tokenizer.ggml.merges"]]
-tokenizer = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, merges))
-tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-    pre_tokenizers.Digits(individual_digits=True),
-    pre_tokenizers.ByteLevel(add_prefix_space=False)])
-tokenizer.decoder = decoders.ByteLevel()
-PreTrainedTokenizerFast(
-    tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>",
-    chat_template=fields["tokenizer.chat_template"]).save_pretrained(folder)
-"""
+PROMPT = "hello world"
+NUM_TOKENS = 6
 DECLARED = """\
-model: {name: real, source: "local:checkpoint"}
+model: {name: tiny, source: "local:checkpoint"}
 build: {quantization: int8, max_batch_size: 8}
 repository: {parameters: {max_queue_size: 5}}
 launch: {timeout_s: 200}
 """
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in its folder, and the tokens that PyTorch generates with it."""
+
+    folder: Path
+    tokens: list[int]
+
+
 @pytest.fixture(scope="module")
-def real(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
-    """Import the demo model's checkpoint from a declaration, and serve it."""
-    folder = tmp_path_factory.mktemp("real")
-    (gguf,) = imported.home.glob("checkpoints/*/*.gguf")
-    command = (sys.executable, "-W", "ignore", "-c", MAKE_REAL_CHECKPOINT, str(gguf))
-    subprocess.run((*command, str(folder / "checkpoint")), check=True, capture_output=True)
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("exported") / "checkpoint"
+    words = (str(folder), PROMPT, str(NUM_TOKENS))
+    command = (sys.executable, "-W", "ignore", "-c", MAKE_CHECKPOINT, *words)
+    made = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
+    return Checkpoint(folder, json.loads(made.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint: Checkpoint) -> Iterator[Tllm]:
+    """Import the checkpoint from a declaration, and serve it."""
+    folder = checkpoint.folder.parent
     (folder / "tllm.yaml").write_text(DECLARED)
     tllm = Tllm(folder / "home")
     tllm.done("import", "-f", str(folder / "tllm.yaml"))
@@ -90,45 +93,42 @@ def real(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
 
 
 @pytest.mark.timeout(900)
-def test_engine_file_describes_the_engine(real: Tllm) -> None:
-    engine = json.loads((real.engine("real") / "engine.json").read_text())
+def test_engine_file_describes_the_engine(exported: Tllm) -> None:
+    engine = json.loads((exported.engine("tiny") / "engine.json").read_text())
     facts = {key: engine[key] for key in ("architecture", "weights", "max_position_embeddings")}
     assert facts == {
         "architecture": "LlamaForCausalLM",
         "weights": "int8",
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": 256,
     }
-    assert engine["chat_template"].startswith("{% for message in messages %}")
+    assert engine["chat_template"].startswith("{% for m in messages %}")
 
 
-def test_exported_engine_is_served(real: Tllm) -> None:
-    words = ("infer", "What is ML?", "--max-tokens", "16")
-    answer = json.loads(real.done(*words, "--json"))
-    assert answer["num_output_tokens"] == 16
-    assert real.done(*words) == real.done(*words, "--no-stream")
-    raw = real.done("infer", "--raw", "The capital of France is", "--max-tokens", "8")
-    assert "Paris" in raw
+def test_exported_engine_generates_the_tokens_of_the_checkpoint(
+    exported: Tllm, checkpoint: Checkpoint
+) -> None:
+    words = ("infer", PROMPT, "--max-tokens", str(NUM_TOKENS))
+    answer = json.loads(exported.done(*words, "--raw", "--show-tokens", "--json"))
+    assert answer["output_ids"] == [checkpoint.tokens]
+    assert exported.done(*words) == exported.done(*words, "--no-stream")
 
 
-def test_declaration_is_exported(real: Tllm) -> None:
-    exported = yaml.safe_load(real.done("export", "real"))
-    assert exported == {
-        "model": {"name": "real", "source": f"local:{real.home.parent / 'checkpoint'}"},
+def test_declaration_is_exported(exported: Tllm, checkpoint: Checkpoint) -> None:
+    assert yaml.safe_load(exported.done("export", "tiny")) == {
+        "model": {"name": "tiny", "source": f"local:{checkpoint.folder}"},
         "engine": {"kind": "openvino"},
         "build": {"quantization": "int8", "max_batch_size": 8},
         "repository": {"parameters": {"max_queue_size": "5"}},
         "launch": {"timeout_s": 200.0},
     }
-    (engine,) = json.loads(real.done("list", "--engines", "--json"))
-    used_by = [str(real.home / "models" / "real")]
+    (engine,) = json.loads(exported.done("list", "--engines", "--json"))
+    used_by = [str(exported.home / "models" / "tiny")]
     assert (engine["weights"], engine["used_by"]) == ("int8", used_by)
 
 
-def test_other_weights_are_built_too(tmp_path: Path) -> None:
-    command = (sys.executable, "-W", "ignore", "-c", MAKE_CHECKPOINT, str(tmp_path / "tiny"))
-    subprocess.run(command, check=True, capture_output=True, timeout=240)
+def test_other_weights_are_built_too(checkpoint: Checkpoint, tmp_path: Path) -> None:
     tllm = Tllm(tmp_path / "home")
-    source = ("-s", f"local:{tmp_path / 'tiny'}", "--quantization", "int4")
+    source = ("-s", f"local:{checkpoint.folder}", "--quantization", "int4")
     tllm.done("import", "-m", "tiny", *source)
     folder = tmp_path / "none"
     tllm.done("build", "-m", "tiny", "--engine-dir", str(folder), "--quantization", "none")

@@ -11,7 +11,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.e2e.conftest import Tllm
+from tests.e2e.conftest import Tllm, homes_with
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -29,17 +29,16 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def keyed(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def keyed(light_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     # The other tests of the gateway do not send keys.
-    tllm = imported.with_own_home(tmp_path_factory.mktemp("keys") / "home")
-    tllm.done("import", "-m", "demo")
-    key = tllm.done("keys", "add", "alice").strip()
-    port = free_ports(1)[0]
-    gateway = ("--openai", f"--openai-port={port}", "--openai-processes=2")
-    started = tllm.start(*gateway, "--warmup")
-    assert started.returncode == 0, started.stderr
-    yield Served(tllm, f"http://127.0.0.1:{port}/v1", key)
-    tllm("stop", "--all")
+    with homes_with(light_model, tmp_path_factory.mktemp("keys")) as make:
+        tllm = make()
+        key = tllm.done("keys", "add", "alice").strip()
+        port = free_ports(1)[0]
+        gateway = ("--openai", f"--openai-port={port}", "--openai-processes=2")
+        started = tllm.start(*gateway, "--warmup")
+        assert started.returncode == 0, started.stderr
+        yield Served(tllm, f"http://127.0.0.1:{port}/v1", key)
 
 
 def test_requests_need_a_valid_key(keyed: Served) -> None:

@@ -91,8 +91,8 @@ def test_temperature_alone_stays_greedy_as_upstream(endpoint: Endpoint) -> None:
     ids=lambda penalty: next(iter(penalty)),
 )
 def test_penalties_reduce_repetition(endpoint: Endpoint, penalty: dict[str, float]) -> None:
-    plain = tokens(infer(endpoint, [504, 504, 504], 60))
-    penalized = tokens(infer(endpoint, [504, 504, 504], 60, **penalty))
+    plain = tokens(infer(endpoint, [504, 504, 504], 30))
+    penalized = tokens(infer(endpoint, [504, 504, 504], 30, **penalty))
     assert len(set(penalized)) > len(set(plain))
 
 
@@ -147,9 +147,9 @@ def test_streamed_text_equals_the_whole_text(
     endpoint: Endpoint, prompt: str, seed: int | None
 ) -> None:
     sampling = {} if seed is None else {"seed": seed, "top_p": 0.98, "temperature": 1.5}
-    request = GenerateRequest(prompt, max_tokens=48, **sampling)  # type: ignore[arg-type]
+    request = GenerateRequest(prompt, max_tokens=24, **sampling)  # type: ignore[arg-type]
     pieces = "".join(piece.text for piece in stream(endpoint, "demo", request))
-    assert pieces == generate_text(endpoint, prompt, max_tokens=48, **sampling)
+    assert pieces == generate_text(endpoint, prompt, max_tokens=24, **sampling)
 
 
 def test_concurrent_requests_get_correct_responses(endpoint: Endpoint) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.e2e.alive import answers, find_process
-from tests.e2e.conftest import Tllm, homes_with, import_light
+from tests.e2e.conftest import Tllm, homes_with, without_models
 from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate
@@ -39,10 +39,10 @@ WAIT = """        import time
 
 
 @pytest.fixture(scope="module")
-def tllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+def tllm(light: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
     """Serve an engine whose steps can wait, and restart processes that hang for 8 s."""
     folder = tmp_path_factory.mktemp("hangs")
-    repository = import_light(folder / "imported", ("tensorrt_llm_bls",))
+    repository = without_models(light, folder, ["tensorrt_llm_bls"])
     with homes_with(repository, folder) as make:
         tllm = make()
         engine = tllm.home.joinpath(

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.alive import answers, find_process
-from tests.e2e.conftest import TLLM, UNUSED, Tllm, homes_with, import_light
+from tests.e2e.conftest import TLLM, Tllm
 from tests.e2e.core import gauge
 from tests.ports import free_ports
 from tests.waiting import wait_until
@@ -196,17 +196,16 @@ def query(fetch: Callable[[str], Any], expression: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Iterator[Tllm]:
+def busy(light_home: Callable[[], Tllm]) -> Tllm:
     """Serve a simulated engine with two slots, which completes 6 requests of 64 tokens per second.
 
     A real engine with a queue would need all processors of the machine.
     """
-    repository = import_light(tmp_path / "imported", UNUSED, max_batch_size=2)
-    with homes_with(repository, tmp_path) as make:
-        tllm = make()
-        started = tllm.start()
-        assert started.returncode == 0, started.stdout + started.stderr
-        yield tllm
+    tllm = light_home()
+    tllm.done("set", "demo", "max_num_seqs=2", "triton_max_batch_size=2")
+    started = tllm.start()
+    assert started.returncode == 0, started.stdout + started.stderr
+    return tllm
 
 
 @pytest.mark.skipif(

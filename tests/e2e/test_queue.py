@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.conftest import Tllm
+from tests.e2e.conftest import UNUSED, Tllm, homes_with, without_models
 from tests.e2e.core import gauge, tensor
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -24,24 +24,21 @@ HIGH, LOW = 1, 2
 
 
 @pytest.fixture(scope="module")
-def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+def endpoint(light: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """Serve a model that runs one request at a time and has a queue with two priorities."""
-    tllm = imported.with_own_home(tmp_path_factory.mktemp("queue") / "home")
-    parameters = {
-        "priority_levels": 2,
-        "default_priority_level": LOW,
-        # A request may wait for less than this, but not for more.
-        "default_timeout_microseconds": 600_000_000,
-        "decoupled_mode": "false",
-    }
-    tllm.done(
-        "import", "-m", "demo", "--max-batch-size", "1",
-        *(f"--param={name}={value}" for name, value in parameters.items()),
-    )  # fmt: skip
-    started = tllm.start()
-    assert started.returncode == 0, started.stdout + started.stderr
-    yield tllm.endpoint()
-    tllm("stop", "--all")
+    folder = tmp_path_factory.mktemp("queue")
+    repository = without_models(light, folder, [each for each in UNUSED if each != "ensemble"])
+    with homes_with(repository, folder) as make:
+        tllm = make()
+        tllm.done(
+            "set", "demo", "max_num_seqs=1", "triton_max_batch_size=1", "decoupled_mode=false",
+            "priority_levels=2", f"default_priority_level={LOW}",
+            # A request may wait for less than this, but not for more.
+            "default_timeout_microseconds=600000000",
+        )  # fmt: skip
+        started = tllm.start()
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield tllm.endpoint()
 
 
 def inputs_of(num_tokens: int) -> list[grpcclient.InferInput]:

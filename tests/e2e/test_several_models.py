@@ -13,10 +13,11 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.e2e.conftest import Tllm
-from tests.e2e.upstream import Stop, stop_text_inputs, stream, text_inputs
+from tests.e2e.conftest import Tllm, simulated
+from tests.e2e.upstream import Stop, stop_text_inputs, text_inputs
+from tests.e2e.upstream import stream as stream_like_upstream
 from tests.waiting import wait_until
-from trtllm_serve_cli.client.ask import generate
+from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
@@ -24,19 +25,19 @@ from trtllm_serve_cli.errors import RequestFailed, TllmError
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
-QUESTION = GenerateRequest("The capital of France is", max_tokens=5)
+# The simulated engine repeats tokens of the prompt.
+QUESTION = GenerateRequest(" Paris Paris", max_tokens=5)
 MODELS = [f"{name}{suffix}" for name in ("one", "two")
           for suffix in ("", "_ensemble", "_tensorrt_llm_bls")]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def two(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
-    """Serve the demo's engine under two names, with one thread each."""
-    (demo,) = json.loads(imported.done("list", "--json"))
-    tllm = Tllm(tmp_path_factory.mktemp("several") / "home")
-    engine = ("--source", demo["source"], "--engine-dir", demo["engine_dir"])
+def two(light: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+    """Serve a simulated engine under two names."""
+    folder = tmp_path_factory.mktemp("several")
+    tllm, options = light.with_own_home(folder / "home"), simulated(folder)
     for name in ("one", "two"):
-        tllm.done("import", "-m", name, *engine, "--param", "num_threads=1")
+        tllm.done("import", "-m", name, *options)
     started = tllm.start("-m", "one", "-m", "two")
     assert started.returncode == 0, started.stdout + started.stderr
     yield tllm
@@ -64,6 +65,12 @@ def test_names_without_a_prefix_do_not_exist(endpoint: Endpoint, model: str) -> 
 def num_active(endpoint: Endpoint, model: str) -> float | None:
     page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
     return page.value("nv_trt_llm_request_metrics", request_type="active", model=model)
+
+
+def num_steps(endpoint: Endpoint, model: str) -> float:
+    page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
+    labels = {"general_type": "iteration_counter", "model": model}
+    return page.value("nv_trt_llm_general_metrics", **labels) or 0.0
 
 
 def test_cancelled_request_frees_its_models_slot(endpoint: Endpoint) -> None:
@@ -102,26 +109,27 @@ def worker_of(tllm: Tllm, model: str) -> psutil.Process:
 
 def test_killed_worker_fails_only_its_own_requests(two: Tllm, endpoint: Endpoint) -> None:
     """Under load, requests of the other model continue, and the worker is restarted."""
-
-    long = GenerateRequest("Continue", max_tokens=4000, min_tokens=4000)
+    long = GenerateRequest("Continue", max_tokens=6000, min_tokens=6000)
     worker = worker_of(two, "one_tensorrt_llm")
 
     def fail() -> None:
         with pytest.raises(RequestFailed, match="engine worker died"):
             generate(endpoint, "one", long, timeout_s=60.0)
 
-    with ThreadPoolExecutor(5) as threads:
+    continuing = stream(endpoint, "two", long)
+    next(continuing)
+    with ThreadPoolExecutor(4) as threads:
         failing = [threads.submit(fail) for _ in range(4)]
-        continuing = threads.submit(
-            generate, endpoint, "two", GenerateRequest("Continue", max_tokens=200, min_tokens=200)
-        )
         wait_until(lambda: num_active(endpoint, "one_tensorrt_llm") == 4)
         wait_until(lambda: num_active(endpoint, "two_tensorrt_llm") == 1)
         worker.kill()
         for each in failing:
             each.result(60)
-        assert not continuing.done()
-        assert continuing.result(180).texts[0]
+    steps = num_steps(endpoint, "two_tensorrt_llm")
+    wait_until(lambda: num_steps(endpoint, "two_tensorrt_llm") > steps + 100)
+    assert next(continuing).text
+    assert num_active(endpoint, "two_tensorrt_llm") == 1
+    continuing.close()
 
     def is_back() -> bool:
         try:
@@ -185,7 +193,7 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
     inputs["min_tokens"] = np.array([[6000]], np.int32)
     for _ in range(4):
         stop = Stop(stop_text_inputs())
-        results = stream(endpoint, "demo", inputs, request_id="1", stop=stop)
+        results = stream_like_upstream(endpoint, "demo", inputs, request_id="1", stop=stop)
         failures = [str(each) for each in results if isinstance(each, Exception)]
         assert (failures, 1 < len(results) < 6000) == ([], True)
     wait_until(lambda: num_active(endpoint, "tensorrt_llm") == 0)
