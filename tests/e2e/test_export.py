@@ -52,6 +52,28 @@ tokens = model.float().generate(
     ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False)
 print(json.dumps(tokens[0, ids.shape[1]:].tolist()))
 """
+# The demo model as a Hugging Face checkpoint. argv: the GGUF file and the destination.
+MAKE_DEMO_CHECKPOINT = """
+import sys, torch
+from pathlib import Path
+from gguf import GGUFReader
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+gguf, folder = Path(sys.argv[1]), sys.argv[2]
+model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+model.to(torch.bfloat16).save_pretrained(folder)
+fields = {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
+tokens = fields["tokenizer.ggml.tokens"]
+merges = [tuple(pair.split(" ")) for pair in fields["tokenizer.ggml.merges"]]
+tokenizer = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, merges))
+tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+    pre_tokenizers.Digits(individual_digits=True),
+    pre_tokenizers.ByteLevel(add_prefix_space=False)])
+tokenizer.decoder = decoders.ByteLevel()
+PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>",
+    chat_template=fields["tokenizer.chat_template"]).save_pretrained(folder)
+"""
 PROMPT = "hello world"
 NUM_TOKENS = 6
 DECLARED = """\
@@ -134,3 +156,18 @@ def test_other_weights_are_built_too(checkpoint: Checkpoint, tmp_path: Path) -> 
     tllm.done("build", "-m", "tiny", "--engine-dir", str(folder), "--quantization", "none")
     for engine, weights in ((tllm.engine("tiny"), "int4"), (folder, "none")):
         assert json.loads((engine / "engine.json").read_text())["weights"] == weights
+
+
+@pytest.mark.timeout(900)
+def test_checkpoint_of_the_demo_model_is_exported(
+    imported: Tllm, tmp_path: Path, is_full: bool
+) -> None:
+    if not is_full:
+        pytest.skip("exports a model of 30 layers: use --full")
+    (gguf,) = imported.home.glob("checkpoints/*/*.gguf")
+    command = (sys.executable, "-W", "ignore", "-c", MAKE_DEMO_CHECKPOINT)
+    subprocess.run((*command, str(gguf), str(tmp_path / "checkpoint")), check=True)
+    tllm = Tllm(tmp_path / "home")
+    tllm.done("import", "-m", "real", "-s", f"local:{tmp_path / 'checkpoint'}")
+    words = ("infer", "--no-server", "--raw", "The capital of France is", "--max-tokens", "8")
+    assert "Paris" in tllm.done(*words)
