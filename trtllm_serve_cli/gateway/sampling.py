@@ -185,6 +185,8 @@ def _plan_sampling(body: SamplingBody) -> dict[str, Any]:
 
 
 def _stop_tokens(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids that end a response, each as a word of one token."""
+    model.check_token_ids(body.stop_token_ids or (), "stop_token_ids")
     ends = () if body.ignore_eos else model.extra_end_ids
     return tuple((token,) for token in (*ends, *(body.stop_token_ids or ())))
 
