@@ -114,7 +114,7 @@ _NAN, _INF = math.nan, math.inf
 _OUT_OF_RANGE: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_output_len": ("INT32", (0, -1, -_INT32_MAX - 1, _INT32_MAX, 8192)),
     "beam_width": ("INT32", (0, -1, 99, _INT32_MAX)),
-    "num_return_sequences": ("INT32", (0, -1, 65, _INT32_MAX)),
+    "num_return_sequences": ("INT32", (0, -1, 129, _INT32_MAX)),
     "temperature": ("FP32", (-1.0, _NAN, _INF, -_INF, 1e30)),
     "runtime_top_k": ("INT32", (-1, -_INT32_MAX - 1, _INT32_MAX)),
     "runtime_top_p": ("FP32", (-0.1, 1.5, _NAN, _INF)),

@@ -131,17 +131,27 @@ def test_errors_are_those_of_openais_client(client: openai.OpenAI) -> None:
     assert raised.value.code == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"stream": False}),
+        ("/v1/completions", {"stream": True}),
+        ("/v2/models/demo/generate", {}),
+        ("/v2/models/demo/generate_stream", {"stream": True}),
+    ],
+    ids=["whole", "stream", "whole of Triton", "stream of Triton"],
+)
 def test_client_that_disconnects_cancels_its_request(
-    address: str, endpoint: Endpoint, stream: bool
+    address: str, endpoint: Endpoint, path: str, fields: dict[str, Any]
 ) -> None:
     host, port = address.removeprefix("http://").split(":")
-    body = json.dumps(
-        {"model": "demo", "prompt": "a", "max_tokens": 4000, "ignore_eos": True, "stream": stream}
-    )
+    request = {"model": "demo", "prompt": "a", "ignore_eos": True}
+    if path.startswith("/v2"):
+        request = {"text_input": "a", "end_id": -1}
+    body = json.dumps({**request, "max_tokens": 4000, **fields})
     with socket.create_connection((host, int(port))) as sock:
         head = f"Host: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        sock.sendall(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
+        sock.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
         wait_until(lambda: gauge(endpoint, "active") == 1)
     wait_until(lambda: gauge(endpoint, "active") == 0)
 

@@ -115,6 +115,31 @@ def test_configured_tokenizer_replaces_the_folder_on_another_machine(
     assert folders == [Path("/here")]
 
 
+def test_vocabulary_size_is_that_of_the_core_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration of text models does not contain it."""
+    infos = {
+        "ensemble": ModelInfo("ensemble", tokenizer_dir="/tokenizer"),
+        "tensorrt_llm": ModelInfo("tensorrt_llm", vocab_size=500, inputs=frozenset({"input_ids"})),
+        "preprocessing": ModelInfo("preprocessing"),
+    }
+    registry_module = "trtllm_serve_cli.gateway.model_registry"
+    monkeypatch.setattr(f"{registry_module}.load_tokenizer", lambda folder: LetterTokenizer())
+    monkeypatch.setattr(
+        f"{registry_module}.fetch_model_config", lambda endpoint, name, *_: infos[name]
+    )
+
+    async def run() -> int | None:
+        registry = ModelRegistry(GatewayConfig((ServedModel("demo", "ensemble", Endpoint()),)))
+        registry.start()
+        while not registry.list_loaded():
+            await asyncio.sleep(0.01)
+        (model,) = registry.list_loaded()
+        await registry.close()
+        return model.info.vocab_size
+
+    assert asyncio.run(asyncio.wait_for(run(), 10)) == 500
+
+
 async def _refuse(endpoint: Endpoint, tokenizer_dir: str | None = None) -> tuple[str, str]:
     """Return the name of the model that the gateway refuses, and the reason."""
     refusal: asyncio.Future[tuple[str, str]] = asyncio.Future()

@@ -6,6 +6,7 @@ Sources of the formats and error codes: https://platform.openai.com/docs/guides/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,8 @@ _ANTHROPIC_HEADER = b"anthropic-version"
 # Substrings of messages that indicate a transient error. TensorRT-LLM returns the last one if
 # running requests use all adapters in its cache.
 _TEMPORARY = ("retry the request", "is being unloaded", "There are no done tasks to evict")
+# The message of an engine kind that does not support a field, or a value of it, in this request.
+_UNSUPPORTED = re.compile(r"The \w+ engine kind does not support (?:a )?(\w+)")
 # Retry-After value, in seconds, for requests that the gateway or the engine cannot currently
 # accept.
 RETRY_AFTER_S = 1
@@ -153,17 +156,26 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, message, code="service_unavailable", retry_after_s=RETRY_AFTER_S)
 
 
-def engine_error(message: str, *, is_rejected: bool) -> ApiError:
+def engine_error(
+    message: str, *, is_rejected: bool, params: Mapping[str, str] | None = None
+) -> ApiError:
     """Return the error for a request that the engine rejected or could not complete.
 
     `message` is the engine's error message. `is_rejected` is true if the request, rather than the
-    engine, caused the error.
+    engine, caused the error. `params` maps the engine's names of inputs to the request fields that
+    set them. If the message of a rejected request is about one of these inputs, name the field.
     """
     if is_rejection(message):
         return ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
     if any(part in message for part in _TEMPORARY):
         return unavailable(message)
     if is_rejected:
-        code = "context_length_exceeded" if "max_seq_len" in message else None
-        return invalid(message, code=code)
+        if "max_seq_len" in message:
+            return invalid(message, code="context_length_exceeded")
+        if found := _UNSUPPORTED.match(message):
+            return invalid(message, found[1], "unsupported_parameter")
+        name, _, rest = message.partition(" ")
+        if (param := (params or {}).get(name)) is not None:
+            return invalid(f"`{param}` {rest.removesuffix('.')}.", param)
+        return invalid(message)
     return ApiError(500, message)

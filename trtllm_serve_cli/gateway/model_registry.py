@@ -322,11 +322,11 @@ class _CannotServe(Exception):
 def _fetch_info(served: ServedModel, interface: TritonInterface) -> ModelInfo:
     """Return the text model's settings.
 
-    If its configuration does not set `tokenizer_dir` or `lora_prefetch_dir`, use the value from the
-    `tensorrt_llm` or `preprocessing` model that it calls. If `tokenizer_dir` is still missing, use
-    the value in `served`. `settings_hash` covers the parameters of all these models. Raise
-    `NoServer` if the server cannot be reached, or `RequestFailed` if it does not return the text
-    model's configuration.
+    If its configuration does not set `vocab_size`, `tokenizer_dir` or `lora_prefetch_dir`, use the
+    value from the `tensorrt_llm` or `preprocessing` model that it calls. If `tokenizer_dir` is
+    still missing, use the value in `served`. `settings_hash` covers the parameters of all these
+    models. Raise `NoServer` if the server cannot be reached, or `RequestFailed` if it does not
+    return the text model's configuration.
     """
     info = fetch_model_config(served.endpoint, served.text_model, interface)
     for role in (CORE_MODEL, "preprocessing"):
@@ -339,6 +339,7 @@ def _fetch_info(served: ServedModel, interface: TritonInterface) -> ModelInfo:
             adapters = info.lora_prefetch_dir or part.lora_prefetch_dir
             info = dataclasses.replace(
                 info,
+                vocab_size=info.vocab_size or part.vocab_size,
                 tokenizer_dir=folder,
                 lora_prefetch_dir=adapters,
                 settings_hash=info.settings_hash + part.settings_hash,

@@ -70,6 +70,12 @@ _GUIDE_PARAMS = (
     "guided_grammar",
     "guided_choice",
 )
+# Maps the engine's names of inputs to the request parameters that set them.
+_INPUT_PARAMS = {
+    "runtime_top_k": "top_k",
+    "bad_words_list": "bad_words",
+    "min_tokens": "min_tokens",
+}
 _GUIDES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf_grammar"}
 
 
@@ -128,6 +134,11 @@ def plan_generation(
         skips_special_tokens=body.skip_special_tokens
         if skips_special_tokens is None
         else skips_special_tokens,
+        params={
+            **_INPUT_PARAMS,
+            "num_return_sequences": "n" if body.num_choices > 1 else "best_of",
+            "guided_decoding_guide": _find_guide_param(body),
+        },
     )
 
 
@@ -185,6 +196,8 @@ def _plan_sampling(body: SamplingBody) -> dict[str, Any]:
 
 
 def _stop_tokens(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids that end a response, each as a word of one token."""
+    model.check_token_ids(body.stop_token_ids or (), "stop_token_ids")
     ends = () if body.ignore_eos else model.extra_end_ids
     return tuple((token,) for token in (*ends, *(body.stop_token_ids or ())))
 
@@ -212,6 +225,15 @@ def read_guide(body: SamplingBody) -> tuple[str, str] | None:
             "or `guided_*`). Set only one constraint."
         )
     return guides[0] if guides else None
+
+
+def _find_guide_param(body: SamplingBody) -> str:
+    """Return the name of the parameter that sets the request's guide.
+
+    If none is set, a tool choice sets the guide.
+    """
+    names = (name for name in (*_GUIDE_PARAMS, "response_format") if getattr(body, name))
+    return next(names, "tools")
 
 
 def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:

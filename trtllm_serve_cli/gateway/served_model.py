@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +61,21 @@ class LoadedModel:
     def max_seq_len(self) -> int:
         """The context length in tokens, or 2**30 if it is unknown."""
         return self.info.max_seq_len or 1 << 30
+
+    def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
+        """Raise `ApiError` (400) if a token id is outside the vocabulary.
+
+        The ids come from the request field `param`. If the model's configuration does not contain
+        the vocabulary size, use that of the tokenizer. The engine does not reject such ids in
+        prompts (see `fit_to_vocabulary`).
+        """
+        size = self.info.vocab_size or self.tokenizer.vocab_size
+        if token_ids and max(token_ids) >= size:
+            raise invalid(
+                f"The token id {max(token_ids)} in `{param}` is outside the vocabulary. Send token "
+                f"ids from 0 to {size - 1}.",
+                param,
+            )
 
     def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of `text`, which comes from the request field `param`.

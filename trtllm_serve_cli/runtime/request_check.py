@@ -12,6 +12,8 @@ from .guide import GUIDE_TYPES, find_guide_problem
 # The maximum number of tokens in a word list. Compiling 4096 tokens into an automaton takes about
 # one second.
 MAX_WORD_TOKENS = 4096
+# The maximum number of sequences per request, as for `n` in OpenAI's API.
+MAX_SEQUENCES = 128
 # The maximum number of alternatives per token, as in OpenAI's API.
 MAX_TOP_LOG_PROBS = 20
 
@@ -76,7 +78,7 @@ def _check_embedding_request(request: GenerationRequest, limits: EngineLimits) -
 
 def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
     _check_range("beam_width", request.beam_width, 1, limits.max_beam_width)
-    _check_range("num_return_sequences", request.num_return_sequences, 1, 64)
+    _check_range("num_return_sequences", request.num_return_sequences, 1, MAX_SEQUENCES)
     _check_range("temperature", request.temperature, 0.0, 1e4)
     _check_range("runtime_top_k", request.top_k, 0, limits.vocab_size)
     _check_range("runtime_top_p", request.top_p, 0.0, 1.0)

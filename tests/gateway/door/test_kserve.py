@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from tests.gateway.fakes import FakeBackend, LoadedRegistry, make_model
 from tests.ports import free_ports
 from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.door.kserve import check_body, find_servers, list_triton_models
@@ -275,9 +276,13 @@ class StallingTriton:
 
     def __init__(self) -> None:
         self.is_reading = asyncio.Event()
+        self.bodies: list[bytes] = []
 
     async def send(self, *arguments: Any) -> Any:
-        return SimpleNamespace(content_type="application/json", status=200, headers={})
+        self.bodies.append(arguments[-1])
+        return SimpleNamespace(
+            content_type="application/json", status=200, headers={}, close=lambda: None
+        )
 
     async def read(self, response: Any) -> bytes:
         self.is_reading.set()
@@ -285,16 +290,23 @@ class StallingTriton:
         return b""
 
 
-def test_client_that_disconnects_during_the_response_is_recorded() -> None:
-    async def run() -> str:
+def disconnect(path: str, body: bytes, inputs: frozenset[str]) -> tuple[list[Any], str]:
+    """Send a request, and disconnect during the response.
+
+    Return the bodies that Triton receives, and the gateway's metrics. `inputs` are the inputs of
+    the model.
+    """
+
+    async def run() -> tuple[list[Any], str]:
         config = GatewayConfig((ServedModel("demo", "demo", Endpoint(http="127.0.0.1:1")),))
-        app = build_app(config, LoadedRegistry(config, make_model(FakeBackend())))
+        info = ModelInfo("demo", inputs=inputs)
+        app = build_app(config, LoadedRegistry(config, make_model(FakeBackend(), info=info)))
         app.state.triton = triton = StallingTriton()
-        body = [{"type": "http.request", "body": b"{}", "more_body": False}]
+        parts = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Any:
-            if body:
-                return body.pop()
+            if parts:
+                return parts.pop()
             await triton.is_reading.wait()
             return {"type": "http.disconnect"}
 
@@ -302,12 +314,41 @@ def test_client_that_disconnects_during_the_response_is_recorded() -> None:
             pass
 
         scope = {
-            "type": "http", "method": "POST", "path": GENERATE, "query_string": b"", "headers": [],
+            "type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [],
         }  # fmt: skip
         await app(scope, receive, send)
-        return str(app.state.metrics.render().decode())
+        return [*map(json.loads, triton.bodies)], str(app.state.metrics.render().decode())
 
-    assert 'tllm_gateway_http_responses_total{status="499"} 1.0' in asyncio.run(run())
+    return asyncio.run(run())
+
+
+def test_client_that_disconnects_during_the_response_is_recorded() -> None:
+    _, metrics = disconnect(GENERATE, b"{}", frozenset())
+    assert 'tllm_gateway_http_responses_total{status="499"} 1.0' in metrics
+
+
+def test_request_of_a_client_that_disconnects_is_stopped() -> None:
+    (sent, stop), _ = disconnect(GENERATE, b'{"max_tokens": 9}', frozenset({"stop"}))
+    assert stop == {**sent, "stop": True}
+    assert sent["max_tokens"] == 9 and sent["id"].startswith("gateway-")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "inputs"),
+    [
+        ("/v2/models/demo/infer", {"inputs": []}, {"stop"}),
+        # The client's id can also be that of another client's request.
+        (GENERATE, {"id": "1", "max_tokens": 9}, {"stop"}),
+        # Triton would run the request again.
+        (GENERATE, {"max_tokens": 9}, {"text_input"}),
+    ],
+    ids=["infer", "own id", "model without stop"],
+)
+def test_other_requests_are_not_changed_or_stopped(
+    path: str, body: dict[str, Any], inputs: set[str]
+) -> None:
+    sent, _ = disconnect(path, json.dumps(body).encode(), frozenset(inputs))
+    assert sent == [body]
 
 
 def test_response_that_triton_does_not_complete_is_an_error() -> None:

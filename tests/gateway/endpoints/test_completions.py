@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.fakes import FakeBackend, generates, make_client, read_events
+from trtllm_serve_cli.client.model_info import ModelInfo
 
 PATH = "/v1/completions"
 
@@ -66,6 +67,32 @@ def test_number_of_sequences_is_limited(fields: dict[str, Any], is_valid: bool) 
         assert (response.status_code, backend.submitted) == (400, [])
         assert "the maximum is 2048" in response.json()["error"]["message"]
         assert response.json()["error"]["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": [97, 0x110000]}, "prompt"),
+        ({"prompt": [[97], [0x110000]]}, "prompt"),
+        ({"prompt": "a", "stop_token_ids": [0x110000]}, "stop_token_ids"),
+    ],
+    ids=["prompt", "prompts", "stop"],
+)
+@pytest.mark.parametrize("vocab_size", [None, 0x110000], ids=["tokenizer", "model"])
+def test_token_ids_outside_the_vocabulary_are_rejected(
+    fields: dict[str, Any], param: str, vocab_size: int | None
+) -> None:
+    backend = FakeBackend()
+    info = ModelInfo("demo", max_seq_len=200, engine_kind="sim", vocab_size=vocab_size)
+    with make_client(backend, info=info) as client:
+        response = client.post(PATH, json=body(**fields))
+    assert (response.status_code, backend.submitted) == (400, [])
+    error = response.json()["error"]
+    assert (error["param"], error["message"]) == (
+        param,
+        f"The token id 1114112 in `{param}` is outside the vocabulary. Send token ids from 0 to "
+        "1114111.",
+    )
 
 
 def test_prompts_of_different_types_are_rejected() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.fakes import FakeBackend, make_client, read_events
+from tests.gateway.fakes import FakeBackend, fail, make_client, read_events
+from trtllm_serve_cli.client.model_info import ModelInfo
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 USER = {"role": "user", "content": "Hi"}
@@ -72,7 +73,8 @@ REJECTED: dict[str, tuple[tuple[str, dict[str, Any]], str]] = {
     "text format without name": (format_response(schema={}), "text.format"),
     "text format without schema": (format_response(name="answer"), "text.format"),
     "17 keys of metadata": (chat(metadata={str(each): "a" for each in range(17)}), "metadata"),
-    "long value of metadata": (chat(metadata={"a": "b" * 513}), "metadata[...]"),
+    "long value of metadata": (chat(metadata={"a": "b" * 513}), "metadata"),
+    "bias": (chat(logit_bias={"1": 101}), "logit_bias"),
     "parallel calls without tools": (chat(parallel_tool_calls=True), "parallel_tool_calls"),
     "tokenize null": (("/tokenize", {"messages": [{"role": "user"}]}), "messages[0].content"),
 }
@@ -114,6 +116,38 @@ def test_request_is_rejected_as_by_openai(name: str) -> None:
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param)
     assert param.split("[")[0].split(".")[0] in error["message"] or param == "messages"
+
+
+GUIDE = "guided_decoding_guide cannot be used: Unsupported type"
+NO_SCORES = "The openvino engine kind does not support {} with prompt log probabilities."
+REFUSED_BY_THE_ENGINE: dict[str, tuple[tuple[str, dict[str, Any]], str, str]] = {
+    "schema": (format_as(**SCHEMA), GUIDE, "response_format"),
+    "regex": (chat(guided_regex="("), GUIDE, "guided_regex"),
+    "tool": (chat(tools=[TOOL], tool_choice="required"), GUIDE, "tools"),
+    "text format": (format_response(**SCHEMA), GUIDE, "text.format"),
+    "top_k": (chat(top_k=10**6), "runtime_top_k is 1000000; it must be below 9", "top_k"),
+    "n": (chat(n=99), "num_return_sequences is 99; it must be below 9", "n"),
+    "best_of": (
+        (COMPLETIONS, {"best_of": 99}),
+        "num_return_sequences is 99; it must be below 9",
+        "best_of",
+    ),
+    "max_tokens": ((COMPLETIONS, {}), NO_SCORES.format("max_tokens above 1"), "max_tokens"),
+    "temperature": ((COMPLETIONS, {}), NO_SCORES.format("a temperature above 0"), "temperature"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BY_THE_ENGINE)
+def test_error_of_the_engine_names_the_parameter(name: str) -> None:
+    (path, body), why, param = REFUSED_BY_THE_ENGINE[name]
+    info = ModelInfo("demo", max_seq_len=2000, engine_kind="openvino")
+    with make_client(FakeBackend(fail(why, rejected=True)), info=info) as client:
+        response = client.post(path, json={"model": "demo", **body})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param)
+    assert param in error["message"]
+    assert "guided_decoding_guide" not in error["message"] and "_return_" not in error["message"]
+    assert (error["code"] == "unsupported_parameter") == why.startswith("The openvino")
 
 
 @pytest.mark.parametrize("name", SERVED)

@@ -9,6 +9,7 @@ and health requests, so clients cannot use the APIs that load models or map shar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
@@ -24,6 +25,7 @@ from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS,
 from trtllm_serve_cli.gateway.access.admission import admit, check_model, process
 from trtllm_serve_cli.gateway.access.call import Call, find_call
 from trtllm_serve_cli.gateway.config import ServedModel
+from trtllm_serve_cli.gateway.door.stoppable import StoppableBody, make_stoppable
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 from trtllm_serve_cli.gateway.http import (
     EventStream,
@@ -31,6 +33,7 @@ from trtllm_serve_cli.gateway.http import (
     read_body,
     run_while_connected,
 )
+from trtllm_serve_cli.gateway.model_registry import ModelRegistry
 from trtllm_serve_cli.gateway.schema.body_errors import explain_invalid_json
 from trtllm_serve_cli.runtime.telemetry.server_status import find_server_problem
 
@@ -53,6 +56,7 @@ _PASSED_HEADERS = (
     "tracestate",
 )
 _BINARY_HEADER = "inference-header-content-length"
+_STOP_TIMEOUT_S = 10.0
 _MAX_DEPTH = 64
 _MAX_STRING_CHARS = 1 << 20
 _CHECKED = frozenset((str, list, dict))
@@ -84,10 +88,16 @@ async def _pass(request: Request) -> Response:
     if _READY.fullmatch(request.url.path) and (problem := find_server_problem(directory)):
         raise unavailable(f"The server does not respond: {problem}. Retry the request.")
     body = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
+    stoppable: StoppableBody | None = None
     if request.method == "POST":
         _check_countable(request)
         await admit(request, name)
-        await process(request, partial(check_body, body, request.headers.get(_BINARY_HEADER)))
+        binary = request.headers.get(_BINARY_HEADER)
+        await process(request, partial(check_body, body, binary))
+        if binary is None and _can_be_stopped(request, name):
+            stoppable = await process(request, partial(make_stoppable, body))
+    if stoppable is not None:
+        body = stoppable.body
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
     # Override aiohttp's default, which requests a compressed response. Clients could not decode a
     # compressed body, because the gateway does not forward the content-encoding header.
@@ -98,19 +108,53 @@ async def _pass(request: Request) -> Response:
         lambda: triton.send(addresses, request.method, request.url.path, headers, body),
     )
     if response is None:
+        await _stop(triton, addresses, request.url.path, headers, stoppable)
         return Response(status_code=499)
     if response.content_type == "text/event-stream":
         events = _read_events(triton, response, find_call(request.scope))
         return EventStream(events, config.send_timeout_s, response.status)
     data = await run_while_connected(request.receive, lambda: triton.read(response))
     if data is None:
+        await _stop(triton, addresses, request.url.path, headers, stoppable)
         return Response(status_code=499)
+    if stoppable is not None:
+        data = stoppable.restore(data)
     passed = {
         name: value
         for name, value in response.headers.items()
         if name.lower() in ("content-type", _BINARY_HEADER)
     }
     return Response(data, response.status, passed)
+
+
+def _can_be_stopped(request: Request, name: str) -> bool:
+    """Return whether the request is for `generate` of a model that tllm has rendered.
+
+    Only these models have the input `stop`. Other models would run the request a second time.
+    """
+    models: ModelRegistry = request.app.state.models
+    return request.url.path.endswith("/generate") and any(
+        each.name == name and "stop" in each.info.inputs for each in models.list_loaded()
+    )
+
+
+async def _stop(
+    triton: TritonHttp,
+    addresses: tuple[str, ...],
+    path: str,
+    headers: Mapping[str, str],
+    stoppable: StoppableBody | None,
+) -> None:
+    """Stop a request whose client has disconnected.
+
+    Ignore errors: servers that do not run the request reject it, and it may have ended.
+    """
+    if stoppable is None:
+        return
+    for address in addresses:
+        with contextlib.suppress(ApiError, asyncio.TimeoutError):
+            sent = triton.send((address,), "POST", path, headers, stoppable.stop)
+            (await asyncio.wait_for(sent, _STOP_TIMEOUT_S)).close()
 
 
 async def _open_client(state: State) -> TritonHttp:

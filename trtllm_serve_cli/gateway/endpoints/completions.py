@@ -189,17 +189,11 @@ def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: Completion
         # As in OpenAI's API, an empty prompt starts a new document: replace it with the end token,
         # which separates documents.
         return ids or [model.tokenizer.end_id]
-    vocab_size = model.info.vocab_size
     if not prompt:
         raise invalid(
             "`prompt` contains an empty list. Send at least one token id per prompt.", "prompt"
         )
-    if vocab_size is not None and max(prompt) >= vocab_size:
-        raise invalid(
-            f"The token id {max(prompt)} in `prompt` is out of vocabulary. Send token ids from 0 "
-            f"to {vocab_size - 1}.",
-            "prompt",
-        )
+    model.check_token_ids(prompt, "prompt")
     return prompt
 
 

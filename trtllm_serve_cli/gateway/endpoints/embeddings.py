@@ -147,13 +147,7 @@ def _encode(model: LoadedModel, each: str | list[int], prefix: str, limit: int |
             return ids
         plain = model.tokenizer.encode(prefix + each, add_special_tokens=False)
         return cut_tokens(ids, plain, limit)
-    vocab_size = model.info.vocab_size
-    if vocab_size is not None and max(each) >= vocab_size:
-        raise invalid(
-            f"The token id {max(each)} in `input` is out of vocabulary. Send token ids from 0 to "
-            f"{vocab_size - 1}.",
-            "input",
-        )
+    model.check_token_ids(each, "input")
     return each if limit is None else each[:limit]
 
 

@@ -97,7 +97,7 @@ def plan_message(model: LoadedModel, body: MessagesBody) -> MessagePlan:
     fields = chat.generation.fields
     room = fields["max_new_tokens"]
     limited = {**fields, "max_new_tokens": min(room, body.max_tokens)}
-    generation = dataclasses.replace(chat.generation, fields=limited)
+    generation = dataclasses.replace(chat.generation, fields=limited).rename_params(CHAT_PARAMS)
     return MessagePlan(
         dataclasses.replace(chat, generation=generation),
         "max_tokens" if body.max_tokens <= room else "model_context_window_exceeded",

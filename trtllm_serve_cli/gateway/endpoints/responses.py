@@ -7,6 +7,7 @@ Sources of the fields and events: `openai/types/responses/response.py` and
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from functools import partial
@@ -47,10 +48,11 @@ async def create_response(request: Request) -> Response:
 def plan_response(model: LoadedModel, body: ResponsesBody) -> ChatPlan:
     """Plan a response. Raise `ApiError` (400) if the request is not valid."""
     try:
-        return plan_chat(model, convert_body(body))
+        plan = plan_chat(model, convert_body(body))
     except ApiError as error:
         error.rename(CHAT_PARAMS)
         raise
+    return dataclasses.replace(plan, generation=plan.generation.rename_params(CHAT_PARAMS))
 
 
 class ResponseWriter(Writer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trtllm_serve_cli.gateway.errors import engine_error
@@ -19,12 +19,14 @@ class GenerationPlan:
 
     `fields` are the fields of a `GenerationRequest`. The text ends at the first stop string
     (`stops`) that the model generates. If `includes_stop` is set, the text includes this string.
+    `params` maps the engine's names of inputs to the request fields that set them, for errors.
     """
 
     fields: Mapping[str, Any]
     stops: Sequence[str] = ()
     includes_stop: bool = False
     skips_special_tokens: bool = True
+    params: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def input_ids(self) -> tuple[int, ...]:
@@ -33,6 +35,11 @@ class GenerationPlan:
     @property
     def num_sequences(self) -> int:
         return int(self.fields["num_return_sequences"])
+
+    def rename_params(self, names: Mapping[str, str]) -> GenerationPlan:
+        """Return a copy whose `params` have the names of another API. `names` maps old to new."""
+        params = {each: names.get(param, param) for each, param in self.params.items()}
+        return replace(self, params=params)
 
 
 class Generation:
@@ -141,7 +148,8 @@ class Generation:
         # Store errors instead of raising them: the backend also delivers updates to other calls.
         try:
             if update.error is not None:
-                raise engine_error(update.error, is_rejected=update.rejected)
+                params = self._plans[self._requests[update.request_id]].params
+                raise engine_error(update.error, is_rejected=update.rejected, params=params)
             delta = self._push(update)
             if delta is not None and self._has_written(delta):
                 self._on_tokens(len(update.token_ids))
