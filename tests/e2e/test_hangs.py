@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,11 +67,15 @@ def marker_of(home: Path) -> Path:
     return home / "steps-wait"
 
 
+def gateway_of(tllm: Tllm) -> str:
+    plan = json.loads(next((tllm.home / "servers").glob("*/plan.json")).read_text())
+    return f"http://127.0.0.1:{plan['gateway']['port']}"
+
+
 def health_of(tllm: Tllm) -> tuple[int, str]:
     """Return the status and the message of `/health`; 0 if the gateway does not respond."""
-    url = json.loads(next((tllm.home / "servers").glob("*/plan.json")).read_text())["gateway"]
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{url['port']}/health", timeout=2) as answer:
+        with urllib.request.urlopen(f"{gateway_of(tllm)}/health", timeout=2) as answer:
             return answer.status, ""
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())["error"]["message"]
@@ -85,18 +90,29 @@ def published_state(endpoint: Endpoint) -> tuple[float | None, float | None]:
 
 
 @contextmanager
-def loaded(endpoint: Endpoint) -> Iterator[None]:
-    """Send requests from four threads. Assert that each request ends."""
+def loaded(tllm: Tllm) -> Iterator[None]:
+    """Send requests to Triton and to the gateway from four threads. Assert that each one ends."""
     is_over = threading.Event()
+    endpoint, gateway = tllm.endpoint(), gateway_of(tllm)
 
-    def send() -> None:
+    def ask_triton() -> None:
+        generate(endpoint, "demo", GenerateRequest("go", max_tokens=64), "grpc")
+
+    def ask_gateway() -> None:
+        body = json.dumps({"model": "demo", "prompt": "go", "max_tokens": 64}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{gateway}/v1/completions", body, headers)
+        urllib.request.urlopen(request, timeout=120).read()
+
+    def send(ask: Callable[[], None]) -> None:
         while not is_over.is_set():
             try:
-                generate(endpoint, "demo", GenerateRequest("go", max_tokens=64), "grpc")
-            except TllmError:
+                ask()
+            except (TllmError, OSError, http.client.HTTPException):
                 is_over.wait(0.1)
 
-    threads = [threading.Thread(target=send) for _ in range(4)]
+    asking = (ask_triton, ask_triton, ask_gateway, ask_gateway)
+    threads = [threading.Thread(target=send, args=(each,)) for each in asking]
     for thread in threads:
         thread.start()
     try:
@@ -123,7 +139,7 @@ def test_stopped_process_is_reported_and_restarted(
 ) -> None:
     before = tllm.state()
     victim = find_process(tllm, words)
-    with loaded(hanging_endpoint):
+    with loaded(tllm):
         victim.send_signal(signal.SIGSTOP)
         start = what.format(victim.pid)
         wait_until(lambda: any(line.startswith(start) for line in tllm.state().why), 60)
@@ -143,14 +159,15 @@ def test_stopped_processes_of_text_models_are_reported_and_restarted(
     before = tllm.state()
     names = ("preprocessing", "postprocessing", "demo")
     victims = [find_process(tllm, f"/{name}/1/model.py") for name in names]
-    for victim in victims:
-        victim.send_signal(signal.SIGSTOP)
     expected = {
         f"the process of model {name} (process {victim.pid}) has not responded"
         for name, victim in zip(names, victims, strict=True)
     }
-    wait_until(lambda: expected <= {line.partition(" for ")[0] for line in tllm.state().why}, 60)
-    wait_until(lambda: tllm.is_back(before.restarts + 1), 180)
+    with loaded(tllm):
+        for victim in victims:
+            victim.send_signal(signal.SIGSTOP)
+        wait_until(lambda: expected <= {each.partition(" for ")[0] for each in tllm.state().why})
+        wait_until(lambda: tllm.is_back(before.restarts + 1), 180)
     assert not any(victim.is_running() for victim in victims)
     assert answers(hanging_endpoint)
 
@@ -165,7 +182,7 @@ def test_step_that_never_returns_is_reported_and_the_worker_restarted(
     tllm: Tllm, hanging_endpoint: Endpoint
 ) -> None:
     before, marker = tllm.state(), marker_of(tllm.home)
-    with loaded(hanging_endpoint):
+    with loaded(tllm):
         marker.touch()
         wait_until(lambda: tllm.state().phase == "unresponsive", 60)
         assert "has not completed a step" in tllm.state().why[0]
@@ -187,7 +204,7 @@ def test_long_load_and_a_client_that_never_reads_are_not_hangs(
     (directory,) = (tllm.home / "servers").iterdir()
     name = find_worker_socket(directory, "tensorrt_llm")
     before = tllm.state()
-    with loaded(hanging_endpoint), socket.socket(socket.AF_UNIX) as client:
+    with loaded(tllm), socket.socket(socket.AF_UNIX) as client:
         client.connect(f"\0{name}")
         for number in range(1, 33):
             request = GenerationRequest(number, (1, 2, 3), 200, min_tokens=200)

@@ -26,6 +26,8 @@ import psutil
 STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
 START_LOCK = "start.lock"
+# Prefix of the temporary files of `write_state`. A killed process leaves its file.
+_TEMPORARY = f".{STATE_FILE}."
 _STOP_FILE = "stop-timeout"
 _REQUEST_FILE = "stop-requested"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -117,18 +119,20 @@ def describe_supervisor(phase: Phase) -> ServerState:
 def write_state(directory: Path, state: ServerState) -> None:
     """Write the state of the server in `directory`.
 
-    The write is atomic unless the disk is full. Raise `OSError` if the state cannot be written.
+    The write is atomic unless the disk is full. Raise `OSError` if the state cannot be written. The
+    previous state then remains.
     """
     text = json.dumps(dataclasses.asdict(state), indent=2).encode()
     content = text.ljust(_RESERVED_BYTES)
-    path, temporary = directory / STATE_FILE, directory / f".{STATE_FILE}.{os.getpid()}"
+    path, temporary = directory / STATE_FILE, directory / f"{_TEMPORARY}{os.getpid()}"
     try:
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         if error.errno not in _DISK_FULL:
             raise
-        temporary.unlink(missing_ok=True)
         _write_in_place(path, content)
 
 
@@ -188,6 +192,8 @@ def clear_stop_request(directory: Path) -> None:
 def reset_state_files(directory: Path) -> None:
     """Remove a previous server's state and stop request. Preallocate the stop timeout file."""
     (directory / STATE_FILE).unlink(missing_ok=True)
+    for temporary in directory.glob(f"{_TEMPORARY}*"):
+        temporary.unlink(missing_ok=True)
     clear_stop_request(directory)
     _write_in_place(directory / _STOP_FILE, b" " * _RESERVED_BYTES)
 

@@ -188,7 +188,12 @@ def read_pulses(folder: Path, *, reports_ended: bool = False) -> Iterator[Pulse]
     If `reports_ended` is set, keep the files of exited model processes and yield these processes as
     `ENDED`. Set `reports_ended` only for servers that never unload a model.
     """
-    for path in sorted(folder.glob("[!.]*.*.*.*")):
+    paths: list[Path] = []
+    # If the folder cannot be listed, no process counts as hung. A disk error must not end the
+    # observer, because the server would end with it.
+    with contextlib.suppress(OSError):
+        paths = sorted(folder.glob("[!.]*.*.*.*"))
+    for path in paths:
         role, _, rest = path.name.partition(".")
         model, pid, _ = rest.rsplit(".", 2)
         # Ignore files that are removed or truncated while they are read.

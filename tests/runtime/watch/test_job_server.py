@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.ports import free_ports
 from tests.samples.launch_plans import FAKE_TRITON
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.clusters.server_watch import watch_command
+from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE, PulseFile, PulseWriter
 from trtllm_serve_cli.runtime.watch.job_server import ServerWatch
 from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 from trtllm_serve_cli.runtime.watch.watch_settings import WatchSettings
@@ -154,6 +156,28 @@ def test_job_ends_if_an_engine_without_heartbeats_generates_no_token(job: Job) -
         triton.hold.clear()
         wait_until(watch.check)
     assert job.state["why"] == ["m has not generated a token for 0.5 s"]
+
+
+def test_state_that_could_not_be_written_is_written_later(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PULSES_VARIABLE, str(job.folder))
+    job.state_file = job.folder / "state" / "state.json"
+    job.state_file.parent.mkdir()
+    with FakeTriton() as triton:
+        address = triton.endpoint.http
+        watch = ServerWatch(
+            WatchSettings(job.folder, address, address, HangLimits()), job.state_file, os.getpid()
+        )
+        wait_until(lambda: not watch.check() and job.state == READY)
+        shutil.rmtree(job.state_file.parent)
+        pulse = PulseFile("worker", "m")
+        PulseWriter(pulse.path).fail()
+        assert not watch.check()
+        job.state_file.parent.mkdir()
+        assert not watch.check()
+        pulse.close()
+    assert job.state["phase"] == "unresponsive"
 
 
 def test_hang_is_only_reported_without_a_time_limit(job: Job) -> None:

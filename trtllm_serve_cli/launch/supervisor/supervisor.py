@@ -128,6 +128,8 @@ class Supervisor:
         self._gateway = GatewayProcess(plan) if plan.gateway is not None else None
         self._reaper = Reaper(plan.region_prefix)
         self._state = describe_supervisor("starting")
+        # False if the disk does not contain the latest state.
+        self._is_saved = True
 
     def stop(self) -> None:
         """Request a graceful stop and return immediately. Signal handlers can call this method."""
@@ -138,8 +140,9 @@ class Supervisor:
         policy, counts = self._limits.restarts, FailureCounts()
         is_retried = False
         # Write the state before removing a stale container, because the removal can take a minute.
-        # Meanwhile, `tllm status` and `tllm stop` must find the server.
-        self._write_state("starting")
+        # Meanwhile, `tllm status` and `tllm stop` must find the server. Without a state, no command
+        # would find it, so do not start the server if this write fails.
+        write_state(self._plan.directory, self._state)
         try:
             self._hang_watch.prepare()
             if self._gateway is not None:
@@ -177,6 +180,7 @@ class Supervisor:
             remove_scratch(self._plan.directory)
             remove_environments()
             self._reaper.end()
+            self._save_state()
 
     def _run_once(self) -> tuple[str, ...]:
         """Run the server until it fails or a stop is requested.
@@ -189,7 +193,7 @@ class Supervisor:
         try:
             server = self._spawn()
         except OSError as error:
-            return (f"{self._plan.argv[0]} could not be started: {error.strerror}",)
+            return (f"{self._plan.argv[0]} could not be started: {self._explain_error(error)}",)
         why = self._wait_until_ready(server)
         if why is None:
             self._ready_s = time.monotonic()
@@ -241,6 +245,7 @@ class Supervisor:
                     return why
                 self._restart_gateway()
             self._record_container_pid(server)
+            self._save_state()
             self._token_hiding.hide(server.pid)
             protect_regions(self._plan.region_prefix)
             if probe.is_ready.is_set():
@@ -289,6 +294,7 @@ class Supervisor:
             if (code := self._find_exit_code(server)) is not None:
                 return (f"the server {describe_exit(code)}", *self._explain())
             self._rotate_logs()
+            self._save_state()
             self._token_hiding.hide(server.pid)
             protect_regions(self._plan.region_prefix)
             self._restart_gateway()
@@ -424,9 +430,26 @@ class Supervisor:
             server.wait(self._limits.poll_s)
         return True
 
+    def _explain_error(self, error: OSError) -> str:
+        """Return the reason for an error, with the path unless it is the program's."""
+        is_about_file = error.filename not in (None, self._plan.argv[0])
+        return f"{error.filename}: {error.strerror}" if is_about_file else str(error.strerror)
+
     def _write_state(self, phase: Phase, **changes: Any) -> None:
         self._state = dataclasses.replace(self._state, phase=phase, **changes)
-        write_state(self._plan.directory, self._state)
+        self._is_saved = False
+        self._save_state()
+
+    def _save_state(self) -> None:
+        """Write the latest state unless the disk contains it.
+
+        A disk error must not stop a server that works. The supervisor tries again at its next check
+        and when it ends.
+        """
+        if not self._is_saved:
+            with contextlib.suppress(OSError):
+                write_state(self._plan.directory, self._state)
+                self._is_saved = True
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
@@ -27,8 +28,7 @@ class TokenHiding:
         """
         plan = self._plan
         token = plan.endpoint.restricted_token
-        has_logged = plan.log.exists() and plan.log.stat().st_size > self._log_start
-        if self._is_hidden or not token or not has_logged or plan.container is not None:
+        if self._is_hidden or not token or plan.container is not None or not self._has_logged():
             return
         pids = (pid, *(each.pid for each in list_tree(pid)))
         visible = hide_in_command_lines(pids, token)
@@ -39,3 +39,9 @@ class TokenHiding:
                 f"restricted APIs, because the token could not be overwritten: {visible[each]}"
             )
         self._visible |= visible
+
+    def _has_logged(self) -> bool:
+        """Return whether Triton has logged a line. Return False if the log cannot be read."""
+        with contextlib.suppress(OSError):
+            return self._plan.log.stat().st_size > self._log_start
+        return False

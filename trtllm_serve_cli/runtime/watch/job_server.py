@@ -67,6 +67,8 @@ class ServerWatch:
         self._token: TokenProbe | None = None
         self._has_started = False
         self._state: dict[str, Any] = {"server_pid": pid, "restarts": 0, "hangs": 0, "why": ()}
+        # False if the file does not contain the latest state.
+        self._is_saved = False
         self._write_state("starting")
 
     def check(self) -> bool:
@@ -123,16 +125,17 @@ class ServerWatch:
         return needs_end
 
     def _write_state(self, phase: str, why: tuple[str, ...] = (), num_hangs: int = 0) -> None:
-        """Write the state to the file if it has changed. Ignore write errors."""
+        """Write the state to the file if the file does not contain it. Ignore write errors."""
         hangs = self._state["hangs"] + num_hangs
         state = {**self._state, "phase": phase, "why": why, "hangs": hangs}
-        if state == self._state:
+        if state == self._state and self._is_saved:
             return
-        self._state = state
+        self._state, self._is_saved = state, False
         temporary = self._state_file.with_suffix(".part")
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps(state), encoding="utf-8")
             temporary.replace(self._state_file)
+            self._is_saved = True
 
 
 class SecretGuard:

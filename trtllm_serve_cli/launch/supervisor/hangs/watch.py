@@ -53,12 +53,13 @@ class HangWatch:
         """
         # If the disk is full, continue without heartbeat files. The supervisor then sends probe
         # requests to Triton and to the models that are always loaded. It does not monitor the
-        # gateway.
+        # gateway. `read_pulses` ignores the files of earlier processes, which are not locked.
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
-        for path in self._folder.glob("*"):
-            if not path.name.startswith("gateway."):
-                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob("*"):
+                if not path.name.startswith("gateway."):
+                    path.unlink(missing_ok=True)
 
     def begin(self) -> None:
         """Start monitoring a server that has become ready."""
