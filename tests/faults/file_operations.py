@@ -94,7 +94,8 @@ def choose_faults(operations: Sequence[Operation], first: int) -> list[tuple[str
         sites.setdefault((operation.kind, operation.line), []).append(number)
     chosen = []
     num_sites: Counter[str] = Counter()
-    for (kind, _), numbers in list(sites.items())[first % SHARE :: SHARE]:
+    start = first % min(SHARE, len(sites))
+    for (kind, _), numbers in list(sites.items())[start::SHARE]:
         faults = faults_of(kind)
         fault = faults[(first + num_sites[kind]) % len(faults)]
         chosen.append((fault, numbers[-1 if fault == KILL else 0]))

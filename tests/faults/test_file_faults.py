@@ -170,3 +170,9 @@ def test_default_faults_include_each_kind(kind: str) -> None:
     chosen = [choose_faults(operations, first) for first in range(SHARE)]
     assert all({fault for fault, _ in each} == set(faults_of(kind)) for each in chosen)
     assert {at for each in chosen for _, at in each} == set(range(4 * SHARE))
+
+
+@pytest.mark.parametrize("num_lines", [1, 2, 3])
+def test_scenario_with_few_lines_has_a_default_fault(num_lines: int) -> None:
+    operations = [Operation("write", "file", (f"module.py:{line}",)) for line in range(num_lines)]
+    assert all(choose_faults(operations, first) for first in range(SHARE))

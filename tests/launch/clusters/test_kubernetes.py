@@ -180,6 +180,21 @@ def test_model_is_mounted_from_a_claim_by_subpath() -> None:
     }
 
 
+def test_every_container_mounts_the_model_read_only() -> None:
+    specs = [
+        plan(options=each)["Deployment"]["spec"]["template"]["spec"]
+        for each in (KubernetesOptions(), KubernetesOptions(claim="models"))
+    ]
+    specs += [
+        each["template"]["spec"] for each in templates(plan(SPREAD, ON_TWO)["LeaderWorkerSet"])
+    ]
+    folders = set(map(str, PLAIN.folders))
+    for spec in specs:
+        for each in spec["containers"]:
+            mounts = [mount for mount in each["volumeMounts"] if mount["mountPath"] in folders]
+            assert [mount.get("readOnly") for mount in mounts] == [True] * len(folders)
+
+
 def test_resources_are_divided_among_nodes() -> None:
     (leader, worker) = templates(plan(SPREAD, ON_TWO)["LeaderWorkerSet"])
     for template in (leader, worker):
