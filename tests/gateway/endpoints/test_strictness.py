@@ -73,7 +73,8 @@ REJECTED: dict[str, tuple[tuple[str, dict[str, Any]], str]] = {
     "text format without name": (format_response(schema={}), "text.format"),
     "text format without schema": (format_response(name="answer"), "text.format"),
     "17 keys of metadata": (chat(metadata={str(each): "a" for each in range(17)}), "metadata"),
-    "long value of metadata": (chat(metadata={"a": "b" * 513}), "metadata[...]"),
+    "long value of metadata": (chat(metadata={"a": "b" * 513}), "metadata"),
+    "bias": (chat(logit_bias={"1": 101}), "logit_bias"),
     "parallel calls without tools": (chat(parallel_tool_calls=True), "parallel_tool_calls"),
     "tokenize null": (("/tokenize", {"messages": [{"role": "user"}]}), "messages[0].content"),
 }

@@ -49,7 +49,6 @@ def refuse(data: bytes, kind: type[msgspec.Struct] = ChatBody) -> tuple[str | No
         ({"messages": "x"}, "messages", "must be an array, but is a string."),
         ({"n": 1.5}, "n", "must be an integer, but is a number."),
         ({"stop": 5}, "stop", "must be a string or an array, but is an integer."),
-        ({"logit_bias": {"1": "x"}}, "logit_bias[...]", "must be a number, but is a string."),
         ({"temperature": 5}, "temperature", "must be at most 2."),
         ({"repetition_penalty": 0}, "repetition_penalty", "must be greater than 0."),
         ({"messages": []}, "messages", "must have a length of at least 1."),
@@ -60,6 +59,12 @@ def test_error_names_the_field_and_the_accepted_values(
 ) -> None:
     data = msgspec.json.encode({**BODY, **fields})
     assert refuse(data) == (param, f"`{param}` {message}")
+
+
+def test_error_of_a_value_in_an_object_names_the_object() -> None:
+    param, message = refuse(msgspec.json.encode({**BODY, "logit_bias": {"1": "x"}}))
+    assert param == "logit_bias"
+    assert message == "`logit_bias[...]` must be a number, but is a string."
 
 
 def test_error_lists_the_tags_of_a_block() -> None:

@@ -51,7 +51,8 @@ def explain_invalid_field(error: msgspec.ValidationError, kind: type[msgspec.Str
         return invalid(f"`{param}` is required.", param)
     param = path.lstrip(".")
     name = f"`{param}`" if param else "The request body"
-    return invalid(f"{name} {_explain(message, kind, path)}.", param or None)
+    # msgspec does not name the key of a value in an object, so name the object.
+    return invalid(f"{name} {_explain(message, kind, path)}.", param.partition("[...]")[0] or None)
 
 
 def _explain(message: str, kind: type[msgspec.Struct], path: str) -> str:
