@@ -28,6 +28,7 @@ from typing import Any
 
 from gpu_check import FULL, SHORT, Check, draw_burst, draw_warmup, greedy_prompts, prompt_of
 from gpu_clocks import watching_gpus
+from gpu_embeddings import check_embeddings
 from gpu_gateway import check_gateway
 from gpu_greedy import check_greedy, compare_tokens, generate_all, generate_raw
 from gpu_lora import check_lora
@@ -51,7 +52,7 @@ from trtllm_serve_cli.sizing.gpus import find_gpus
 
 # Seconds after which a part is stopped.
 LIMITS = {"raw": 420, "greedy": 300, "lora": 300, "served": 480, "ready": 300, "gateway": 560,
-          "text": 560, "tp2": 480}  # fmt: skip
+          "text": 560, "embeddings": 300, "tp2": 480}  # fmt: skip
 
 
 def check_raw(check: Check) -> dict[str, Any]:
@@ -121,6 +122,7 @@ PARTS: dict[str, Callable[[Check], dict[str, Any]]] = {
     "ready": check_ready,
     "gateway": check_gateway,
     "text": check_text,
+    "embeddings": check_embeddings,
     "tp2": check_tp2,
 }
 

@@ -40,6 +40,7 @@ class Sizes:
     greedy_tokens: int = 32
     chat_streams: tuple[int, ...] = (1, 64, 256, 1024)
     chat_rounds: int = 3
+    num_embedded: int = 8192
 
 
 FULL = Sizes(LLAMA_2_7B, MISTRAL_7B)
@@ -47,6 +48,7 @@ SHORT = Sizes(
     {**SMALL, "max_position_embeddings": 2048}, {**SMALL, "max_position_embeddings": 2048},
     max_batch_size=64, max_num_tokens=512, num_requests=200, in_flight=64, num_streams=128,
     stream_tokens=64, repeats=2, greedy_prompts=2, chat_streams=(1, 32), chat_rounds=1,
+    num_embedded=128,
 )  # fmt: skip
 
 

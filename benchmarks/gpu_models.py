@@ -1,4 +1,4 @@
-"""Create checkpoints for the GPU check: a shape without weights, and a small model with weights.
+"""Create checkpoints for the GPU check: a shape without weights, and small models with weights.
 
 Both have a real word-level tokenizer (`w17`): a text of n words has n tokens.
 """
@@ -25,6 +25,12 @@ SMALL = {
     "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 2048,
     "max_position_embeddings": 1024, "torch_dtype": "float16",
+}  # fmt: skip
+# The shape of many embedding models, for example of BAAI/bge-base-en-v1.5.
+BERT_BASE = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "vocab_size": 2048, "max_position_embeddings": 512,
+    "type_vocab_size": 2, "torch_dtype": "float16",
 }  # fmt: skip
 # Large enough that each token depends on the whole prompt: with 0.02, changing an early token of
 # the prompts changed no greedy response.
@@ -85,6 +91,65 @@ def write_small(folder: Path, seed: int = 0) -> Path:
             tensors[f"model.layers.{layer}.{name}.weight"] = random(*shape)
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"model.layers.{layer}.{name}.weight"] = np.ones(hidden, np.float16)
+    (folder / "model.safetensors").write_bytes(write_safetensors(tensors))
+    return folder
+
+
+def write_bert(folder: Path, seed: int = 0) -> Path:
+    """Write a BERT embedding checkpoint with random weights, in sentence-transformers' format.
+
+    The embedding of a text is the normalized mean of the hidden states of its tokens.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["BertModel"], "model_type": "bert", "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12, "position_embedding_type": "absolute", "pad_token_id": EOS,
+        **BERT_BASE,
+    }  # fmt: skip
+    files = {
+        "config.json": config,
+        "modules.json": [
+            {"idx": number, "name": str(number), "path": f"{number}_{name}" if number else "",
+             "type": f"sentence_transformers.models.{name}"}
+            for number, name in enumerate(("Transformer", "Pooling", "Normalize"))
+        ],
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": BERT_BASE["hidden_size"], "pooling_mode_mean_tokens": True,
+        },
+        "sentence_bert_config.json": {"max_seq_length": BERT_BASE["max_position_embeddings"]},
+    }  # fmt: skip
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    _write_tokenizer(folder, BERT_BASE["vocab_size"])
+    rng = np.random.default_rng(seed)
+    hidden, inner = BERT_BASE["hidden_size"], BERT_BASE["intermediate_size"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings": (BERT_BASE["vocab_size"], hidden),
+        "embeddings.position_embeddings": (BERT_BASE["max_position_embeddings"], hidden),
+        "embeddings.token_type_embeddings": (BERT_BASE["type_vocab_size"], hidden),
+    }
+    norms = ["embeddings.LayerNorm"]
+    for layer in range(BERT_BASE["num_hidden_layers"]):
+        prefix = f"encoder.layer.{layer}"
+        shapes |= {
+            f"{prefix}.attention.self.{name}": (hidden, hidden)
+            for name in ("query", "key", "value")
+        }
+        shapes |= {
+            f"{prefix}.attention.output.dense": (hidden, hidden),
+            f"{prefix}.intermediate.dense": (inner, hidden),
+            f"{prefix}.output.dense": (hidden, inner),
+        }
+        norms += [f"{prefix}.attention.output.LayerNorm", f"{prefix}.output.LayerNorm"]
+    tensors: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        tensors[f"{name}.weight"] = rng.normal(0, _LAYER_STD, shape).astype(np.float16)
+        if not name.startswith("embeddings."):
+            tensors[f"{name}.bias"] = np.zeros(shape[0], np.float16)
+    for name in norms:
+        tensors[f"{name}.weight"] = np.ones(hidden, np.float16)
+        tensors[f"{name}.bias"] = np.zeros(hidden, np.float16)
     (folder / "model.safetensors").write_bytes(write_safetensors(tensors))
     return folder
 

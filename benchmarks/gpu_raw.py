@@ -8,6 +8,8 @@ JOBS has `arguments` (vLLM's engine arguments) and `jobs`, each with a `kind`:
     together prompts, num_tokens           -> tokens of each prompt, all prompts together
     burst    prompts, lengths, warmup      -> duration_s of all prompts together
     alone    prompt, num_tokens, repeats   -> duration_s and ttft_s of each repeat, one in flight
+    embed    prompts, together, warmup     -> embeddings of each prompt, one after another, and
+                                              duration_s of `together`
 
 Prompts are token ids. `adapter` is the folder of a LoRA adapter in PEFT's format, and is optional.
 Requires vLLM, but not this project.
@@ -99,8 +101,23 @@ def run_alone(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
     return times
 
 
+def run_embed(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """Compute embeddings one after another, then all together after a warm-up."""
+
+    def embed(prompts: list[list[int]]) -> list[list[float]]:
+        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        return [each.outputs.embedding for each in engine.embed(inputs, use_tqdm=False)]
+
+    embeddings = [embed([prompt])[0] for prompt in job["prompts"]]
+    embed(job["warmup"])
+    started_s = time.perf_counter()
+    embed(job["together"])
+    return {"embeddings": embeddings, "duration_s": time.perf_counter() - started_s}
+
+
 _KINDS = {
     "greedy": run_greedy, "together": run_together, "burst": run_burst, "alone": run_alone,
+    "embed": run_embed,
 }  # fmt: skip
 
 

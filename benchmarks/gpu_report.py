@@ -96,6 +96,8 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
               "tp2.greedy.num_prompts", "all", "d")  # fmt: skip
     yield row("TP 2: burst, requests/s", "tp2.burst.requests_per_s",
               "served.burst.requests_per_s")  # fmt: skip
+    yield row("embeddings, smallest cosine", "embeddings.min_cosine", "", "> 0.999", ".6f")
+    yield row("embeddings, texts/s", "embeddings.texts_per_s", "embeddings.raw_texts_per_s")
     yield row("ready after, cold cache, s", "ready.cold_s")
     yield row("ready after, warm cache, s", "ready.warm_s")
 
