@@ -18,6 +18,7 @@ Requires vLLM, but not this project.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import zlib
@@ -33,6 +34,9 @@ def main() -> None:
     for name, job in work["jobs"].items():
         results[name] = _KINDS[job["kind"]](engine, job)
         Path(sys.argv[2]).write_text(json.dumps(results))
+    engine.llm_engine.engine_core.shutdown()
+    # With a pooling model, vLLM 0.26 aborts while the interpreter ends.
+    os._exit(0)
 
 
 def _load(arguments: dict[str, Any]) -> Any:
