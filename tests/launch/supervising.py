@@ -1,4 +1,4 @@
-"""Run a supervisor with short timeouts."""
+"""Run a supervisor with short timeouts, or launch a server with one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tests.samples.launch_plans import pids_in
 from tests.waiting import is_gone
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.generate import GenerateRequest
-from trtllm_serve_cli.errors import NoServer
+from trtllm_serve_cli.errors import LaunchFailed, NoServer
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import ServerState, read_state
+from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch
 from trtllm_serve_cli.launch.supervisor.restart_policy import RestartPolicy
 from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, SupervisorLimits
 
@@ -58,3 +60,12 @@ def is_in(plan: LaunchPlan, phase: str, restarts: int = 0) -> bool:
 def crash(plan: LaunchPlan) -> None:
     with pytest.raises(NoServer):
         generate(plan.endpoint, "m", GenerateRequest("crash"), "http")
+
+
+def start(plan: LaunchPlan) -> RunningServer:
+    return launch(plan, on_progress=lambda loading: None)
+
+
+def start_and_fail(plan: LaunchPlan) -> None:
+    with pytest.raises(LaunchFailed):
+        start(plan)

@@ -1,4 +1,4 @@
-"""Fixtures of supervisors that run a fake Triton."""
+"""Fixtures of servers and supervisors that run a fake Triton."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.container_engines import write_engine
+from trtllm_serve_cli.paths import Home
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
 
 
 @pytest.fixture
