@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
 from trtllm_serve_cli.cli.main import main
+
+# Runs one command in this process, and returns its exit code, stdout and stderr.
+Run = Callable[..., tuple[int, str, str]]
 
 
 @dataclass(frozen=True)

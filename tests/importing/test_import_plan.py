@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from tests.samples.checkpoints import hf_files, llama_gguf, write_files
 from tests.samples.embedding_models import embedding_files
+from tests.samples.tensorrt_engines import write_engine as write_tensorrt_engine
+from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, UnknownModel
 from trtllm_serve_cli.importing.declaration import Declaration
@@ -250,3 +253,64 @@ def test_plan_is_described(home: Home, gguf: str) -> None:
     assert (shown["model"], shown["source"], shown["repository"]) == (
         "mine", gguf, str(home.models / "mine"),
     )  # fmt: skip
+
+
+def test_tokenizer_of_an_engine_is_an_absolute_path(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tensorrt_engine(tmp_path / "engine")
+    write_tokenizer(tmp_path / "tok")
+    monkeypatch.chdir(tmp_path)
+    served = RepositorySection(parameters={"tokenizer_dir": "tok"})
+    plan = plan_import(Declaration(ModelSection("mine", "engine:engine"), repository=served), home)
+    assert plan.declaration.repository.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
+    assert plan.describe().splitlines() == [
+        f"engine:{tmp_path / 'engine'}: use in place",
+        "Engine kind tensorrt: engine:DIR is a TensorRT engine.",
+        "The source is an engine, so nothing is built.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "what"),
+    [
+        (Declaration(ModelSection("m", "engine:{engine}")), "does not contain a tokenizer"),
+        (
+            Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection("openvino")),
+            "cannot be used with --engine openvino",
+        ),
+        (Declaration(ModelSection("m", "engine:/nowhere")), "does not contain a TensorRT engine"),
+        (
+            Declaration(
+                ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="vllm")
+            ),
+            "The vllm layout does not support the tensorrt engine kind",
+        ),
+        (
+            Declaration(
+                ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="gpt")
+            ),
+            "The gpt layout does not support the tensorrt engine kind",
+        ),
+        (
+            Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection(gpu="h200")),
+            "The tensorrt engine kind does not accept --gpu",
+        ),
+        (
+            Declaration(
+                ModelSection("m", "pypi:p==1#f.gguf"), engine=EngineSection(timing=Path("t.json"))
+            ),
+            "The openvino engine kind does not accept --timing",
+        ),
+    ],
+)
+def test_engine_or_layout_that_does_not_fit_is_refused(
+    home: Home, tmp_path: Path, declaration: Declaration, what: str
+) -> None:
+    engine = write_tensorrt_engine(tmp_path / "engine")
+    assert declaration.model.source
+    model = dataclasses.replace(
+        declaration.model, source=declaration.model.source.format(engine=engine)
+    )
+    with pytest.raises(BadInput, match=what):
+        plan_import(dataclasses.replace(declaration, model=model), home)

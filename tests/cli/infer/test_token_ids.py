@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,6 @@ from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.cli.infer.infer_options import InferOptions
 from trtllm_serve_cli.cli.infer.token_ids import check_usage, show_ids
 from trtllm_serve_cli.client.generate import Completion
-
-
-@pytest.fixture
-def triton() -> Iterator[FakeTriton]:
-    with FakeTriton() as fake:
-        yield fake
 
 
 @pytest.fixture

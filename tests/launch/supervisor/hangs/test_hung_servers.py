@@ -27,6 +27,8 @@ from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, Supervisor
 from trtllm_serve_cli.runtime.pulse import PulseState, read_pulses
 from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 
+pytestmark = pytest.mark.usefixtures("working_directory")
+
 QUICK = SupervisorLimits(
     poll_s=0.02,
     watch_s=0.05,
@@ -93,11 +95,6 @@ def state_of(plan: LaunchPlan) -> ServerState:
 
 def quick_plan(tmp_path: Path, hang_timeout_s: float = 1.5) -> LaunchPlan:
     return dataclasses.replace(fake_plan(tmp_path), hang_timeout_s=hang_timeout_s)
-
-
-@pytest.fixture(autouse=True)
-def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_stopped_triton_is_reported_and_restarted(tmp_path: Path) -> None:
