@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.samples.checkpoints import gguf
 from tests.samples.tensorrt_engines import CHAT_TEMPLATE, write_tokenizer
 from trtllm_serve_cli.build.checkpoint_facts import (
     TokenizerFacts,
     read_context_length,
+    read_named_templates,
     read_tokenizer_facts,
 )
 from trtllm_serve_cli.errors import BadInput
@@ -47,12 +49,26 @@ def test_template_file_takes_precedence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("templates", "chosen"),
-    [([{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}], "d"), (None, "")],
+    ("names", "chosen"),
+    [
+        (None, ("", "")),
+        (("rag", "default"), ("of default", "")),
+        (("default", "tool_use"), ("of default", "of tool_use")),
+    ],
 )
-def test_default_of_several_templates_is_used(tmp_path: Path, templates: Any, chosen: str) -> None:
+def test_templates_are_chosen_by_name(tmp_path: Path, names: Any, chosen: Any) -> None:
+    templates = names and [{"name": each, "template": f"of {each}"} for each in names]
     write_tokenizer(tmp_path, chat_template=templates)
-    assert read_tokenizer_facts(tmp_path).chat_template == chosen
+    facts = read_tokenizer_facts(tmp_path)
+    assert (facts.chat_template, facts.tool_chat_template) == chosen
+
+
+def test_templates_of_a_gguf_file(tmp_path: Path) -> None:
+    key = "tokenizer.chat_template"
+    metadata = {key: ("string", "d"), f"{key}.tool_use": ("string", "t")}
+    (tmp_path / "model.gguf").write_bytes(gguf(metadata))
+    templates = read_named_templates(tmp_path / "model.gguf")
+    assert templates == {"default": "d", "tool_use": "t"}
 
 
 def test_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -31,6 +31,14 @@ def test_written_engine_is_read_back(tmp_path: Path, engine: Engine) -> None:
     assert read_engine(tmp_path) == dataclasses.replace(engine, path=tmp_path)
 
 
+def test_reads_an_engine_of_an_earlier_version(tmp_path: Path) -> None:
+    write_engine(ENGINE, tmp_path)
+    facts = json.loads((tmp_path / "engine.json").read_text())
+    del facts["tool_chat_template"]
+    (tmp_path / "engine.json").write_text(json.dumps(facts))
+    assert read_engine(tmp_path) == dataclasses.replace(ENGINE, path=tmp_path)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 1}', "null"])
 def test_broken_engine_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "engine.json").write_text(text)

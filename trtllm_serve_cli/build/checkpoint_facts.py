@@ -15,6 +15,7 @@ from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.sizing.precision import name_weight_format, read_quantization_word
 from trtllm_serve_cli.sizing.shape import find_text_config
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, has_tokenizer, read_config
+from trtllm_serve_cli.sources.formats.chat_templates import DEFAULT, TOOL_USE, read_templates
 from trtllm_serve_cli.sources.formats.gguf import read_gguf
 from trtllm_serve_cli.sources.formats.sentence_transformers import (
     is_embedding_model,
@@ -24,6 +25,9 @@ from trtllm_serve_cli.sources.formats.sentence_transformers import (
 
 # config.json keys for the context length. The key depends on the architecture.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+# GGUF key of the default chat template. The keys of other templates end with their names. Source:
+# gguf-py/gguf/constants.py in llama.cpp.
+_GGUF_TEMPLATE = "tokenizer.chat_template"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class TokenizerFacts:
     bos_token: str
     eos_token: str
     adds_bos: bool
+    tool_chat_template: str = ""
 
 
 def read_context_length(checkpoint: Path) -> int:
@@ -100,11 +105,13 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
     try:
         config = _read_json_if_present(directory / "tokenizer_config.json")
         bos_token = _token(config.get("bos_token"))
+        templates = read_templates(directory, config)
         return TokenizerFacts(
-            chat_template=_chat_template(directory, config),
+            chat_template=templates.get(DEFAULT, ""),
             bos_token=bos_token,
             eos_token=_token(config.get("eos_token")),
             adds_bos=_adds_bos(directory, config, bos_token),
+            tool_chat_template=templates.get(TOOL_USE, ""),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
@@ -113,6 +120,20 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
             next_step="fix the tokenizer files or their permissions, or download the tokenizer "
             "again",
         ) from error
+
+
+def read_named_templates(checkpoint: Path) -> dict[str, str]:
+    """Return the chat templates of a GGUF file or checkpoint folder, by name.
+
+    Raise `OSError`, `SourceError`, `ValueError`, `KeyError` or `TypeError` if the templates cannot
+    be read.
+    """
+    if checkpoint.is_dir():
+        config = _read_json_if_present(checkpoint / "tokenizer_config.json")
+        return read_templates(checkpoint, config)
+    metadata = read_gguf(checkpoint).metadata
+    keys = {DEFAULT: _GGUF_TEMPLATE, TOOL_USE: f"{_GGUF_TEMPLATE}.{TOOL_USE}"}
+    return {name: str(metadata[key]) for name, key in keys.items() if key in metadata}
 
 
 def _read_json_if_present(path: Path) -> dict[str, Any]:
@@ -126,17 +147,6 @@ def _token(value: Any) -> str:
     `None`.
     """
     return str(value["content"] if isinstance(value, dict) else value or "")
-
-
-def _chat_template(directory: Path, config: dict[str, Any]) -> str:
-    template_file = directory / "chat_template.jinja"
-    if template_file.exists():
-        return template_file.read_text(encoding="utf-8")
-    template = config.get("chat_template") or ""
-    if isinstance(template, list):
-        by_name = {each["name"]: each["template"] for each in template}
-        template = by_name.get("default", "")
-    return str(template)
 
 
 def _adds_bos(directory: Path, config: dict[str, Any], bos_token: str) -> bool:

@@ -30,6 +30,8 @@ class Engine:
       that identifies the engine.
     - `max_position_embeddings`: the model's trained context length, in tokens.
     - `chat_template`: a Jinja template, or empty if the model has no chat template.
+    - `tool_chat_template`: the template for conversations with tools, or empty if the model has
+      one template for all conversations.
     - `adds_bos`: true if the tokenizer prepends `bos_token` to every text.
     - `llm_arguments`: the arguments for loading the checkpoint, or `None` if the engine kind does
       not serve checkpoints directly.
@@ -50,9 +52,22 @@ class Engine:
     bos_token: str
     eos_token: str
     adds_bos: bool
+    tool_chat_template: str = ""
     llm_arguments: Mapping[str, Any] | None = None
     details: Any = None
     embedding: EmbeddingSettings | None = None
+
+    def list_prompt_parameters(self) -> dict[str, str]:
+        """Return the parameters from which `tllm infer` and the gateway read the prompt format."""
+        parameters = {
+            "chat_template": self.chat_template,
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            "adds_bos": str(self.adds_bos).lower(),
+        }
+        if self.tool_chat_template:
+            parameters["tool_chat_template"] = self.tool_chat_template
+        return parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +108,13 @@ def read_engine(path: Path) -> Engine:
     """
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
-        optional = {"path", "embedding", *_KIND_FIELDS}
+        optional = {"path", "embedding", "tool_chat_template", *_KIND_FIELDS}
         names = [each.name for each in dataclasses.fields(Engine) if each.name not in optional]
         embedding = facts.get("embedding")
         return Engine(
             path=path,
+            # Earlier versions of tllm did not write this field.
+            tool_chat_template=facts.get("tool_chat_template", ""),
             embedding=EmbeddingSettings.from_dict(embedding) if embedding else None,
             **{name: facts[name] for name in names},
         )

@@ -32,6 +32,8 @@ class ModelInfo:
     - `required_inputs` contains the names of the inputs that are not optional.
     - `unsigned_inputs` contains the names of the inputs of type UINT32.
     - `lora_datatype` is the type of the `lora_weights` input.
+    - `tool_chat_template` is the template for conversations with tools. If it is None,
+      `chat_template` is used for all conversations.
     - `excludes_input` is true if the model's settings exclude the prompt from responses.
     - `accumulates_tokens` is true if each streamed response contains the whole text so far.
     - `core_model` is the name of the `tensorrt_llm` model that a text model calls.
@@ -47,6 +49,7 @@ class ModelInfo:
     bos_token: str = ""
     eos_token: str = ""
     adds_bos: bool = False
+    tool_chat_template: str | None = None
     max_seq_len: int | None = None
     engine_kind: str | None = None
     is_decoupled: bool = True
@@ -107,6 +110,7 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         bos_token=parameters.get("bos_token", ""),
         eos_token=parameters.get("eos_token", ""),
         adds_bos=parameters.get("adds_bos") == "true",
+        tool_chat_template=parameters.get("tool_chat_template") or None,
         max_seq_len=_parse_count(parameters.get("max_seq_len")),
         engine_kind=parameters.get("engine_kind") or None,
         is_decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),

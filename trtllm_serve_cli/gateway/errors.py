@@ -37,8 +37,9 @@ _ANTHROPIC_HEADER = b"anthropic-version"
 # Substrings of messages that indicate a transient error. TensorRT-LLM returns the last one if
 # running requests use all adapters in its cache.
 _TEMPORARY = ("retry the request", "is being unloaded", "There are no done tasks to evict")
-# The message of an engine kind that does not support a field, or a value of it, in this request.
-_UNSUPPORTED = re.compile(r"The \w+ engine kind does not support (?:a )?(\w+)")
+# The start of a message about a field that the engine does not support. Text after a colon may be
+# about the content of a field.
+_UNSUPPORTED = re.compile(r"[^:;]*(?:not supported|does not support)")
 # Retry-After value, in seconds, for requests that the gateway or the engine cannot currently
 # accept.
 RETRY_AFTER_S = 1
@@ -163,19 +164,33 @@ def engine_error(
 
     `message` is the engine's error message. `is_rejected` is true if the request, rather than the
     engine, caused the error. `params` maps the engine's names of inputs to the request fields that
-    set them. If the message of a rejected request is about one of these inputs, name the field.
+    set them. In the message of a rejected request, these fields replace the inputs. The first field
+    is the `param` of the error.
     """
     if is_rejection(message):
         return ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
     if any(part in message for part in _TEMPORARY):
         return unavailable(message)
     if is_rejected:
+        message, param = _name_params(message, params or {})
         if "max_seq_len" in message:
-            return invalid(message, code="context_length_exceeded")
-        if found := _UNSUPPORTED.match(message):
-            return invalid(message, found[1], "unsupported_parameter")
-        name, _, rest = message.partition(" ")
-        if (param := (params or {}).get(name)) is not None:
-            return invalid(f"`{param}` {rest.removesuffix('.')}.", param)
-        return invalid(message)
+            return invalid(message, param, "context_length_exceeded")
+        is_unsupported = param is not None and _UNSUPPORTED.match(message)
+        return invalid(message, param, "unsupported_parameter" if is_unsupported else None)
     return ApiError(500, message)
+
+
+def _name_params(message: str, params: Mapping[str, str]) -> tuple[str, str | None]:
+    """Replace the engine's names of inputs in `message` with the request fields in `params`.
+
+    Also return the first field, or None if the message contains no input. Remove an alias in
+    parentheses after an input, for example in "request_output_len (max_tokens)". Ignore names in
+    quotation marks, paths and `NAME=VALUE`.
+    """
+    names = "|".join(map(re.escape, sorted(params, key=len, reverse=True)))
+    pattern = rf"(?<![\w./\"'`=-])({names})(?![\w=])(?: \([a-z_]+\))?"
+    first = re.search(pattern, message) if names else None
+    if first is None:
+        return message, None
+    named = re.sub(pattern, lambda found: f"`{params[found[1]]}`", message)
+    return f"{named.removesuffix('.')}.", params[first[1]]

@@ -70,11 +70,27 @@ _GUIDE_PARAMS = (
     "guided_grammar",
     "guided_choice",
 )
-# Maps the engine's names of inputs to the request parameters that set them.
+# Maps the engine's names of inputs to the request parameters that set them, except for inputs whose
+# parameters depend on the request (see `_name_inputs`).
 _INPUT_PARAMS = {
+    **{
+        name: name
+        for name in (
+            *("temperature", "top_k", "top_p", "min_p", "seed", "logit_bias", "logprobs", "echo"),
+            *("bad_words", "stop_token_ids", *_PENALTIES),
+        )
+    },
     "runtime_top_k": "top_k",
+    "runtime_top_p": "top_p",
+    # The engine samples unless the temperature is 0.
+    "runtime_top_k or runtime_top_p": "temperature",
     "bad_words_list": "bad_words",
-    "min_tokens": "min_tokens",
+    "stop_words_list": "stop_token_ids",
+    "embedding_bias": "logit_bias",
+    "return_log_probs": "logprobs",
+    "lora_name": "model",
+    "lora_task_id": "model",
+    "lora_task_id or lora_name": "model",
 }
 _GUIDES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf_grammar"}
 
@@ -134,12 +150,26 @@ def plan_generation(
         skips_special_tokens=body.skip_special_tokens
         if skips_special_tokens is None
         else skips_special_tokens,
-        params={
-            **_INPUT_PARAMS,
-            "num_return_sequences": "n" if body.num_choices > 1 else "best_of",
-            "guided_decoding_guide": _find_guide_param(body),
-        },
+        params=_name_inputs(body),
     )
+
+
+def _name_inputs(body: SamplingBody) -> dict[str, str]:
+    """Return the request parameters that set the engine's inputs, by the engine's names."""
+    several = "n" if body.num_choices > 1 else "best_of"
+    alternatives = "top_logprobs" if hasattr(body, "top_logprobs") else "logprobs"
+    is_new = getattr(body, "max_completion_tokens", None) is not None
+    limit = "max_completion_tokens" if is_new else "max_tokens"
+    guide = _find_guide_param(body)
+    return {
+        **_INPUT_PARAMS,
+        "input_ids": body.PROMPT,
+        **dict.fromkeys(("num_return_sequences", "n"), several),
+        **dict.fromkeys(("num_top_log_probs", "top_logprobs"), alternatives),
+        **dict.fromkeys(("request_output_len", "max_tokens"), limit),
+        "guided_decoding_guide": guide or "tools",
+        "guided_decoding_guide_type": guide or "tool_choice",
+    }
 
 
 def apply_defaults(model: LoadedModel, body: Body) -> Body:
@@ -227,13 +257,13 @@ def read_guide(body: SamplingBody) -> tuple[str, str] | None:
     return guides[0] if guides else None
 
 
-def _find_guide_param(body: SamplingBody) -> str:
+def _find_guide_param(body: SamplingBody) -> str | None:
     """Return the name of the parameter that sets the request's guide.
 
-    If none is set, a tool choice sets the guide.
+    Return None if there is no such parameter. In this case, a tool choice sets the guide.
     """
     names = (name for name in (*_GUIDE_PARAMS, "response_format") if getattr(body, name))
-    return next(names, "tools")
+    return next(names, None)
 
 
 def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:

@@ -263,3 +263,90 @@ def test_forced_call_requires_guided_decoding() -> None:
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "tool_choice")
     assert error["code"] == "unsupported_parameter"
+
+
+TOOL_USE = "tools: {% for t in tools %}{{ t.function.name }};{% endfor %}[TOOL_CALLS]"
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({"tools": TOOLS}, "tools: weather;time;[TOOL_CALLS]"),
+        ({"tools": TOOLS, "tool_choice": NAMED}, "tools: weather;time;[TOOL_CALLS]"),
+        ({"tools": TOOLS, "tool_choice": "none"}, "user: Hi\n"),
+        ({"tools": []}, "user: Hi\n"),
+        ({}, "user: Hi\n"),
+    ],
+    ids=["auto", "named", "none", "empty", "no tools"],
+)
+def test_requests_with_tools_use_the_template_for_tools(
+    fields: dict[str, Any], prompt: str
+) -> None:
+    template = ChatTemplate(QWEN, tool_source=TOOL_USE)
+    backend = FakeBackend(generates("{}"))
+    info = ModelInfo("demo", max_seq_len=5000, engine_kind="openvino")
+    with make_client(backend, info=info, template=template) as client:
+        response = client.post(PATH, json=body(**fields))
+        tokens = client.post("/tokenize", json=body(tools=fields.get("tools"))).json()
+    assert response.status_code == 200, response.text
+    assert prompt_of(backend) == prompt
+    has_tools = bool(fields.get("tools"))
+    expected = "tools: weather;time;[TOOL_CALLS]" if has_tools else "user: Hi\n"
+    assert tokens["count"] == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (
+            "/v1/messages",
+            {"max_tokens": 9, "tools": [{"name": "time", "input_schema": {"type": "object"}}]},
+        ),
+        ("/v1/responses", {"input": "Hi", "tools": [{"type": "function", "name": "time"}]}),
+    ],
+)
+def test_other_apis_use_the_template_for_tools(path: str, fields: dict[str, Any]) -> None:
+    backend = FakeBackend(generates("Hi"))
+    with make_client(backend, template=ChatTemplate(QWEN, tool_source=TOOL_USE)) as client:
+        messages = {} if "input" in fields else {"messages": body()["messages"]}
+        response = client.post(path, json={"model": "demo", **messages, **fields})
+    assert response.status_code == 200, response.text
+    assert prompt_of(backend) == "tools: time;[TOOL_CALLS]"
+
+
+def test_calls_are_parsed_in_the_format_of_the_template_for_tools() -> None:
+    template = ChatTemplate(QWEN, tool_source=TOOL_USE)
+    call = '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Paris"}}]'
+    with make_client(FakeBackend(generates(call)), template=template) as client:
+        choice = client.post(PATH, json=body(tools=TOOLS)).json()["choices"][0]
+    (parsed,) = choice["message"]["tool_calls"]
+    assert parsed["function"] == {"name": "weather", "arguments": '{"city": "Paris"}'}
+    assert len(parsed["id"]) == 9
+
+
+def test_reasoning_tags_are_those_of_the_selected_template() -> None:
+    template = ChatTemplate("{{ messages[0].content }}", tool_source=QWEN)
+    text = "<think>Why</think>Because"
+    for tools, content in ((TOOLS, "Because"), (None, text)):
+        with make_client(FakeBackend(generates(text)), template=template) as client:
+            choice = client.post(PATH, json=body(tools=tools)).json()["choices"][0]
+        assert choice["message"]["content"] == content
+
+
+def test_template_for_tools_with_an_unknown_format_is_not_used() -> None:
+    template = ChatTemplate("{{ messages[0].content }}", tool_source="Action: {{ tools }}")
+    backend = FakeBackend(generates(CALL))
+    info = ModelInfo("demo", max_seq_len=5000)
+    with make_client(backend, info=info, template=template) as client:
+        choice = client.post(PATH, json=body(tools=TOOLS)).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert prompt_of(backend).startswith("You can call these functions.")
+    named = ChatTemplate("default", tool_parser="hermes", tool_source="Action: {{ tools }}")
+    assert named.select(has_tools=True).source == "Action: {{ tools }}"
+
+
+def test_given_template_replaces_all_templates_of_the_model() -> None:
+    info = ModelInfo("demo", chat_template="default", tool_chat_template=TOOL_USE)
+    templates = ChatTemplate.of(info), ChatTemplate.of(info, "own")
+    selected = [each and each.select(has_tools=True).source for each in templates]
+    assert selected == [TOOL_USE, "own"]

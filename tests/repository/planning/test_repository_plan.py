@@ -74,6 +74,15 @@ def test_named_model_has_the_prompt_format_for_clients() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("layout", ["inflight", "vllm", "llmapi"])
+def test_template_for_tools_is_rendered_if_the_model_has_one(layout: Any) -> None:
+    assert "tool_chat_template" not in plan()["mine"].parameters
+    engine = dataclasses.replace(ENGINE, tool_chat_template="{{ tools }}")
+    models = plan_repository("mine", engine, ServingOptions(layout=layout)).models
+    templates = [each.parameters.get("tool_chat_template") for each in models if each.module]
+    assert "{{ tools }}" in templates
+
+
 def test_kv_cache_holds_at_least_one_sequence() -> None:
     parameters = plan(max_batch_size=1)["tensorrt_llm"].parameters
     assert parameters["max_tokens_in_paged_kv_cache"] == "8192"

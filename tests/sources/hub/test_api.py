@@ -85,6 +85,13 @@ def test_downloads_the_modules_of_an_embedding_model(fake, hub):
     assert names == set(embedding_files())
 
 
+def test_downloads_additional_chat_templates(fake, hub):
+    template = "additional_chat_templates/tool_use.jinja"
+    fake.files.update({template: b"{{ tools }}", "other/default.jinja": b"{{ messages }}"})
+    folder = fetch(hub).path
+    assert [str(path.relative_to(folder)) for path in folder.rglob("*.jinja")] == [template]
+
+
 def test_a_module_that_is_not_supported_is_rejected_before_the_weights(fake, hub):
     fake.files.update(embedding_files(modules=("Transformer", "Pooling", "Dense")))
     with pytest.raises(SourceError, match="is not supported"):

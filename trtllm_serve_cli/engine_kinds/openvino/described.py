@@ -9,8 +9,10 @@ from typing import Any
 from trtllm_serve_cli.build.checkpoint_facts import (
     read_context_length,
     read_embedding_if_any,
+    read_named_templates,
     read_text_config,
 )
+from trtllm_serve_cli.sources.formats.chat_templates import DEFAULT, TOOL_USE
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,7 +24,7 @@ def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]
         else _count_logits(directory),
         "embedding": embedding,
         "max_position_embeddings": read_context_length(checkpoint),
-        **read_tokenizer(directory),
+        **read_tokenizer(directory, checkpoint),
     }
 
 
@@ -34,16 +36,31 @@ def _count_logits(directory: Path) -> int:
     return int(model.output("logits").get_partial_shape()[-1].get_length())
 
 
-def read_tokenizer(directory: Path) -> dict[str, Any]:
+def read_tokenizer(directory: Path, checkpoint: Path) -> dict[str, Any]:
     """Return the OpenVINO tokenizer's properties as `Engine` fields."""
     import openvino_genai
 
     tokenizer = openvino_genai.Tokenizer(directory)
     bos_id = tokenizer.get_bos_token_id()
     first = tokenizer.encode("a").input_ids.data.reshape(-1)[0]
+    default = tokenizer.get_original_chat_template() or tokenizer.chat_template or ""
     return {
-        "chat_template": tokenizer.get_original_chat_template() or tokenizer.chat_template or "",
+        **choose_templates(checkpoint, default),
         "bos_token": tokenizer.get_bos_token(),
         "eos_token": tokenizer.get_eos_token(),
         "adds_bos": bool(bos_id >= 0 and first == bos_id),
+    }
+
+
+def choose_templates(checkpoint: Path, stored: str) -> dict[str, str]:
+    """Return the chat templates as `Engine` fields.
+
+    OpenVINO's tokenizer contains only the template `stored`. If the checkpoint has several named
+    templates, return the checkpoint's templates.
+    """
+    templates = read_named_templates(checkpoint)
+    has_several = bool(templates.keys() - {DEFAULT})
+    return {
+        "chat_template": templates.get(DEFAULT, "") if has_several else stored,
+        "tool_chat_template": templates.get(TOOL_USE, ""),
     }

@@ -54,4 +54,4 @@ def _describe_tokenizer(checkpoint: Path, directory: Path) -> dict[str, Any]:
     import openvino_genai
 
     vocabulary = openvino_genai.Tokenizer(directory).get_vocab()
-    return {"vocab_size": max(vocabulary.values()) + 1, **read_tokenizer(directory)}
+    return {"vocab_size": max(vocabulary.values()) + 1, **read_tokenizer(directory, checkpoint)}

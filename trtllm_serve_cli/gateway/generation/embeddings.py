@@ -25,7 +25,10 @@ async def compute_embeddings(backend: Backend, inputs: Sequence[Sequence[int]]) 
             if done.done():
                 return
             if update.error is not None:
-                done.set_exception(engine_error(update.error, is_rejected=update.rejected))
+                error = engine_error(
+                    update.error, is_rejected=update.rejected, params={"input_ids": "input"}
+                )
+                done.set_exception(error)
             elif update.finish_reason is not None:
                 embeddings[index] = update.embedding
                 if len(embeddings) == len(inputs):

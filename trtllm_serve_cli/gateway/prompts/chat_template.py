@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,8 @@ class ChatTemplate:
 
     `adds_bos` is true if the tokenizer adds the BOS token to prompts. `tool_parser` is the name of
     the model's tool call format. If it is None, the format is inferred from the chat template.
+    `tool_source` is the template for conversations with tools, or None if the model has one
+    template for all conversations.
     """
 
     source: str
@@ -30,12 +32,13 @@ class ChatTemplate:
     eos_token: str = ""
     adds_bos: bool = False
     tool_parser: str | None = None
+    tool_source: str | None = None
 
     @classmethod
     def of(
         cls, info: ModelInfo, override: str | None = None, tool_parser: str | None = None
     ) -> ChatTemplate | None:
-        """Return the chat template `override` or, if it is not set, the model's own template.
+        """Return the chat template `override` or, if it is not set, the model's own templates.
 
         Return None if there is no template. Raise `BadInput` if `tool_parser` is unknown.
         """
@@ -47,7 +50,24 @@ class ChatTemplate:
         source = override or info.chat_template
         if source is None:
             return None
-        return cls(source, info.bos_token, info.eos_token, info.adds_bos, tool_parser)
+        tool_source = None if override else info.tool_chat_template
+        return cls(source, info.bos_token, info.eos_token, info.adds_bos, tool_parser, tool_source)
+
+    def select(self, *, has_tools: bool) -> ChatTemplate:
+        """Return the template for a conversation with or without tools.
+
+        As in Transformers, a conversation with tools uses the template for tools if the model has
+        one. However, if this template's tool call format is unknown, use the default template,
+        whose format `describe_tools` defines.
+        """
+        template = self._tool_template
+        return template if has_tools and template and template.tool_format else self
+
+    @cached_property
+    def _tool_template(self) -> ChatTemplate | None:
+        if self.tool_source is None:
+            return None
+        return replace(self, source=self.tool_source, tool_source=None)
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:
@@ -77,7 +97,7 @@ class ChatTemplate:
         continues_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the prompt that the template creates from the messages.
+        """Return the prompt that the template selected by `tools` creates from the messages.
 
         `variables` are additional variables of the template. Raise `ApiError` (400) if both
         `continues_final_message` and `adds_generation_prompt` are set, if `variables` contains a
@@ -95,11 +115,12 @@ class ChatTemplate:
                 f"'{reserved[0]}' from `chat_template_kwargs`.",
                 "chat_template_kwargs",
             )
-        if not self.supports_tools:
+        template = self.select(has_tools=bool(tools))
+        if not template.supports_tools:
             messages, tools = describe_tools(messages, tools), None
         try:
             return render_chat(
-                self.source,
+                template.source,
                 messages,
                 tools=tools,
                 documents=documents,

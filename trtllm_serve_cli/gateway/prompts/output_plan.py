@@ -56,6 +56,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
     functions = [each.function for each in selected]
     if not functions or choice == "none":
         return ToolPlan()
+    template = template.select(has_tools=True)
     known = template.tool_format
     options = ToolOptions(
         {each.name: _read_schema(each) for each in functions},
@@ -92,7 +93,7 @@ def plan_parser(
         return (tools.new_parser if tools.guide else None) or PlainParser, False
     parser: Callable[[], OutputParser] = tools.new_parser or PlainParser
     needs_special_tokens = tools.new_parser is not None
-    tags = template.reasoning
+    tags = template.select(has_tools=bool(tools.tools)).reasoning
     end_of_prompt = prompt.rstrip()
     if tags is None or end_of_prompt.endswith(tags.end):
         return parser, needs_special_tokens

@@ -28,7 +28,11 @@ from trtllm_serve_cli.gateway.schema.responses import (
 from trtllm_serve_cli.gateway.schema.sampling import JsonSchema, ResponseFormat
 
 # Maps fields of chat completion requests to fields of Responses requests, for error messages.
-CHAT_PARAMS = {"messages": "input", "response_format": "text.format"}
+CHAT_PARAMS = {
+    "messages": "input",
+    "response_format": "text.format",
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
+}
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _LOG_PROBS = "message.output_text.logprobs"
 

@@ -67,10 +67,7 @@ def plan_llmapi(
         | {
             "engine_kind": engine.kind,
             "max_seq_len": values["max_seq_len"],
-            "chat_template": engine.chat_template,
-            "bos_token": engine.bos_token,
-            "eos_token": engine.eos_token,
-            "adds_bos": str(engine.adds_bos).lower(),
+            **engine.list_prompt_parameters(),
         },
         max_batch_size=0,
         is_decoupled=is_decoupled,

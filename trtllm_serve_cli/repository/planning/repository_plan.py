@@ -466,10 +466,7 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
             # `tllm infer` and the gateway read the engine kind, the length limit and the prompt
             # format from these parameters.
             "max_seq_len": values["max_seq_len"],
-            "chat_template": engine.chat_template,
-            "bos_token": engine.bos_token,
-            "eos_token": engine.eos_token,
-            "adds_bos": str(engine.adds_bos).lower(),
+            **engine.list_prompt_parameters(),
         },
         instance_count=int(values["bls_instance_count"]),
         is_decoupled=values["decoupled_mode"] == "true",

@@ -36,6 +36,7 @@ from trtllm_serve_cli.sources.checkpoint import (
     read_index,
 )
 from trtllm_serve_cli.sources.disk_space import check_space, show_size
+from trtllm_serve_cli.sources.formats.chat_templates import TEMPLATE_FILE
 from trtllm_serve_cli.sources.formats.sentence_transformers import (
     MODULE_CONFIG,
     MODULES_FILE,
@@ -79,7 +80,8 @@ class HubFile:
 class _Listing:
     """A hub repository's current name, commit and files.
 
-    Files in subfolders are omitted, except for the configurations of an embedding model's modules.
+    Files in subfolders are omitted, except for additional chat templates and the configurations of
+    an embedding model's modules.
     """
 
     repository: str
@@ -220,7 +222,9 @@ def _list_repository(source: HubAddress, hub: Hub) -> _Listing:
     used = {
         file.name: file
         for file in files
-        if "/" not in file.name or MODULE_CONFIG.fullmatch(file.name)
+        if "/" not in file.name
+        or MODULE_CONFIG.fullmatch(file.name)
+        or TEMPLATE_FILE.fullmatch(file.name)
     }
     return _Listing(str(info.id), str(info.sha), used)
 
@@ -270,7 +274,9 @@ def _choose_files(
 
 def _describes_embeddings(name: str) -> bool:
     """Return whether the file configures an embedding model."""
-    return name in (MODULES_FILE, TRANSFORMER_FILE, PROMPTS_FILE) or "/" in name
+    return name in (MODULES_FILE, TRANSFORMER_FILE, PROMPTS_FILE) or bool(
+        MODULE_CONFIG.fullmatch(name)
+    )
 
 
 def _download_one(pinned: HubAddress, name: str, hub: Hub) -> Path:

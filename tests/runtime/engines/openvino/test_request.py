@@ -138,8 +138,8 @@ def test_beams_accept_a_neutral_penalty(neutral: dict[str, float]) -> None:
     [
         ({"beam_width": 2}, "beam_width is 2, but speculative decoding"),
         ({"num_return_sequences": 2}, "num_return_sequences is 2, but speculative decoding"),
-        ({"guide_type": "regex"}, "are not supported with speculative decoding"),
-        ({"bad_words": (word("a"),)}, "are not supported with speculative decoding"),
+        ({"guide_type": "regex"}, "guided_decoding_guide_type is not supported with speculative"),
+        ({"bad_words": (word("a"),)}, "bad_words_list is not supported with speculative"),
     ],
 )
 def test_speculative_decoding_rejects_incompatible_requests(

@@ -105,7 +105,7 @@ def test_unknown_inputs_are_an_error() -> None:
         ({"max_new_tokens": 2}, "max_tokens above 1"),
         ({"num_return_sequences": 2}, "n above 1"),
         ({"top_p": 0.5}, "a temperature above 0"),
-        ({"guide_type": "json"}, "guided decoding"),
+        ({"guide_type": "json"}, "guided_decoding_guide_type"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"bad_words": ((1,),)}, "bad_words"),
     ],

@@ -108,7 +108,7 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"max_beam_width": 4},
             ANY,
             "beam_width is 2, but with TensorRT-LLM's PyTorch backend, it must equal the model's "
-            "max_beam_width. Set beam_width to 4.",
+            "max_beam_width. Set beam_width to 4, or serve the model with max_beam_width=2.",
         ),
         (
             {"beam_width": 2, "stop_words": ((1, 2),)},
@@ -121,8 +121,8 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"guide_type": "json"},
             {},
             ANY,
-            "guided_decoding_guide_type is set, but this model is served without guided decoding. "
-            "Omit guided_decoding_guide_type, or serve the model with "
+            "guided_decoding_guide_type is not supported, because this model is served without "
+            "guided decoding. Omit guided_decoding_guide_type, or serve the model with "
             "guided_decoding_backend=xgrammar.",
         ),
         (
@@ -144,8 +144,8 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"top_p": 0.9},
             EAGLE,
             GREEDY_ONLY,
-            "runtime_top_k (or runtime_top_p) is not supported with speculative decoding (Eagle). "
-            "Omit runtime_top_k (or runtime_top_p), or serve the model without speculative "
+            "random sampling (runtime_top_k or runtime_top_p) is not supported with speculative "
+            "decoding (Eagle). Use greedy decoding, or serve the model without speculative "
             "decoding.",
         ),
         (

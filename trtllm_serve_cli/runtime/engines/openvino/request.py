@@ -210,8 +210,12 @@ def _check_speculative(request: GenerationRequest) -> None:
                 f"{tensor} is {value}, but speculative decoding returns only one sequence. "
                 f"Omit {tensor}, or serve the model with num_draft_tokens=0."
             )
-    if request.guide_type is not None or request.bad_words:
-        raise InvalidRequest(
-            "guided_decoding_guide_type and bad_words_list are not supported with speculative "
-            "decoding. Omit both tensors, or serve the model with num_draft_tokens=0."
-        )
+    for tensor, is_set in (
+        ("guided_decoding_guide_type", request.guide_type is not None),
+        ("bad_words_list", bool(request.bad_words)),
+    ):
+        if is_set:
+            raise InvalidRequest(
+                f"{tensor} is not supported with speculative decoding. Omit {tensor}, or serve the "
+                "model with num_draft_tokens=0."
+            )

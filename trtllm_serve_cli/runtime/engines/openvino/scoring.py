@@ -97,7 +97,7 @@ def check_scorable(request: GenerationRequest) -> None:
         "a temperature above 0": not request.is_greedy,
         "min_tokens": bool(request.min_tokens),
         "bad_words": bool(request.bad_words),
-        "guided decoding": request.guide_type is not None,
+        "guided_decoding_guide_type": request.guide_type is not None,
         "logit_bias": bool(request.logit_bias),
         **{
             name: getattr(request, name) not in (None, neutral)

@@ -33,6 +33,8 @@ _REMEDIES = {
     "return_prompt_log_probs": "TensorRT-LLM 1.2 or later",
 }
 _OLD_SAMPLER_REMEDY = 'llm_args={"sampler_type": "TRTLLMSampler"}'
+# The sampling that is not greedy decoding, and the tensors that select it.
+_RANDOM = "random sampling (runtime_top_k or runtime_top_p)"
 # Maps request fields to their neutral value, if it is not zero.
 _NEUTRAL = {"repetition_penalty": 1.0}
 
@@ -88,7 +90,8 @@ def check_servable(
     if request.beam_width != max_beam_width:
         raise InvalidRequest(
             f"beam_width is {request.beam_width}, but with TensorRT-LLM's PyTorch backend, it must "
-            f"equal the model's max_beam_width. Set beam_width to {max_beam_width}."
+            f"equal the model's max_beam_width. Set beam_width to {max_beam_width}, or serve the "
+            f"model with max_beam_width={request.beam_width}."
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(
@@ -97,8 +100,8 @@ def check_servable(
         )
     if request.guide_type is not None and not arguments.get("guided_decoding_backend"):
         raise InvalidRequest(
-            "guided_decoding_guide_type is set, but this model is served without guided decoding. "
-            "Omit guided_decoding_guide_type, or serve the model with "
+            "guided_decoding_guide_type is not supported, because this model is served without "
+            "guided decoding. Omit guided_decoding_guide_type, or serve the model with "
             "guided_decoding_backend=xgrammar."
         )
     max_num_tokens = arguments.get("max_num_tokens")
@@ -140,7 +143,7 @@ def _check_speculative(
             _TENSORS.get(name, name): bool(getattr(request, name))
             for name in ("min_p", "logit_bias", "num_top_log_probs", "return_prompt_log_probs")
         },
-        "runtime_top_k (or runtime_top_p)": not (sampler.can_sample or request.is_greedy),
+        _RANDOM: not (sampler.can_sample or request.is_greedy),
     }
     penalties = {name: getattr(request, name) is not None for name in PENALTIES}
     advice = "serve the model without speculative decoding"
@@ -150,9 +153,10 @@ def _check_speculative(
         requested |= penalties
     for tensor, is_set in requested.items():
         if is_set:
+            fix = "Use greedy decoding" if tensor == _RANDOM else f"Omit {tensor}"
             raise InvalidRequest(
-                f"{tensor} is not supported with speculative decoding ({decoding_type}). Omit "
-                f"{tensor}, or {advice}."
+                f"{tensor} is not supported with speculative decoding ({decoding_type}). {fix}, or "
+                f"{advice}."
             )
 
 
