@@ -12,6 +12,7 @@ import pytest
 from tests.importing.running import Builder, run
 from tests.samples.tensorrt_engines import write_engine as write_tensorrt_engine
 from tests.samples.tensorrt_engines import write_tokenizer
+from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.importing.declaration import (
@@ -103,6 +104,22 @@ def test_lost_settings_are_reported_if_the_manifest_is_invalid(
         f"Dropped the settings of `tllm set`, because {manifest} is not valid JSON: "
     )
     assert changed_settings(home.models / "mine") == {}
+
+
+def test_manifest_that_is_damaged_during_the_build_is_not_replaced(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    def damage(*arguments: Any, **options: Any) -> Engine:
+        manifest.write_text(manifest.read_text()[:20])
+        return builder(*arguments, **options)
+
+    run(home, builder, "mine", gguf)
+    change(home.models / "mine", max_queue_size="100")
+    manifest = home.models / "mine" / MANIFEST
+    declaration = Declaration(ModelSection("mine", gguf))
+    with pytest.raises(RepositoryError, match="damaged during the import"):
+        import_model(declaration, home, force=True, build=damage)
+    assert len(manifest.read_text()) == 20
 
 
 def test_settings_of_a_manifest_with_an_invalid_source_are_dropped(

@@ -44,6 +44,7 @@ from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
 from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.model.store import read_manifest
 from trtllm_serve_cli.repository.settings.engine_references import record_references
+from trtllm_serve_cli.repository.settings.preserved_settings import PreservedSettings
 from trtllm_serve_cli.sources.engine_source import EngineSource
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
 from trtllm_serve_cli.sources.progress import Watch
@@ -155,6 +156,7 @@ def import_model(
             preserved = find_preserved_settings(
                 declaration, plan.source, plan.choice.kind, plan.repository
             )
+            _check_still_valid(plan, preserved)
             for line in preserved.describe():
                 display.notify(line)
             with display.time_stage("model repository"):
@@ -218,6 +220,20 @@ def _check_replaceable(repository: Path) -> None:
             f"{repository} is neither an empty folder nor a model repository created by tllm.",
             why="the import would delete everything at this path",
             next_step="move the existing files elsewhere, or choose another folder with --repo DIR",
+        )
+
+
+def _check_still_valid(plan: ImportPlan, preserved: PreservedSettings) -> None:
+    """Raise `RepositoryError` if the manifest was valid at the start of the import, but is not now.
+
+    The import's plan keeps the manifest's settings, and the import would drop them.
+    """
+    if preserved.problem and not plan.preserved.problem:
+        raise RepositoryError(
+            f"The manifest of {plan.declaration.model.name!r} was damaged during the import.",
+            why=f"{preserved.problem}, so the settings of `tllm set` cannot be kept",
+            next_step="repeat the import; if the manifest is still damaged, the import drops these "
+            "settings",
         )
 
 
