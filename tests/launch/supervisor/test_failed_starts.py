@@ -22,6 +22,7 @@ from trtllm_serve_cli.launch.server_state import (
     write_state,
 )
 from trtllm_serve_cli.launch.servers.running import read_server
+from trtllm_serve_cli.launch.supervisor import lifecycle
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import Home
 
@@ -126,6 +127,15 @@ def test_crashed_supervisor_is_reported(home: Home) -> None:
     ) as raised:
         start(plan)
     assert "TypeError" in raised.value.why
+
+
+def test_reason_is_given_if_the_state_cannot_be_read(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "read_state", lambda directory: None)
+    with pytest.raises(LaunchFailed) as raised:
+        start(fake_plan(home.servers, "killed"))
+    assert raised.value.why == "it ended with exit code 1 without a readable state"
 
 
 def test_port_in_use_error_names_the_process(home: Home) -> None:

@@ -92,7 +92,7 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
         raise _failure_of(plan, last)
     # The supervisor exits with code 0 after a stop request, and does not record its own crash.
     if code := supervisor.returncode:
-        raise _supervisor_exited(plan, "while the server was running", f"it {describe_exit(code)}")
+        raise _supervisor_exited(plan, "while the server was running", describe_exit(code))
 
 
 @contextlib.contextmanager
@@ -264,15 +264,16 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     )
 
 
-def _supervisor_exited(plan: LaunchPlan, when: str, default: str = "") -> LaunchFailed:
+def _supervisor_exited(plan: LaunchPlan, when: str, how: str) -> LaunchFailed:
     """Return the error for a supervisor that exited unexpectedly.
 
-    The error contains the last lines of the supervisor's log, or `default` if the log is empty.
+    The error contains the last lines of the supervisor's log, or `how` it exited if the log is
+    empty.
     """
     why = "\n       ".join(last_lines(plan.directory / "supervisor.log", 5))
     return LaunchFailed(
         f"The server's supervisor exited {when}.",
-        why=why or default,
+        why=why or f"it {how}",
         next_step="run the command again, and report a bug if the supervisor exits again",
     )
 
@@ -358,7 +359,9 @@ def _wait(
         state = read_state(plan.directory)
         if state is not None and state.phase in ("ready", "failed", "stopped"):
             return state
-        if supervisor.poll() is not None and read_state(plan.directory) == state:
-            raise _supervisor_exited(plan, "before the server was ready")
+        if (code := supervisor.poll()) is not None and read_state(plan.directory) == state:
+            how = describe_exit(code)
+            why = how if state is not None else f"{how} without a readable state"
+            raise _supervisor_exited(plan, "before the server was ready", why)
         on_progress(find_loading(last_lines(plan.log, 400), plan.loading))
         time.sleep(_POLL_S)
