@@ -12,8 +12,9 @@ from pathlib import Path
 # The durations of a build and the modification times of downloaded files differ between two runs.
 _TIMES = re.compile(rb'"took_s": [0-9.e-]+|(?<=, )\d{19}(?=\])')
 # Lock files are never removed. The log of a build also contains its interrupted steps. The record
-# of an import is optional, and contains durations.
-_IGNORED = ("locks", ".locks", "start.lock", "build.log", "import.json")
+# of an import is optional, and contains durations. CACHEDIR.TAG of huggingface_hub, which only
+# backup programs read, may be incomplete.
+_IGNORED = ("locks", ".locks", "start.lock", "build.log", "import.json", "CACHEDIR.TAG")
 # Temporary files of huggingface_hub, with random names that it never uses again.
 _TEMPORARY = re.compile(r".*\.[0-9a-f]{8}\.incomplete|tmp_[0-9a-f-]{36}")
 # Folder of the Hugging Face cache in a TLLM_HOME.
