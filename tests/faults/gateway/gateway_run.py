@@ -191,14 +191,15 @@ class GatewayRun:
             tokenizer_dir=str(self.tokenizer), chat_template=CHAT_TEMPLATE,
         )  # fmt: skip
 
-        async def make_backend(*_: object) -> FakeBackend:
+        async def open_worker(*_: object) -> FakeBackend:
             return FakeBackend()
 
         # The process ends without undoing these changes.
         patch = pytest.MonkeyPatch()
-        patch.setattr(keys, "_RELOAD_PERIOD_S", 0.0)
-        patch.setattr(model_registry, "_fetch_info", lambda *_: info)
-        patch.setattr(model_registry.ModelRegistry, "_make_backend", make_backend)
+        patch.setattr(keys, "RELOAD_PERIOD_S", 0.0)
+        patch.setattr(model_registry, "fetch_model_config", lambda *_: info)
+        patch.setattr(model_registry, "find_worker_socket", lambda *_: "socket")
+        patch.setattr(model_registry, "open_worker", open_worker)
 
     def _watch(self, fault: str, place: Place | None) -> None:
         lines = self._record.open("w", buffering=1)

@@ -31,7 +31,7 @@ KEYS_MARKER = "keys-required"
 _NUM_BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _VERSION = 1
-_RELOAD_PERIOD_S = 1.0
+RELOAD_PERIOD_S = 1.0
 _KEPT = "the gateway continues to use the keys that it read before"
 _log = logging.getLogger(__name__)
 
@@ -255,13 +255,13 @@ class KeyRing:
         return None if key.is_expired(self._clock()) else key
 
     def _reload(self) -> None:
-        """Reload the file if it has changed. Check it at most every `_RELOAD_PERIOD_S` seconds."""
+        """Reload the file if it has changed. Check it at most every `RELOAD_PERIOD_S` seconds."""
         now_s = self._clock()
         # Check the file again if the wall clock was set back.
-        is_recent = self._next_check_s - _RELOAD_PERIOD_S <= now_s < self._next_check_s
+        is_recent = self._next_check_s - RELOAD_PERIOD_S <= now_s < self._next_check_s
         if self._file is None or is_recent:
             return
-        self._next_check_s = now_s + _RELOAD_PERIOD_S
+        self._next_check_s = now_s + RELOAD_PERIOD_S
         self._load(self._file)
 
     def _load(self, file: Path) -> None:
