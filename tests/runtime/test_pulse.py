@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +77,23 @@ def test_process_without_a_supervisor_counts_nowhere(monkeypatch: pytest.MonkeyP
 def test_missing_folder_is_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PULSES_VARIABLE, str(folder / "gone"))
     assert PulseFile("model", "m").path is None
+
+
+def test_file_that_cannot_be_written_or_removed_is_not_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fail)
+        assert PulseFile("worker", "m").path is None
+    assert list(folder.iterdir()) == []
+    file = PulseFile("worker", "m")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", fail)
+        file.close()
+    assert list(read_pulses(folder)) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 48])

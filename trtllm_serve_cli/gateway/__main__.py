@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.gateway.config import GatewayConfig, read_config
 from trtllm_serve_cli.gateway.process_pool import (
     MEMBER_OPTION,
     bind_shared,
@@ -21,14 +22,28 @@ from trtllm_serve_cli.gateway.process_pool import (
 
 
 def main() -> None:
-    """Read the configuration and serve. With `--member`, serve as one process of the pool."""
+    """Read the configuration and serve. With `--member`, serve as one process of the pool.
+
+    If a file cannot be used, exit with a message.
+    """
+    try:
+        _serve()
+    except TllmError as error:
+        sys.exit(f"Error: {error}")
+    except OSError as error:
+        what = "The gateway cannot use a file or an address."
+        next_step = "check the free disk space, the file permissions and the address, then restart"
+        sys.exit(f"Error: {TllmError(what, why=str(error), next_step=next_step)}")
+
+
+def _serve() -> None:
     if sys.argv[1] == MEMBER_OPTION:
         from trtllm_serve_cli.gateway.server import serve
 
         config = GatewayConfig.from_json(sys.stdin.read())
         serve(config, bind_shared(config), open_usage(config, int(sys.argv[2])))
         return
-    config = GatewayConfig.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    config = read_config(Path(sys.argv[1]))
     sys.exit(serve_as_configured(config))
 
 

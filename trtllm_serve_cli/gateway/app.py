@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from starlette.routing import Route
 
 from trtllm_serve_cli.gateway.access.call import Call
 from trtllm_serve_cli.gateway.access.guard import Guard
-from trtllm_serve_cli.gateway.access.keys import KeyRing
+from trtllm_serve_cli.gateway.access.keys import KEYS_MARKER, KeyRing
 from trtllm_serve_cli.gateway.access.limits import Limits
 from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.config import GatewayConfig
@@ -38,7 +39,7 @@ from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 from trtllm_serve_cli.gateway.model_registry import ModelRegistry
 from trtllm_serve_cli.gateway.telemetry.access_log import AccessLog
-from trtllm_serve_cli.gateway.telemetry.metrics import Metrics
+from trtllm_serve_cli.gateway.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics
 from trtllm_serve_cli.gateway.telemetry.tracing import Tracer, open_tracer
 from trtllm_serve_cli.runtime.pulse import (
     PERIOD_S,
@@ -157,6 +158,7 @@ def _plan_middleware(
         Path(config.keys_file) if config.keys_file else None,
         config.key_policy,
         supervisor_token=config.supervisor_token,
+        marker=_find_marker(config),
     )
     guard = Middleware(
         Guard,
@@ -175,6 +177,12 @@ def _plan_middleware(
         expose_headers=_EXPOSED_HEADERS,
     )
     return [cors, guard]
+
+
+def _find_marker(config: GatewayConfig) -> Path | None:
+    """Return the marker file of the `KeyRing`, or None if no process restarts the gateway."""
+    folder = config.server_directory or os.environ.get(MULTIPROCESS_FOLDER)
+    return Path(folder, KEYS_MARKER) if folder else None
 
 
 async def _on_api_error(request: Request, error: Exception) -> Response:

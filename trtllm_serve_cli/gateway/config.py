@@ -6,11 +6,13 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.choices import GenerationConfigSource, KeyPolicy, LogFormat
 from trtllm_serve_cli.client.address import join_address
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
+from trtllm_serve_cli.errors import BadInput, explain_invalid_file
 
 DEFAULT_PORT = 9000
 MIB = 1 << 20
@@ -149,6 +151,19 @@ class GatewayConfig:
         adapters = tuple(ServedAdapter(**each) for each in fields.get("adapters", ()))
         origins = tuple(fields.get("cors_origins", ()))
         return cls(**{**fields, "models": models, "adapters": adapters, "cors_origins": origins})
+
+
+def read_config(file: Path) -> GatewayConfig:
+    """Read a configuration from `file`. Raise `BadInput` if the file cannot be used."""
+    try:
+        return GatewayConfig.from_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise BadInput(
+            f"The gateway's configuration in {file.parent} cannot be used.",
+            why=explain_invalid_file(file.name, error),
+            next_step="check the disk and the file permissions, then run `tllm restart`, which "
+            "writes the file again",
+        ) from error
 
 
 def _read_endpoint(fields: Mapping[str, Any]) -> Endpoint:

@@ -7,6 +7,7 @@ import sys
 
 import uvicorn
 
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.access.http_connection import limit_connections
 from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.app import build_app
@@ -28,27 +29,36 @@ def serve(
 
     `listener` is a socket that is already bound to the gateway's port. If it is None, bind a new
     socket. `usage` is the per-key usage table that the gateway's processes share, or None for a
-    single process. If the server cannot start, exit with a nonzero code.
+    single process. If the server cannot start, exit with a nonzero code. Raise `BadInput` if the
+    TLS certificate or key cannot be used.
     """
     if warning := describe_open_file_limit(config, raise_open_file_limit()):
         AccessLog(config.log_format).record_warning(warning)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            build_app(config, usage=usage),
-            host=config.host,
-            port=config.port,
-            http=limit_connections(config.max_header_bytes, config.receive_timeout_s),
-            loop="uvloop",
-            lifespan="on",
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            proxy_headers=False,
-            ssl_certfile=config.tls_certificate,
-            ssl_keyfile=config.tls_key,
-            timeout_graceful_shutdown=int(config.drain_s),
-        )
+    settings = uvicorn.Config(
+        build_app(config, usage=usage),
+        host=config.host,
+        port=config.port,
+        http=limit_connections(config.max_header_bytes, config.receive_timeout_s),
+        loop="uvloop",
+        lifespan="on",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        ssl_certfile=config.tls_certificate,
+        ssl_keyfile=config.tls_key,
+        timeout_graceful_shutdown=int(config.drain_s),
     )
+    try:
+        settings.load()
+    except OSError as error:  # also the class of the errors of OpenSSL
+        raise BadInput(
+            "The gateway cannot load its TLS certificate.",
+            why=f"{config.tls_certificate} or {config.tls_key} cannot be used: "
+            f"{error.strerror or error}",
+            next_step="replace the files with a valid certificate and its private key",
+        ) from error
+    server = uvicorn.Server(settings)
     server.run(sockets=None if listener is None else [listener])
     if not server.started:
         sys.exit(_STARTUP_FAILED)

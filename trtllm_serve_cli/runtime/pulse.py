@@ -140,14 +140,19 @@ class PulseFile:
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         # Allocate the whole file now. On a full disk, a later write to the mapped file would kill
         # the process.
-        os.write(self._fd, bytes(_RECORD.size))
-        temporary.rename(path)
+        try:
+            os.write(self._fd, bytes(_RECORD.size))
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         self.path = path
 
     def close(self) -> None:
-        """Remove the file."""
+        """Remove the file. If it cannot be removed, leave it to the supervisor."""
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

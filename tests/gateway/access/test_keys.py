@@ -88,13 +88,33 @@ def test_names_are_unique_and_revoked_once(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"version": 2, "keys": []}', '{"version": 1, "keys": [{"name": "a"}]}'],
-)
+    [
+        "", "[]", "{}", '{"version": 2, "keys": []}', '{"version": 1, "keys": [{"name": "a"}]}',
+        pytest.param("[" * 100000, id="nested"),
+    ],
+)  # fmt: skip
 def test_invalid_file_is_not_overwritten(file: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(BadInput, match="cannot be read"):
         add_key(file, "alice", now_s=1.0)
     assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("created_at", None), ("expires_at", "never"), ("requests_per_minute", "9"),
+        ("tokens_per_minute", 0.5), ("concurrency", [1]), ("models", ""), ("models", [1]),
+    ],
+)  # fmt: skip
+def test_field_of_the_wrong_type_is_refused(file: Path, name: str, value: object) -> None:
+    """Otherwise, each request with the key would fail, or could use all models."""
+    add_key(file, "alice", now_s=1.0)
+    content = json.loads(file.read_text())
+    content["keys"][0][name] = value
+    file.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_keys(file)
 
 
 def test_ring_finds_only_the_whole_key(file: Path) -> None:
@@ -137,6 +157,36 @@ def test_without_a_key_left_a_key_is_still_required(file: Path, is_deleted: bool
 @pytest.mark.parametrize(("policy", "is_required"), [("auto", False), ("on", True), ("off", False)])
 def test_policies_without_a_file(file: Path, policy: KeyPolicy, is_required: bool) -> None:
     assert make_ring(file, policy)[0].is_required is is_required
+
+
+def test_file_that_is_deleted_before_the_first_request_still_requires_a_key(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_key(file, "alice", now_s=1.0)
+    ring, _ = make_ring(file)
+    file.unlink()
+    assert ring.is_required
+    assert f"{file} is missing; the gateway rejects all API keys." in caplog.messages
+
+
+def test_restarted_process_requires_a_key_after_the_file_was_deleted(file: Path) -> None:
+    marker = file.with_name("keys-required")
+    assert not KeyRing(file, "auto", marker=marker).is_required
+    add_key(file, "alice", now_s=1.0)
+    KeyRing(file, "auto", marker=marker)
+    file.unlink()
+    assert KeyRing(file, "auto", marker=marker).is_required
+    assert not KeyRing(file, "off", marker=marker).is_required
+
+
+def test_marker_that_cannot_be_created_is_logged(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_key(file, "alice", now_s=1.0)
+    ring = KeyRing(file, "auto", marker=file.parent / "missing" / "keys-required")
+    assert ring.is_required
+    (message,) = caplog.messages
+    assert "keys-required cannot be created: No such file or directory" in message
 
 
 def test_off_ignores_the_file(file: Path) -> None:

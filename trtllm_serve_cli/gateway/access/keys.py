@@ -12,10 +12,11 @@ import hashlib
 import hmac
 import json
 import logging
+import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,13 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import hold_lock, write_text
 
 PREFIX = "tllm-"
+# File in a server's state folder that exists if the gateway has required keys.
+KEYS_MARKER = "keys-required"
 _NUM_BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _VERSION = 1
-_RELOAD_PERIOD_S = 1.0
+RELOAD_PERIOD_S = 1.0
+_KEPT = "the gateway continues to use the keys that it read before"
 _log = logging.getLogger(__name__)
 
 
@@ -86,7 +90,7 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
             why=error.strerror or str(error),
             next_step=f"check the disk and the file permissions (`ls -l {file}`)",
         ) from error
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise BadInput(
             f"The API keys in {file} cannot be read.",
             why=f"the file is not a valid key file ({error})",
@@ -98,16 +102,37 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
     """Parse the text of a key file.
 
-    Raise `ValueError`, `TypeError` or `LookupError` if the text is not valid.
+    Raise `ValueError`, `TypeError`, `LookupError` or `RecursionError` if the text is not valid.
     """
     content = json.loads(text)
     if content["version"] != _VERSION:
         raise ValueError(f"version {content['version']!r} is not supported")
-    keys = [ApiKey(**{**each, "models": tuple(each["models"])}) for each in content["keys"]]
-    for key in keys:
-        if not isinstance(key.name, str) or not re.fullmatch(r"[0-9a-f]{64}", key.hash):
-            raise ValueError("a key has an invalid name or hash")
-    return tuple(keys)
+    return tuple(map(_read_key, content["keys"]))
+
+
+def _read_key(fields: Mapping[str, Any]) -> ApiKey:
+    """Return the key with these fields.
+
+    Check the types here, because a value of another type would fail each request with the key.
+    """
+    key = ApiKey(**{**fields, "models": tuple(fields["models"])})
+    if not isinstance(key.name, str) or not re.fullmatch(r"[0-9a-f]{64}", key.hash):
+        raise ValueError("a key has an invalid name or hash")
+    limits = (key.requests_per_minute, key.tokens_per_minute, key.concurrency)
+    is_valid = (
+        _is_number(key.created_at)
+        and (key.expires_at is None or _is_number(key.expires_at))
+        and all(each is None or type(each) is int for each in limits)
+        and isinstance(fields["models"], list)
+        and all(isinstance(each, str) for each in key.models)
+    )
+    if not is_valid:
+        raise ValueError(f"the key {key.name!r} has a limit of the wrong type")
+    return key
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
 
 
 def format_keys(keys: Sequence[ApiKey]) -> str:
@@ -177,10 +202,11 @@ class KeyRing:
     - "on": always.
     - "off": never. The file is not read.
     - "auto": once the file exists. Deleting the file does not remove the requirement while the
-      process runs.
+      process runs, or while the file `marker` exists.
 
     `supervisor_token` is the key that the server's supervisor uses for warm-up requests, or "".
-    `clock` returns the time in seconds since the epoch.
+    `marker` is a file that is created when a key is first required, so that a restarted process
+    also requires keys. `clock` returns the time in seconds since the epoch.
     """
 
     def __init__(
@@ -190,6 +216,7 @@ class KeyRing:
         clock: Callable[[], float] = time.time,
         *,
         supervisor_token: str = "",
+        marker: Path | None = None,
     ) -> None:
         self._file = None if policy == "off" else file
         self._clock = clock
@@ -201,6 +228,12 @@ class KeyRing:
         self._problem = ""
         self._next_check_s = float("-inf")
         self._is_required = policy == "on"
+        self._marker, self._is_marked = marker, False
+        if self._file is not None:
+            self._is_required |= marker is not None and os.path.lexists(marker)
+            # Read the file before the first request. If the file was deleted before then, the
+            # gateway would otherwise accept requests without a key.
+            self._load(self._file)
 
     @property
     def is_required(self) -> bool:
@@ -222,33 +255,55 @@ class KeyRing:
         return None if key.is_expired(self._clock()) else key
 
     def _reload(self) -> None:
-        """Reload the file if it has changed. Check it at most every `_RELOAD_PERIOD_S` seconds."""
+        """Reload the file if it has changed. Check it at most every `RELOAD_PERIOD_S` seconds."""
         now_s = self._clock()
         # Check the file again if the wall clock was set back.
-        is_recent = self._next_check_s - _RELOAD_PERIOD_S <= now_s < self._next_check_s
+        is_recent = self._next_check_s - RELOAD_PERIOD_S <= now_s < self._next_check_s
         if self._file is None or is_recent:
             return
-        self._next_check_s = now_s + _RELOAD_PERIOD_S
+        self._next_check_s = now_s + RELOAD_PERIOD_S
+        self._load(self._file)
+
+    def _load(self, file: Path) -> None:
         try:
-            status = self._file.stat()
+            status = file.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._stamp:
-                self._is_required = True
-                self._keys = {key.hash: key for key in read_keys(self._file)}
+                self._require()
+                self._keys = {key.hash: key for key in read_keys(file)}
                 # Set the stamp only after a successful read, so that the file is read again after
                 # a transient error.
                 self._stamp = stamp
             self._problem = ""
         except FileNotFoundError:
-            self._keys, self._stamp, self._problem = {}, None, ""
+            self._keys, self._stamp = {}, None
+            missing = f"{file} is missing; the gateway rejects all API keys"
+            self._report(missing if self._is_required else "")
         except OSError as error:
-            self._is_required = True
-            self._report(f"{self._file} cannot be read: {error.strerror or error}")
+            self._require()
+            self._report(f"{file} cannot be read: {error.strerror or error}; {_KEPT}")
         except BadInput as error:
-            self._report(f"{error.what.removesuffix('.')}: {error.why}")
+            self._report(f"{error.what.removesuffix('.')}: {error.why}; {_KEPT}")
+
+    def _require(self) -> None:
+        """Require keys from now on, and create the marker."""
+        self._is_required = True
+        if self._marker is None or self._is_marked:
+            return
+        self._is_marked = True
+        try:
+            self._marker.touch()
+        except OSError as error:
+            _log.error(
+                "%s cannot be created: %s; if %s is deleted, a restarted gateway process accepts "
+                "requests without an API key.",
+                self._marker,
+                error.strerror or error,
+                self._file,
+            )
 
     def _report(self, problem: str) -> None:
-        """Log a problem with the file. Do not repeat the message while the problem persists."""
-        if problem != self._problem:
-            _log.error("%s; the gateway continues to use the keys that it read before.", problem)
+        """Log a problem with the file, or "". Do not repeat the message while it persists."""
+        if problem and problem != self._problem:
+            _log.error("%s.", problem)
         self._problem = problem

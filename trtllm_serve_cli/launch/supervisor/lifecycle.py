@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.errors import LaunchFailed, NoServer
+from trtllm_serve_cli.gateway.access.keys import KEYS_MARKER
 from trtllm_serve_cli.launch.logs.triton_log import find_loading, is_option_rejected
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
@@ -210,6 +211,7 @@ def _write_folder(plan: LaunchPlan) -> None:
     if (earlier := read_plan(plan.directory)) is not None:
         remove_regions(earlier.region_prefix)
     reset_state_files(plan.directory)
+    (plan.directory / KEYS_MARKER).unlink(missing_ok=True)
     plan.log.write_bytes(b"")
     plan.gateway_log.write_bytes(b"")
     if plan.combined:
