@@ -6,6 +6,7 @@ import http.client
 import json
 import queue
 import threading
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,6 +26,7 @@ from trtllm_serve_cli.client.generate import GenerateRequest
 # Runs for a minute or more, much longer than a slot may take to be freed.
 LONG = 6000
 SOON_S = 20
+NUM_CANCELLED = 100
 PROMPT = [504, 2115, 476]
 
 
@@ -60,6 +62,30 @@ def test_cancelling_a_core_request_frees_the_slot(endpoint: Endpoint, is_streami
         client.async_stream_infer("tensorrt_llm", inputs)
         wait_until(lambda: is_busy(endpoint))
         client.stop_stream(cancel_requests=True)
+    wait_until(lambda: is_idle(endpoint), SOON_S)
+
+
+def test_many_cancelled_streams_do_not_delay_others(endpoint: Endpoint) -> None:
+    inputs = as_tensors(text_inputs(["Once upon a time"], LONG, streaming=True))
+
+    def start_and_cancel() -> None:
+        with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+            for number in range(NUM_CANCELLED):
+                client.start_stream(lambda result, error: None)
+                client.async_stream_infer("ensemble", inputs)
+                time.sleep(0.02 * (number % 2))
+                client.stop_stream(cancel_requests=True)
+
+    durations = []
+    with ThreadPoolExecutor(4) as threads:
+        cancelling = [threads.submit(start_and_cancel) for _ in range(4)]
+        while not all(each.done() for each in cancelling):
+            started = time.monotonic()
+            assert infer(endpoint, PROMPT, 1)
+            durations.append(time.monotonic() - started)
+    for each in cancelling:
+        each.result()
+    assert durations and max(durations) < SOON_S
     wait_until(lambda: is_idle(endpoint), SOON_S)
 
 
