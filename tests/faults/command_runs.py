@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.faults.file_operations import Operation, Place, PlaceFinder, fail, watch
+from tests.faults.file_operations import Operation, Place, PlaceFinder, fail, read_operations, watch
 from trtllm_serve_cli.cli.main import main
 
 
@@ -59,12 +59,8 @@ class Machine:
             os.environ.update(environ)
             self._run_child(arguments, output, record, fault, at)
         _, status = os.waitpid(pid, 0)
-        operations = [json.loads(line) for line in record.read_text().splitlines()]
-        return Run(
-            os.waitstatus_to_exitcode(status),
-            output.read_text(),
-            tuple(Operation(**{**each, "caller": tuple(each["caller"])}) for each in operations),
-        )
+        code, operations = os.waitstatus_to_exitcode(status), read_operations(record)
+        return Run(code, output.read_text(), tuple(operations))
 
     def _run_child(
         self, arguments: tuple[str, ...], output: Path, record: Path, fault: str, at: Place | None

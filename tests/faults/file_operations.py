@@ -13,6 +13,7 @@ import builtins
 import errno
 import fcntl
 import io
+import json
 import os
 import shutil
 import signal
@@ -101,6 +102,34 @@ def choose_faults(operations: Sequence[Operation], first: int) -> list[tuple[str
         chosen.append((fault, numbers[-1 if fault == KILL else 0]))
         num_sites[kind] += 1
     return chosen
+
+
+def find_faults(
+    operations: Sequence[Operation], *, is_full: bool
+) -> list[tuple[str, Operation, Place]]:
+    """Return faults of the first operation of each line and kind, with the operation's place.
+
+    By default, return one fault for one of `SHARE` of these operations.
+    """
+    chosen = []
+    firsts = [
+        (operation, place)
+        for operation, place in zip(operations, map(PlaceFinder(), operations), strict=True)
+        if place[2] == 0
+    ]
+    for number, (operation, place) in enumerate(firsts):
+        faults = faults_of(operation.kind)
+        if is_full:
+            chosen += [(fault, operation, place) for fault in faults]
+        elif number % SHARE == 0:
+            chosen.append((faults[number // SHARE % len(faults)], operation, place))
+    return chosen
+
+
+def read_operations(record: Path) -> list[Operation]:
+    """Return the operations in a file with a JSON object per line."""
+    lines = map(json.loads, record.read_text().splitlines())
+    return [Operation(**{**each, "caller": tuple(each["caller"])}) for each in lines]
 
 
 class _Truncated(Exception):

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from tests.faults.file_operations import Operation, Place, PlaceFinder, fail, watch
+from tests.faults.file_operations import Operation, Place, PlaceFinder, fail, read_operations, watch
 from tests.samples.launch_plans import fake_plan, pids_in
 from tests.waiting import is_gone
 from trtllm_serve_cli.launch.server_state import ServerState, read_state, reset_state_files
@@ -91,8 +91,7 @@ class SupervisedRun:
     @property
     def operations(self) -> list[Operation]:
         """The file operations in the server's folder, with paths relative to it."""
-        lines = [json.loads(line) for line in self._record.read_text().splitlines()]
-        return [Operation(**{**each, "caller": tuple(each["caller"])}) for each in lines]
+        return read_operations(self._record)
 
     @property
     def files(self) -> set[str]:

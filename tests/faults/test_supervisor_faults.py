@@ -24,33 +24,15 @@ import pytest
 from tests.faults.file_operations import (
     CLEANUPS,
     KILL,
-    SHARE,
     Operation,
-    Place,
     PlaceFinder,
-    faults_of,
+    find_faults,
 )
 from tests.faults.supervised_run import SupervisedRun
 from tests.waiting import wait_until
 
 # Number of supervisors that run at the same time. They wait most of the time.
 NUM_PARALLEL = 4
-
-
-def find_faults(
-    operations: list[Operation], *, is_full: bool
-) -> list[tuple[str, Operation, Place]]:
-    """Return faults with the first operation of each line and kind that reaches it."""
-    places = list(map(PlaceFinder(), operations))
-    firsts = [at for at, place in enumerate(places) if place[2] == 0]
-    chosen: list[tuple[str, int]] = []
-    for number, at in enumerate(firsts):
-        faults = faults_of(operations[at].kind)
-        if is_full:
-            chosen += ((fault, at) for fault in faults)
-        elif number % SHARE == 0:
-            chosen.append((faults[number // SHARE % len(faults)], at))
-    return [(fault, operations[at], places[at]) for fault, at in chosen]
 
 
 def finish(runs: Iterable[SupervisedRun]) -> None:

@@ -36,6 +36,7 @@ from tests.faults.file_operations import (
     choose_faults,
     fail,
     faults_of,
+    read_operations,
     watch,
 )
 from tests.samples.builds import ENGINE, build_plan
@@ -80,8 +81,7 @@ class StepRuns:
 
     @property
     def operations(self) -> list[Operation]:
-        lines = [json.loads(line) for line in self._record.read_text().splitlines()]
-        return [Operation(**{**each, "caller": tuple(each["caller"])}) for each in lines]
+        return read_operations(self._record)
 
     def read_files(self) -> dict[str, bytes]:
         """Return the engine's files except the log, without the record of the build."""

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.faults.file_operations import Operation, Place, PlaceFinder, fail, watch
+from tests.faults.file_operations import Operation, Place, PlaceFinder, fail, read_operations, watch
 from tests.gateway.fakes import FakeBackend
 from tests.ports import free_ports
 from tests.samples.tensorrt_engines import CHAT_TEMPLATE
@@ -151,8 +151,7 @@ class GatewayRun:
     @property
     def operations(self) -> list[Operation]:
         """The file operations of the latest run."""
-        lines = [json.loads(line) for line in self._record.read_text().splitlines()]
-        return [Operation(**{**each, "caller": tuple(each["caller"])}) for each in lines]
+        return read_operations(self._record)
 
     @property
     def files(self) -> set[str]:

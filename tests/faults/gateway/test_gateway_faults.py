@@ -28,11 +28,10 @@ from tests.faults.file_operations import (
     CLEANUPS,
     KILL,
     READS,
-    SHARE,
     Operation,
     Place,
     PlaceFinder,
-    faults_of,
+    find_faults,
 )
 from tests.faults.gateway.gateway_run import GatewayRun
 from tests.samples.certificates import certify
@@ -99,25 +98,6 @@ def has_whole_message(output: str) -> bool:
     """Return whether `output` contains what happened, why and what next, and no traceback."""
     is_whole = all(each in output for each in ("Error: ", "Why: ", "Next: "))
     return is_whole and "Traceback" not in output
-
-
-def find_faults(
-    operations: list[Operation], *, is_full: bool
-) -> list[tuple[str, Operation, Place]]:
-    """Return faults with the operations of each line and kind.
-
-    By default, return one fault of a third of the lines.
-    """
-    places = list(map(PlaceFinder(), operations))
-    firsts = [at for at, place in enumerate(places) if place[2] == 0]
-    chosen: list[tuple[str, int]] = []
-    for number, at in enumerate(firsts):
-        faults = faults_of(operations[at].kind)
-        if is_full:
-            chosen += ((fault, at) for fault in faults)
-        elif number % SHARE == 0:
-            chosen.append((faults[number // SHARE % len(faults)], at))
-    return [(fault, operations[at], places[at]) for fault, at in chosen]
 
 
 @pytest.mark.timeout(1800)
