@@ -19,9 +19,10 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None
 
 
 def is_gone(pid: int) -> bool:
-    """Return whether the process has ended, reaped or not."""
+    """Return whether all threads of the process have ended, reaped or not."""
     try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        process = psutil.Process(pid)
+        return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
     except psutil.NoSuchProcess:
         return True
 

@@ -18,9 +18,17 @@ from tests.launch.supervising import start
 from tests.samples.launch_plans import fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.errors import LaunchFailed
-from trtllm_serve_cli.launch.server_state import PLAN_FILE, read_state, write_state
+from trtllm_serve_cli.launch.server_state import (
+    PLAN_FILE,
+    describe_supervisor,
+    read_state,
+    write_state,
+)
 from trtllm_serve_cli.launch.servers.running import find_running, list_servers, read_server
+from trtllm_serve_cli.launch.supervisor import lifecycle
 from trtllm_serve_cli.launch.supervisor.lifecycle import launch, run_in_foreground
+from trtllm_serve_cli.launch.supervisor.ports import find_holder
+from trtllm_serve_cli.launch.supervisor.reaper import list_session
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import Home
 
@@ -46,6 +54,30 @@ def test_start_removes_the_shared_memory_of_a_killed_server_on_the_same_port(hom
     region.touch()
     stop_server(start(plan))
     assert not region.exists()
+
+
+def test_start_waits_for_the_processes_of_a_killed_supervisors_server(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = fake_plan(home.servers)
+    plan.directory.mkdir(parents=True)
+    code = f"import socket; s = socket.create_server(('127.0.0.1', {plan.ports['HTTP']})); input()"
+    command = (sys.executable, "-c", code)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as earlier:
+        wait_until(lambda: find_holder(plan.ports["HTTP"]) is not None)
+        state = describe_supervisor("ready")
+        died = dataclasses.replace(state, supervisor_started_at=0.0, server_pid=earlier.pid)
+        write_state(plan.directory, died)
+
+        def list_and_kill(sid: int) -> list[int]:
+            pids = list_session(sid)
+            earlier.kill()
+            return pids
+
+        monkeypatch.setattr(lifecycle, "list_session", list_and_kill)
+        server = start(plan)
+    assert server.phase == "ready"
+    stop_server(server)
 
 
 def test_folder_with_the_token_is_private(home: Home) -> None:

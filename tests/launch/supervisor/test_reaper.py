@@ -9,8 +9,10 @@ from pathlib import Path
 
 import psutil
 
+from tests.waiting import wait_until
 from trtllm_serve_cli.launch.supervisor import reaper
 from trtllm_serve_cli.launch.supervisor.reaper import Reaper, kill_session, list_session
+from trtllm_serve_cli.launch.supervisor.server_processes import wait_until_dead
 from trtllm_serve_cli.launch.triton.triton_command import region_prefix
 
 # A process that starts a child process, which outlives it, and prints the child's id.
@@ -18,6 +20,13 @@ SERVER = """
 import subprocess, sys, time
 print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
 time.sleep(600)
+"""
+# A process whose main thread ends, while another thread keeps running. A killed process is in this
+# state for up to some milliseconds.
+HALF_ENDED = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[__import__("platform").machine()], 0)
 """
 # A supervisor that prints the id of its server, and then waits to be killed.
 SUPERVISOR = """
@@ -49,6 +58,17 @@ def test_kills_a_session_whose_leader_has_ended() -> None:
     assert list_session(server.pid) == []
     child.wait(60)
     server.communicate()
+
+
+def test_process_has_not_ended_until_all_its_threads_have() -> None:
+    server = subprocess.Popen((sys.executable, "-c", HALF_ENDED), start_new_session=True)
+    process = psutil.Process(server.pid)
+    wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE)
+    assert (list_session(server.pid), wait_until_dead([process], 0)) == ([server.pid], [process])
+    server.kill()
+    assert wait_until_dead([process], 60) == []
+    assert list_session(server.pid) == []
+    server.wait()
 
 
 def test_kills_the_server_and_removes_its_memory_after_the_supervisor_is_killed() -> None:

@@ -26,6 +26,7 @@ from trtllm_serve_cli.launch.server_state import (
 from trtllm_serve_cli.launch.servers.running import RunningServer, read_plan, read_server
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 from trtllm_serve_cli.launch.supervisor.ports import check_ports
+from trtllm_serve_cli.launch.supervisor.reaper import list_session
 from trtllm_serve_cli.launch.supervisor.server_processes import describe_exit
 from trtllm_serve_cli.launch.supervisor.shared_memory import remove_regions
 from trtllm_serve_cli.launch.supervisor.stopping import remove_stale_container
@@ -35,6 +36,9 @@ from trtllm_serve_cli.repository.model.store import command_to_import_again, tar
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
+# Time limit, in seconds, for the processes of a killed supervisor's server to exit. The limit is
+# longer than the five seconds that the reaper waits before it kills them.
+_DIED_SERVER_S = 10.0
 # Names of the entries in build/failures.yaml for engines that this machine cannot load or run.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
@@ -107,6 +111,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     import filelock
 
     remove_stale_container(plan.directory)
+    _wait_for_died_server(plan.directory)
     servers = plan.directory.parent
     ports_lock = servers.with_name("locks") / "ports.lock"
     make_folder(ports_lock.parent)
@@ -128,6 +133,21 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             yield
     except filelock.Timeout as error:
         raise _already_exists(plan, "another tllm process is starting the server") from error
+
+
+def _wait_for_died_server(directory: Path) -> None:
+    """Wait until a server whose supervisor was killed has released its ports and its memory.
+
+    The kernel and the reaper end such a server within seconds. Wait up to `_DIED_SERVER_S`.
+    """
+    state = read_state(directory)
+    if state is None or state.server_pid is None or not state.is_from_this_boot:
+        return
+    deadline_s = time.monotonic() + _DIED_SERVER_S
+    while not state.is_supervised and list_session(state.server_pid):
+        if time.monotonic() > deadline_s:
+            break
+        time.sleep(_POLL_S)
 
 
 def _check_ports(plan: LaunchPlan, reserved: Mapping[int, str]) -> None:

@@ -67,13 +67,18 @@ class Reaper:
 
 
 def list_session(sid: int) -> list[int]:
-    """List the processes of session `sid` that are not zombies."""
+    """List the processes of session `sid` that have not ended.
+
+    The main thread of a killed process can be a zombie while other threads still end. Until they
+    have ended, the process keeps its ports and its memory.
+    """
     pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # the process has ended
             # The name in parentheses may contain spaces. See `man 5 proc_pid_stat`.
-            state, _, _, session = stat.read_text(errors="replace").rpartition(")")[2].split()[:4]
-            if int(session) == sid and state != "Z":
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            state, session, threads = fields[0], int(fields[3]), int(fields[17])
+            if session == sid and (state != "Z" or threads > 1):
                 pids.append(int(stat.parent.name))
     return pids
 

@@ -239,8 +239,14 @@ def wait_until_gone(pid: int, timeout_s: float) -> bool:
 
 
 def _is_dead(process: psutil.Process) -> bool:
+    """Return whether all threads of the process have ended.
+
+    The main thread of a killed process can be a zombie while other threads still hold its ports.
+    """
     try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        if not process.is_running():
+            return True
+        return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
     except psutil.Error:
         return True
 
