@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import random
+import string
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino
+import psutil
 import pytest
 from openvino import opset13
 from openvino.utils.node_factory import NodeFactory
@@ -42,6 +45,19 @@ def limit_like_converter(begins: Any, ends: Any, bytes_: Any) -> Any:
     return open_factory().create("Truncate", parts).outputs()
 
 
+def encode_like_bpe(begins: Any, ends: Any, bytes_: Any) -> Any:
+    """Encode each text as one word of a BPE tokenizer, whose tokens are the ASCII characters."""
+    letters = [np.arange(128, dtype=np.int32), np.arange(1, 129, dtype=np.int32)]
+    vocabulary = [*letters, np.arange(128, dtype=np.uint8)]
+    no_merges = [np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.uint8)]
+    constants = [opset13.constant(each).output(0) for each in (*vocabulary, *no_merges * 2)]
+    text = opset13.convert(bytes_, np.uint8).output(0)
+    words = [begins, opset13.add(begins, np.int32(1)).output(0), begins, ends, text]
+    attributes = {"unk_token": "", "fuse_unk": False, "suffix_indicator": "", "end_suffix": "",
+                  "byte_fallback": False, "cache_capacity": 20_000}  # fmt: skip
+    return open_factory().create("BPETokenizer", [*words, *constants], attributes).outputs()
+
+
 def save_tokenizer(directory: Path, add_limit: Any, *, pads: bool = False) -> None:
     strings = opset13.parameter([-1], openvino.Type.string)
     unpack = open_factory().create("StringTensorUnpack", [strings.output(0)])
@@ -73,3 +89,14 @@ def test_no_text_is_truncated(tmp_path: Path, add_limit: Any, text: str) -> None
 def test_padding_is_removed(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, limit_like_gguf, pads=True)
     assert OpenVinoEncoder(tmp_path).encode("ab") == [97, 98]
+
+
+def test_long_words_are_not_kept_in_memory(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, encode_like_bpe)
+    encoder, process = OpenVinoEncoder(tmp_path), psutil.Process()
+    words = ["".join(random.Random(n).choices(string.ascii_lowercase, k=10**5)) for n in range(100)]
+    assert encoder.encode(words[0]) == list(words[0].encode())
+    memory = process.memory_info().rss
+    for word in words:
+        encoder.encode(word)
+    assert process.memory_info().rss < memory + 25e6

@@ -20,13 +20,17 @@ from .text_limits import LONG_TEXT
 
 # OpenVINO Tokenizers uses the same value for "no limit".
 _NO_LIMIT = 2**31 - 65
+# The number of words whose tokens are cached. With the cache, a text of 4,000 characters takes less
+# than half the time. A word of a short text takes at most 20 kB in the cache.
+_CACHED_WORDS = 4000
 
 
 class OpenVinoEncoder:
     """An encoder that converts text to token ids, including the special tokens.
 
     `encode` is thread-safe. Long texts use a separate copy of the model, so that short texts do not
-    wait for them.
+    wait for them. That copy caches no words: a word can be as long as the text, and the cache of
+    OpenVINO Tokenizers is limited by the number of words only.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -38,7 +42,10 @@ class OpenVinoEncoder:
         model = core.read_model(directory / "openvino_tokenizer.xml")
         _accept_bytes(model)
         _remove_limits(model)
-        self._short, self._long = (_CompiledModel(core, model) for _ in range(2))
+        _limit_cache(model, _CACHED_WORDS)
+        self._short = _CompiledModel(core, model)
+        _limit_cache(model, 0)
+        self._long = _CompiledModel(core, model)
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`."""
@@ -101,6 +108,13 @@ def _replace_output(output: Any, node: Any) -> None:
     for each in output.get_target_inputs():
         if each.get_node().get_type_name() != "StringTensorUnpack":
             each.replace_source_output(node.output(0))
+
+
+def _limit_cache(model: Any, num_words: int) -> None:
+    """Set the number of words whose tokens the model caches, if it has a cache."""
+    for each in model.get_ops():
+        if "cache_capacity" in each.get_attributes():
+            each.set_attribute("cache_capacity", num_words)
 
 
 def _remove_limits(model: Any) -> None:
