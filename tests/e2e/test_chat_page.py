@@ -56,6 +56,9 @@ def test_error_is_shown(page: Page) -> None:
     page.wait_for("document.querySelector('article.error') !== null")
     text = page.evaluate("document.querySelector('article.error').textContent")
     assert "The model 'x' does not exist" in text
+    # The user can correct the text and send it again.
+    page.wait_for("document.querySelector('#prompt').value === 'Hello'")
+    assert page.evaluate("document.querySelector('article.user')") is None
     # The browser logs the status 404 of the request.
     assert all("404" in problem for problem in page.problems)
     page.problems.clear()
@@ -82,3 +85,7 @@ def test_page_asks_for_the_api_key(page: Page) -> None:
     assert page.evaluate("document.querySelector('#messages').textContent") == (
         "Ask the model a question."
     )
+    page.evaluate("window.fetch = async () => new Response('{}', { status: 401 })")
+    send(page, "Hello")
+    page.wait_for("document.querySelector('#prompt').value === 'Hello'")
+    assert page.evaluate("document.activeElement.id") == "key"
