@@ -61,8 +61,8 @@ def render_chat(
 
     If the tokenizer adds the BOS token, set `adds_bos` to remove the token from the start of the
     rendered prompt. Otherwise, the model would receive the token twice. Raise `BadInput` if the
-    template is invalid, rejects the messages, takes longer than `templates.budget.TIME_LIMIT_S`,
-    creates too much text, or omits the message to continue.
+    template is invalid, rejects the messages, takes more CPU time than
+    `templates.budget.TIME_LIMIT_S`, creates too much text, or omits the message to continue.
     """
     copied = [dict(message) for message in messages]
     if continues_final_message:

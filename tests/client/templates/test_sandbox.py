@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import time
+from datetime import datetime
+
 import pytest
 
 from trtllm_serve_cli.client.chat import render_chat
@@ -120,6 +123,16 @@ def test_hostile_template_ends_with_an_error(
     monkeypatch.setattr(budget, "TIME_LIMIT_S", 0.1)
     with pytest.raises(BadInput, match="chat template cannot"):
         render_chat(template, [{"role": "user", "content": "Hi"}])
+
+
+def test_time_of_waiting_is_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "TIME_LIMIT_S", 0.1)
+
+    def now() -> datetime:
+        time.sleep(0.2)
+        return datetime(2026, 11, 26)
+
+    assert render_chat("{{ strftime_now('%Y') }}{{ 'b' ~ 1 }}", [], now=now) == "2026b1"
 
 
 @pytest.mark.parametrize(
