@@ -30,7 +30,7 @@ import trtllm_serve_cli
 PACKAGE = str(Path(trtllm_serve_cli.__file__).parent)
 KILL, TRUNCATED = "SIGKILL", "truncated"
 # By default, one of this number of lines fails in each scenario. Scenarios share many lines.
-SHARE = 3
+SHARE = 6
 # Operations that change no file.
 READS = READING, LISTING, READ = "open for reading", "list", "read"
 _ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}

@@ -13,7 +13,7 @@ the death of the process (SIGKILL). A write fails after its first half. After ea
 - a download is not used without the hub before it is complete
 - the next command succeeds, and leaves the same files as without the fault
 
-By default, a third of the package's lines that read or change files fail in each scenario, once and
+By default, a sixth of the package's lines that read or change files fail in each scenario, once and
 with faults that take turns. With --full, every operation fails with all faults.
 """
 

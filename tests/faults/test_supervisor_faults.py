@@ -10,7 +10,7 @@ fault in one of them. After each fault:
 - the state is complete, and no temporary file is left, except by a killed supervisor
 - the next start in the same folder succeeds, and leaves the same files
 
-By default, a third of the operations fail, with faults that take turns, and only killed supervisors
+By default, a sixth of the operations fail, with faults that take turns, and only killed supervisors
 start again. With --full, each operation fails with all faults.
 """
 

@@ -8,7 +8,7 @@ build then runs again with a fault in one of them. After each fault:
 - the error has what happened, why and what to do next
 - the next build succeeds, with the same files
 
-By default, a third of the lines fail, with faults that take turns. With --full, each operation
+By default, a sixth of the lines fail, with faults that take turns. With --full, each operation
 fails with all faults.
 """
 

@@ -11,7 +11,7 @@ one of the operations, or with a damaged file. In all runs:
 - no temporary file is left, except by a killed gateway, or by a removal that failed
 - the next start in the same folder succeeds
 
-By default, a third of the operations fail, with faults that take turns. With --full, each operation
+By default, a sixth of the operations fail, with faults that take turns. With --full, each operation
 fails with all faults. All damages are always tested.
 """
 
