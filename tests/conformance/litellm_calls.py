@@ -93,5 +93,5 @@ def test_completions() -> None:
 
 
 def test_embeddings_are_rejected() -> None:
-    with pytest.raises(litellm.BadRequestError, match="does not compute"):
+    with pytest.raises(litellm.BadRequestError, match="does not support the Embeddings API"):
         litellm.embedding(input=["a"], api_key="any", **PROVIDERS["openai"])
