@@ -115,3 +115,10 @@ def gauge(endpoint: Endpoint, kind: str) -> float:
     value = snapshot.value("nv_trt_llm_request_metrics", request_type=kind)
     assert value is not None
     return float(value)
+
+
+def count_cancelled(endpoint: Endpoint) -> float:
+    """Return how many requests to all models have been cancelled or stopped."""
+    snapshot = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
+    found = snapshot.find("tllm_requests")
+    return sum(each.value for each in found if each.labels["outcome"] == "cancelled")

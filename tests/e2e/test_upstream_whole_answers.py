@@ -7,6 +7,8 @@ for a custom `preprocessing` model.
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import queue
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +19,9 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 from tests.e2e.conftest import Tllm
-from tests.e2e.core import gauge
+from tests.e2e.core import count_cancelled, gauge
 from tests.e2e.upstream import PROMPT, Inputs, as_tensors, core_inputs, names, stop_inputs, stream
+from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
 
@@ -33,14 +36,25 @@ NO_WORDS = np.array([[""]], object)
 
 
 @pytest.fixture(scope="module")
-def whole(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+def served_whole(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
     """Serve the demo model with one response for each request."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("whole") / "home")
     tllm.done("import", "-m", "demo", *(f"--param={each}" for each in PARAMETERS))
-    started = tllm.start()
+    started = tllm.start("--openai", f"--openai-port={free_ports(1)[0]}")
     assert started.returncode == 0, started.stdout + started.stderr
-    yield tllm.endpoint()
+    yield tllm
     tllm("stop", "--all")
+
+
+@pytest.fixture(scope="module")
+def whole(served_whole: Tllm) -> Endpoint:
+    return served_whole.endpoint()
+
+
+@pytest.fixture(scope="module")
+def gateway(served_whole: Tllm) -> str:
+    """Return the address of the gateway, without the scheme."""
+    return str(served_whole.status()["openai"]).removeprefix("http://")
 
 
 def infer(endpoint: Endpoint, model: str, interface: str, inputs: Inputs) -> Any:
@@ -168,6 +182,40 @@ def test_a_cancelled_call_ends_with_cancelled(whole: Endpoint) -> None:
         wait_until(lambda: gauge(whole, "active") == 1)
         call.cancel()
         assert arrived.get(timeout=60).status() == "StatusCode.CANCELLED"
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm"])
+def test_client_that_leaves_the_gateway_ends_its_request(
+    whole: Endpoint, gateway: str, model: str
+) -> None:
+    """Triton does not report the client to the model, so the gateway stops the request."""
+    inputs = {
+        "ensemble": {
+            "text_input": np.array([["a"]], object),
+            "max_tokens": np.array([[LONG]], np.int32),
+            "end_id": np.array([[-1]], np.int32),
+        },
+        "tensorrt_llm": core_inputs(PROMPT, LONG, streaming=False)
+        | {"end_id": np.array([[-1]], np.int32)},
+    }[model]
+    tensors = as_tensors(inputs, httpclient.InferInput)
+    body, size = httpclient.InferenceServerClient.generate_request_body(tensors)
+    num_before = count_cancelled(whole)
+    with contextlib.closing(http.client.HTTPConnection(gateway)) as connection:
+        headers = {"Inference-Header-Content-Length": str(size)}
+        connection.request("POST", f"/v2/models/{model}/infer", body, headers)
+        wait_until(lambda: gauge(whole, "active") == 1)
+    wait_until(lambda: count_cancelled(whole) > num_before)
+
+
+def test_gateway_returns_the_response_of_triton(whole: Endpoint, gateway: str) -> None:
+    tensors = as_tensors(core_inputs(PROMPT, 2, streaming=False), httpclient.InferInput)
+    answers = []
+    for address in (whole.http, gateway):
+        with httpclient.InferenceServerClient(address) as client:
+            answers.append(client.infer("tensorrt_llm", tensors))
+    assert answers[0].get_response() == answers[1].get_response()
+    assert len({answer.as_numpy("output_ids").tobytes() for answer in answers}) == 1
 
 
 def test_streaming_is_refused(whole: Endpoint) -> None:

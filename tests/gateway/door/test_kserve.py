@@ -20,10 +20,12 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
-from trtllm_serve_cli.gateway.door.kserve import check_body, find_servers, list_triton_models
+from trtllm_serve_cli.gateway.door.inference_body import SIZE_HEADER
+from trtllm_serve_cli.gateway.door.kserve import check_json, find_servers, list_triton_models
 from trtllm_serve_cli.gateway.errors import ApiError
 
 GENERATE = "/v2/models/demo/generate"
+INFER = "/v2/models/demo/infer"
 
 
 class Triton(BaseHTTPRequestHandler):
@@ -164,21 +166,24 @@ def test_dangerous_bodies_are_rejected(
 
 def test_json_nested_a_million_deep_is_rejected() -> None:
     with pytest.raises(ApiError, match="nesting levels"):
-        check_body(b"[" * 1_000_000, None)
+        check_json(b"[" * 1_000_000)
 
 
 def test_long_strings_are_rejected() -> None:
     with pytest.raises(ApiError, match="more than 1048576 characters"):
-        check_body(json.dumps({"a": ["x" * ((1 << 20) + 1)]}).encode(), None)
+        check_json(json.dumps({"a": ["x" * ((1 << 20) + 1)]}).encode())
 
 
-def test_binary_tensors_follow_the_json() -> None:
+def test_binary_tensors_follow_the_json(client: TestClient) -> None:
     head = b'{"inputs":[]}'
     body = head + struct.pack("<i", 7)
-    check_body(body, str(len(head)))
+    response = client.post(INFER, content=body, headers={SIZE_HEADER: str(len(head))})
+    received = response.json()
+    assert (received["size"], received["headers"][SIZE_HEADER]) == (len(body), str(len(head)))
     for length in ("99", "-1", "x"):
-        with pytest.raises(ApiError, match="header is invalid"):
-            check_body(body, length)
+        response = client.post(INFER, content=body, headers={SIZE_HEADER: length})
+        assert response.status_code == 400
+        assert "header is invalid" in response.json()["error"]
 
 
 def test_models_of_several_repositories() -> None:
@@ -333,16 +338,25 @@ def test_request_of_a_client_that_disconnects_is_stopped() -> None:
     assert sent["max_tokens"] == 9 and sent["id"].startswith("gateway-")
 
 
+def test_infer_request_of_a_client_that_disconnects_is_stopped() -> None:
+    text = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    body = json.dumps({"inputs": [text]}).encode()
+    (sent, stop), _ = disconnect(INFER, body, frozenset({"stop"}))
+    added = {"name": "stop", "datatype": "BOOL", "shape": [1], "data": [True]}
+    assert (sent["inputs"], stop["inputs"]) == ([text], [added, text])
+    assert sent["id"] == stop["id"] and sent["id"].startswith("gateway-")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "inputs"),
     [
-        ("/v2/models/demo/infer", {"inputs": []}, {"stop"}),
+        (INFER, {"inputs": []}, {"stop"}),
         # The client's id can also be that of another client's request.
         (GENERATE, {"id": "1", "max_tokens": 9}, {"stop"}),
         # Triton would run the request again.
         (GENERATE, {"max_tokens": 9}, {"text_input"}),
     ],
-    ids=["infer", "own id", "model without stop"],
+    ids=["infer without inputs", "own id", "model without stop"],
 )
 def test_other_requests_are_not_changed_or_stopped(
     path: str, body: dict[str, Any], inputs: set[str]

@@ -25,7 +25,8 @@ from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS,
 from trtllm_serve_cli.gateway.access.admission import admit, check_model, process
 from trtllm_serve_cli.gateway.access.call import Call, find_call
 from trtllm_serve_cli.gateway.config import ServedModel
-from trtllm_serve_cli.gateway.door.stoppable import StoppableBody, make_stoppable
+from trtllm_serve_cli.gateway.door.inference_body import SIZE_HEADER, InferenceBody
+from trtllm_serve_cli.gateway.door.stoppable import StoppableRequest, make_stoppable
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 from trtllm_serve_cli.gateway.http import (
     EventStream,
@@ -51,11 +52,9 @@ _READY = re.compile(rf"/v2/health/ready|{_MODEL}/ready")
 _PASSED_HEADERS = (
     "accept",
     "content-type",
-    "inference-header-content-length",
     "traceparent",
     "tracestate",
 )
-_BINARY_HEADER = "inference-header-content-length"
 _STOP_TIMEOUT_S = 10.0
 _MAX_DEPTH = 64
 _MAX_STRING_CHARS = 1 << 20
@@ -87,15 +86,17 @@ async def _pass(request: Request) -> Response:
     directory = config.server_directory
     if _READY.fullmatch(request.url.path) and (problem := find_server_problem(directory)):
         raise unavailable(f"The server does not respond: {problem}. Retry the request.")
-    body = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
-    stoppable: StoppableBody | None = None
+    data = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
+    body = _split_body(data, request.headers.get(SIZE_HEADER))
+    stoppable: StoppableRequest | None = None
     if request.method == "POST":
         _check_countable(request)
         await admit(request, name)
-        binary = request.headers.get(_BINARY_HEADER)
-        await process(request, partial(check_body, body, binary))
-        if binary is None and _can_be_stopped(request, name):
-            stoppable = await process(request, partial(make_stoppable, body))
+        await process(request, partial(check_json, body.json))
+        if (info := _find_stoppable(request, name)) is not None:
+            is_generate = request.url.path.endswith("/generate")
+            make = partial(make_stoppable, body, is_generate=is_generate)
+            stoppable = await process(request, partial(make, max_batch_size=info.max_batch_size))
     if stoppable is not None:
         body = stoppable.body
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
@@ -103,9 +104,9 @@ async def _pass(request: Request) -> Response:
     # compressed body, because the gateway does not forward the content-encoding header.
     headers["accept-encoding"] = "identity"
     triton = await _open_client(request.app.state)
+    send = partial(triton.send, addresses, request.method, request.url.path)
     response = await run_while_connected(
-        request.receive,
-        lambda: triton.send(addresses, request.method, request.url.path, headers, body),
+        request.receive, lambda: send({**headers, **body.headers}, body.data)
     )
     if response is None:
         await _stop(triton, addresses, request.url.path, headers, stoppable)
@@ -113,29 +114,29 @@ async def _pass(request: Request) -> Response:
     if response.content_type == "text/event-stream":
         events = _read_events(triton, response, find_call(request.scope))
         return EventStream(events, config.send_timeout_s, response.status)
-    data = await run_while_connected(request.receive, lambda: triton.read(response))
-    if data is None:
+    content = await run_while_connected(request.receive, lambda: triton.read(response))
+    if content is None:
         await _stop(triton, addresses, request.url.path, headers, stoppable)
         return Response(status_code=499)
+    received = InferenceBody.of(content, response.headers.get(SIZE_HEADER))
     if stoppable is not None:
-        data = stoppable.restore(data)
-    passed = {
-        name: value
-        for name, value in response.headers.items()
-        if name.lower() in ("content-type", _BINARY_HEADER)
+        received = stoppable.restore(received)
+    content_type = {
+        name: value for name, value in response.headers.items() if name.lower() == "content-type"
     }
-    return Response(data, response.status, passed)
+    return Response(received.data, response.status, {**content_type, **received.headers})
 
 
-def _can_be_stopped(request: Request, name: str) -> bool:
-    """Return whether the request is for `generate` of a model that tllm has rendered.
+def _find_stoppable(request: Request, name: str) -> ModelInfo | None:
+    """Return the model of a request for `generate` or `infer` if tllm has rendered the model.
 
     Only these models have the input `stop`. Other models would run the request a second time.
     """
     models: ModelRegistry = request.app.state.models
-    return request.url.path.endswith("/generate") and any(
-        each.name == name and "stop" in each.info.inputs for each in models.list_loaded()
-    )
+    if not request.url.path.endswith(("/generate", "/infer")):
+        return None
+    found = (each.info for each in models.list_loaded() if each.name == name)
+    return next((info for info in found if "stop" in info.inputs), None)
 
 
 async def _stop(
@@ -143,7 +144,7 @@ async def _stop(
     addresses: tuple[str, ...],
     path: str,
     headers: Mapping[str, str],
-    stoppable: StoppableBody | None,
+    stoppable: StoppableRequest | None,
 ) -> None:
     """Stop a request whose client has disconnected.
 
@@ -151,9 +152,10 @@ async def _stop(
     """
     if stoppable is None:
         return
+    stop = stoppable.stop
     for address in addresses:
         with contextlib.suppress(ApiError, asyncio.TimeoutError):
-            sent = triton.send((address,), "POST", path, headers, stoppable.stop)
+            sent = triton.send((address,), "POST", path, {**headers, **stop.headers}, stop.data)
             (await asyncio.wait_for(sent, _STOP_TIMEOUT_S)).close()
 
 
@@ -244,21 +246,24 @@ def list_triton_models(text_model: str) -> set[str]:
     return {text_model, *map(info.name_of, (CORE_MODEL, *UPSTREAM_TEXT_MODELS))}
 
 
-def check_body(body: bytes, binary_header: str | None) -> None:
+def _split_body(data: bytes, json_size: str | None) -> InferenceBody:
+    """Split the body of a request. Raise `ApiError` (400) if `json_size` is not a valid size."""
+    try:
+        return InferenceBody.of(data, json_size)
+    except ValueError as error:
+        raise ApiError(
+            400,
+            f"The {SIZE_HEADER} header is invalid. Set it to the size in bytes of the JSON part of "
+            "the request body.",
+        ) from error
+
+
+def check_json(body: bytes) -> None:
     """Check the JSON part of a request body.
 
-    `binary_header` is the size of the JSON part in bytes if binary tensors follow it, or None if
-    the whole body is JSON. Raise `ApiError` (400) if `binary_header` is not a valid size, or if
-    the JSON part is invalid, is nested too deeply, or contains a string that is too long.
+    Raise `ApiError` (400) if it is invalid, is nested too deeply, or contains a string that is too
+    long.
     """
-    if binary_header is not None:
-        if not binary_header.isdecimal() or int(binary_header) > len(body):
-            raise ApiError(
-                400,
-                f"The {_BINARY_HEADER} header is invalid. Set it to the size in bytes of the JSON "
-                "part of the request body.",
-            )
-        body = body[: int(binary_header)]
     try:
         value = msgspec.json.decode(body)
     except RecursionError as error:
