@@ -43,8 +43,9 @@ class Quantity:
 QUANTITIES = {
     "memory_mb": Quantity("memory", "MB", 8.0, 0.05),
     "descriptors": Quantity("file descriptors", "", 4.0),
-    # The models' thread pools grow to the largest number of concurrent requests.
-    "threads": Quantity("threads", "", 6.0),
+    # The models' thread pools grow to the largest number of concurrent requests, so by at most the
+    # number of clients.
+    "threads": Quantity("threads", "", 12.0),
     "shared_files": Quantity("shared-memory files", "", 0.0),
     "shared_mb": Quantity("shared memory", "MB", 2.0, 0.05),
 }
