@@ -64,3 +64,9 @@ def test_rejects_negative_tokens_except_padding(model: Any) -> None:
 def test_negative_tokens_are_padding_in_requests_without_lengths(model: Any) -> None:
     (response,) = model.execute([Request({"TOKENS_BATCH": [[[104, 105, -1]], [[104, 105, 106]]]})])
     assert response.content() == {"OUTPUT": [b"hi", b"hij"]}
+
+
+def test_damaged_tokenizer_is_reported(model: Any, tmp_path: Path) -> None:
+    (tmp_path / "openvino_tokenizer.xml").write_text("<")
+    why = _respond(model, [[[104]]], [[1]])
+    assert why.startswith(f"the files in {tmp_path} cannot be loaded as a tokenizer: ")

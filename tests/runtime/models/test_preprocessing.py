@@ -210,3 +210,9 @@ def test_texts_that_cannot_fit_are_rejected_before_they_are_encoded(
         (response,) = model.execute([_request(**tensors)])
         assert why in response.error().message()
     assert encoded == ["hi", "hi"]  # the prompts of the requests with too many words
+
+
+def test_damaged_tokenizer_is_reported(model: Any, tmp_path: Path) -> None:
+    (tmp_path / "openvino_tokenizer.xml").write_text("<")
+    why = _respond(model, _request())
+    assert why.startswith(f"the files in {tmp_path} cannot be loaded as a tokenizer: ")

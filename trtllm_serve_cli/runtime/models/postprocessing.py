@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import triton_python_backend_utils as pb_utils
 from ..engine import InvalidRequest
 from ..pulse import start_beating
 from ..text.detokenize import decode_whole
-from ..text.tokenizer import load_tokenizer
+from ..text.tokenizer import BadTokenizer, Tokenizer, load_tokenizer
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import pick_requested, read_inputs
 
@@ -32,17 +33,23 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
-        self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
+        self._tokenizer_directory = Path(parameters.text("tokenizer_dir"))
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
         start_beating("model", parameters.model_name)
+
+    # Load the tokenizer with the first request. Most servers receive none, because the text models
+    # decode tokens themselves.
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self._tokenizer_directory)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]
 
     def _respond(self, request: Any) -> Any:
         try:
-            inputs = read_inputs(request)
-        except InvalidRequest as error:
+            inputs, tokenizer = read_inputs(request), self._tokenizer
+        except (InvalidRequest, BadTokenizer, ImportError) as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         tokens = inputs["TOKENS_BATCH"]
         # Requests in the gpt layout do not contain sequence lengths. Count the non-negative ids
@@ -62,9 +69,10 @@ class TritonPythonModel:
                 "non-negative ids, and pad a sequence only after its first SEQUENCE_LENGTH tokens"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
+        decode = functools.partial(tokenizer.decode, skip_special_tokens=self._skips_special_tokens)
         # Like NVIDIA's model, return the texts of all rows in a one-dimensional tensor.
         texts = [
-            decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()
+            decode_whole(decode, beam[: max(length, 0)].tolist()).encode()
             for row, row_lengths in zip(tokens, lengths, strict=True)
             for beam, length in zip(row, row_lengths, strict=True)
         ]
@@ -73,6 +81,3 @@ class TritonPythonModel:
         }
         tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
         return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), tensors))
-
-    def _decode(self, token_ids: list[int]) -> str:
-        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import triton_python_backend_utils as pb_utils
 from ..engine import InvalidRequest
 from ..pulse import start_beating
 from ..text.preprocessor import Preprocessor
+from ..text.tokenizer import BadTokenizer
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import pick_requested, read_inputs
 
@@ -18,9 +20,14 @@ class TritonPythonModel:
     """The model that Triton's Python backend loads and calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        parameters = Parameters(args)
-        self._preprocessor = Preprocessor.of(parameters)
-        start_beating("model", parameters.model_name)
+        self._parameters = Parameters(args)
+        start_beating("model", self._parameters.model_name)
+
+    # Load the tokenizer with the first request. Most servers receive none, because the text models
+    # encode texts themselves.
+    @functools.cached_property
+    def _preprocessor(self) -> Preprocessor:
+        return Preprocessor.of(self._parameters)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]
@@ -28,7 +35,7 @@ class TritonPythonModel:
     def _respond(self, request: Any) -> Any:
         try:
             tensors = self._preprocessor.encode(read_inputs(request).get)
-        except InvalidRequest as error:
+        except (InvalidRequest, BadTokenizer, ImportError) as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         outputs = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
         return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), outputs))
