@@ -10,11 +10,11 @@ BIN = $(VENV)/bin
 # The version with which the export of Hugging Face checkpoints is tested.
 TORCH ?= torch==2.13.0
 
-# Test files run in parallel processes. Unit tests wait half of their time. An end-to-end test uses
-# one to two cores. To run all tests in one process: make test UNIT_PROCESSES=0 E2E_PROCESSES=0
+# Test files run in parallel processes. Tests wait a third to half of their time. To run all tests in
+# one process: make test UNIT_PROCESSES=0 E2E_PROCESSES=0
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 UNIT_PROCESSES ?= $(shell expr 2 '*' $(CORES))
-E2E_PROCESSES ?= $(shell expr $(CORES) / 4 '*' 2 '|' 2)
+E2E_PROCESSES ?= $(shell expr 3 '*' $(CORES) / 2 '|' 1)
 # Tests start thousands of processes, which compile the package each time without bytecode files.
 # Images of Python often disable these files.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
