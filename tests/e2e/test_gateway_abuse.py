@@ -256,7 +256,8 @@ def test_mixed_attacks(attacked: Attacked) -> None:
     wait_until(lambda: len(gateway.net_connections()) <= 8)
     state = attacked.tllm.state()
     assert (state.gateway_pid, state.gateway_restarts, state.restarts) == (gateway.pid, 0, 0)
-    assert gateway.memory_info().rss < memory + 30e6
+    # In a short run, the buffers of the tokenizer can still grow to their final size.
+    assert gateway.memory_info().rss < memory + (30e6 if MINUTES >= 1 else 150e6)
     report = {"quiet_p95_s": p95(quiet_s), "attacked_p95_s": p95(attacked_s), "attacks": counts}
     print(json.dumps({**report, "memory_mb": [memory / 1e6, gateway.memory_info().rss / 1e6]}))
     if MINUTES >= 1:
