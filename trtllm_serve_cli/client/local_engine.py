@@ -69,7 +69,7 @@ class LocalEngine:
         self.info = read_info(repository)
         self._tokenizer = _load_tokenizer(self.info, repository)
         self._skips_special_tokens = text.flag("skip_special_tokens", True)
-        self._preprocessor = Preprocessor.of(text, self._tokenizer)
+        self._preprocessor = Preprocessor.of(text, lambda: self._tokenizer)
         worker_config = find_kind(self._kind).worker_config
         assert worker_config is not None
         self._worker = WorkerProcess(

@@ -216,3 +216,14 @@ def test_damaged_tokenizer_is_reported(model: Any, tmp_path: Path) -> None:
     (tmp_path / "openvino_tokenizer.xml").write_text("<")
     why = _respond(model, _request())
     assert why.startswith(f"the files in {tmp_path} cannot be loaded as a tokenizer: ")
+
+
+@pytest.mark.parametrize(
+    "parameters", [{}, {"add_special_tokens": "maybe"}, {"max_seq_len": "many"}], ids=str
+)
+def test_invalid_parameter_fails_the_load(
+    model: Any, tmp_path: Path, parameters: dict[str, str]
+) -> None:
+    folder = {"tokenizer_dir": str(tmp_path)} if parameters else {}
+    with pytest.raises(ValueError, match=next(iter(parameters), "tokenizer_dir")):
+        _initialized(model, **folder, **parameters)

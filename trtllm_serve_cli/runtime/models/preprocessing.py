@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,14 +19,11 @@ class TritonPythonModel:
     """The model that Triton's Python backend loads and calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        self._parameters = Parameters(args)
-        start_beating("model", self._parameters.model_name)
-
-    # Load the tokenizer with the first request. Most servers receive none, because the text models
-    # encode texts themselves.
-    @functools.cached_property
-    def _preprocessor(self) -> Preprocessor:
-        return Preprocessor.of(self._parameters)
+        parameters = Parameters(args)
+        # The tokenizer is loaded with the first request. Most servers receive none, because the
+        # text models encode texts themselves.
+        self._preprocessor = Preprocessor.of(parameters)
+        start_beating("model", parameters.model_name)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -57,36 +58,42 @@ def encode_text(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
 class Preprocessor:
     """An encoder that converts a request's text inputs to token ids.
 
-    The input and output tensors have the same names as in the `preprocessing` model. `max_seq_len`
-    is the model's context length in tokens, or 0 if it is unknown.
+    The input and output tensors have the same names as in the `preprocessing` model. `load` returns
+    the tokenizer, and is called for the first text. `max_seq_len` is the model's context length in
+    tokens, or 0 if it is unknown.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, adds_special_tokens: bool, max_seq_len: int = 0
+        self, load: Callable[[], Tokenizer], *, adds_special_tokens: bool, max_seq_len: int = 0
     ) -> None:
-        self._tokenizer = tokenizer
+        self._load = load
         self._adds_special_tokens = adds_special_tokens
         self._max_seq_len = max_seq_len
 
     @classmethod
-    def of(cls, parameters: Parameters, tokenizer: Tokenizer | None = None) -> Preprocessor:
+    def of(
+        cls, parameters: Parameters, load: Callable[[], Tokenizer] | None = None
+    ) -> Preprocessor:
         """Create a preprocessor from a model's parameters.
 
-        If `tokenizer` is None, load it from the folder in the `tokenizer_dir` parameter.
+        By default, `load` loads the tokenizer from the folder in the `tokenizer_dir` parameter.
+        Raise `ValueError` if a parameter is invalid.
         """
-        if tokenizer is None:
-            tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         return cls(
-            tokenizer,
+            load or partial(load_tokenizer, Path(parameters.text("tokenizer_dir"))),
             adds_special_tokens=parameters.flag("add_special_tokens", True),
             max_seq_len=parameters.number("max_seq_len", 0),
         )
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return self._load()
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
         """Return the outputs of the `preprocessing` model for a request, keyed by name.
 
         `get` returns a request input by name. Raise `InvalidRequest` if a required input is missing
-        or an input is invalid.
+        or an input is invalid, and the errors of `load_tokenizer` if this call loads the tokenizer.
         """
         queries = get("QUERY")
         output_len = get("REQUEST_OUTPUT_LEN")

@@ -39,7 +39,7 @@ def load_encoder(parameters: Parameters, tokenizer: Tokenizer) -> Encode:
     if parameters.flag("ask_preprocessing", False):
         model = parameters.text("preprocessing_model_name", "preprocessing")
         return partial(encode_text, partial(_call_model, model))
-    preprocessor = Preprocessor.of(parameters, tokenizer)
+    preprocessor = Preprocessor.of(parameters, lambda: tokenizer)
     return partial(encode_text, preprocessor.encode)
 
 
