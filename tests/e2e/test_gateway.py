@@ -137,9 +137,11 @@ def test_errors_are_those_of_openais_client(client: openai.OpenAI) -> None:
         ("/v1/completions", {"stream": False}),
         ("/v1/completions", {"stream": True}),
         ("/v2/models/demo/generate", {}),
+        ("/v2/models/demo/generate", {"id": "client's id"}),
+        ("/v2/models/demo/generate_stream", {"stream": False}),
         ("/v2/models/demo/generate_stream", {"stream": True}),
     ],
-    ids=["whole", "stream", "whole of Triton", "stream of Triton"],
+    ids=["whole", "stream", "generate", "id", "one event", "stream of Triton"],
 )
 def test_client_that_disconnects_cancels_its_request(
     address: str, endpoint: Endpoint, path: str, fields: dict[str, Any]

@@ -16,6 +16,7 @@ from trtllm_serve_cli.gateway.config import GatewayConfig, read_config
 from trtllm_serve_cli.gateway.process_pool import (
     MEMBER_OPTION,
     bind_shared,
+    open_client_ids,
     open_usage,
     serve_as_configured,
 )
@@ -41,7 +42,8 @@ def _serve() -> None:
         from trtllm_serve_cli.gateway.server import serve
 
         config = GatewayConfig.from_json(sys.stdin.read())
-        serve(config, bind_shared(config), open_usage(config, int(sys.argv[2])))
+        usage = open_usage(config, int(sys.argv[2]))
+        serve(config, bind_shared(config), usage, open_client_ids())
         return
     config = read_config(Path(sys.argv[1]))
     sys.exit(serve_as_configured(config))

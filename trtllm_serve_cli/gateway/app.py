@@ -23,6 +23,7 @@ from trtllm_serve_cli.gateway.access.limits import Limits
 from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.door import kserve
+from trtllm_serve_cli.gateway.door.client_ids import ClientIds
 from trtllm_serve_cli.gateway.endpoints import (
     adapters,
     chat,
@@ -86,12 +87,13 @@ def build_app(
     config: GatewayConfig,
     registry: ModelRegistry | None = None,
     usage: UsageTable | None = None,
+    client_ids: ClientIds | None = None,
 ) -> Starlette:
     """Build the gateway's ASGI application.
 
     If `registry` is None, create a registry that loads the models of `config`. Tests pass a
-    registry whose models are already loaded. `usage` is the per-key usage table that the gateway's
-    processes share, or None for a single process.
+    registry whose models are already loaded. `usage` and `client_ids` are the usage of each key and
+    the ids of requests that the gateway's processes share, or None for a single process.
     """
     log = AccessLog(config.log_format)
     known = registry or ModelRegistry(config, log.record_start, log.record_refusal)
@@ -131,6 +133,7 @@ def build_app(
     app.state.limits = limits
     app.state.metrics = metrics
     app.state.triton = None
+    app.state.client_ids = client_ids or ClientIds()
     return app
 
 

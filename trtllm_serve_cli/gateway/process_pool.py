@@ -25,6 +25,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.door.client_ids import ClientIds
 from trtllm_serve_cli.gateway.telemetry.metrics import MULTIPROCESS_FOLDER
 from trtllm_serve_cli.processes import die_with_parent
 from trtllm_serve_cli.runtime.pulse import PulseFile, PulseWriter, register_stacks_signal
@@ -32,6 +33,7 @@ from trtllm_serve_cli.runtime.pulse import PulseFile, PulseWriter, register_stac
 # The option of `python -m trtllm_serve_cli.gateway` that starts one process of the pool.
 MEMBER_OPTION = "--member"
 _USAGE_FILE = "key-usage"
+_CLIENT_IDS_FILE = "client-ids"
 _POLL_S = 0.2
 _RESTART_DELAY_S = 1.0
 # If a process exits within this many seconds after its start, it has failed to start, for example
@@ -81,6 +83,11 @@ def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
     """
     file = Path(os.environ[MULTIPROCESS_FOLDER]) / _USAGE_FILE
     return UsageTable(file, process_index, config.num_processes)
+
+
+def open_client_ids() -> ClientIds:
+    """Open the ids of requests that the processes share, in the same folder."""
+    return ClientIds(Path(os.environ[MULTIPROCESS_FOLDER]) / _CLIENT_IDS_FILE)
 
 
 def serve_processes(config: GatewayConfig) -> int:

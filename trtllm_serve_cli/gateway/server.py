@@ -12,6 +12,7 @@ from trtllm_serve_cli.gateway.access.http_connection import limit_connections
 from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.door.client_ids import ClientIds
 from trtllm_serve_cli.gateway.telemetry.access_log import AccessLog
 from trtllm_serve_cli.processes import raise_open_file_limit
 
@@ -22,20 +23,21 @@ def serve(
     config: GatewayConfig,
     listener: socket.socket | None = None,
     usage: UsageTable | None = None,
+    client_ids: ClientIds | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight.
 
     Requests that are still running after `config.drain_s` seconds are cancelled.
 
     `listener` is a socket that is already bound to the gateway's port. If it is None, bind a new
-    socket. `usage` is the per-key usage table that the gateway's processes share, or None for a
+    socket. `usage` and `client_ids` are those that the gateway's processes share, or None for a
     single process. If the server cannot start, exit with a nonzero code. Raise `BadInput` if the
     TLS certificate or key cannot be used.
     """
     if warning := describe_open_file_limit(config, raise_open_file_limit()):
         AccessLog(config.log_format).record_warning(warning)
     settings = uvicorn.Config(
-        build_app(config, usage=usage),
+        build_app(config, usage=usage, client_ids=client_ids),
         host=config.host,
         port=config.port,
         http=limit_connections(config.max_header_bytes, config.receive_timeout_s),

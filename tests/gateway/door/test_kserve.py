@@ -72,14 +72,17 @@ def serving_triton(handler: type[BaseHTTPRequestHandler] = Triton) -> Iterator[s
 
 
 @contextmanager
-def serving_gateway(*addresses: str, **fields: Any) -> Iterator[TestClient]:
+def serving_gateway(
+    *addresses: str, inputs: frozenset[str] = frozenset(), **fields: Any
+) -> Iterator[TestClient]:
     """Serve a gateway for the model `demo` on the Tritons with these HTTP addresses.
 
-    `fields` are fields of its configuration.
+    `inputs` are those of the model. `fields` are fields of the gateway's configuration.
     """
     served = tuple(ServedModel("demo", "demo", Endpoint(http=each)) for each in addresses)
     config = GatewayConfig(served, max_body_bytes=4000, **fields)
-    registry = LoadedRegistry(config, make_model(FakeBackend()))
+    info = ModelInfo("demo", inputs=inputs)
+    registry = LoadedRegistry(config, make_model(FakeBackend(), info=info))
     with TestClient(build_app(config, registry), raise_server_exceptions=False) as client:
         yield client
 
@@ -295,8 +298,10 @@ class StallingTriton:
         return b""
 
 
-def disconnect(path: str, body: bytes, inputs: frozenset[str]) -> tuple[list[Any], str]:
-    """Send a request, and disconnect during the response.
+def disconnect(
+    path: str, body: bytes, inputs: frozenset[str], other_id: str = "other"
+) -> tuple[list[Any], str]:
+    """Send a request while another one with `other_id` runs, and disconnect during the response.
 
     Return the bodies that Triton receives, and the gateway's metrics. `inputs` are the inputs of
     the model.
@@ -321,7 +326,8 @@ def disconnect(path: str, body: bytes, inputs: frozenset[str]) -> tuple[list[Any
         scope = {
             "type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [],
         }  # fmt: skip
-        await app(scope, receive, send)
+        with app.state.client_ids.hold("demo", other_id):
+            await app(scope, receive, send)
         return [*map(json.loads, triton.bodies)], str(app.state.metrics.render().decode())
 
     return asyncio.run(run())
@@ -338,6 +344,40 @@ def test_request_of_a_client_that_disconnects_is_stopped() -> None:
     assert sent["max_tokens"] == 9 and sent["id"].startswith("gateway-")
 
 
+def test_request_with_the_id_of_the_client_is_stopped() -> None:
+    body = {"id": "1", "max_tokens": 9, "stream": False}
+    for path in (GENERATE, GENERATE + "_stream"):
+        sent, _ = disconnect(path, json.dumps(body).encode(), frozenset({"stop"}))
+        assert sent == [body, {**body, "stop": True}]
+
+
+def test_request_is_not_stopped_if_another_one_has_its_id() -> None:
+    body = {"id": "1", "max_tokens": 9}
+    sent, _ = disconnect(GENERATE, json.dumps(body).encode(), frozenset({"stop"}), "1")
+    assert sent == [body]
+
+
+def test_id_of_a_stream_is_in_use_until_its_end() -> None:
+    shared = []
+
+    class Watching(Triton):
+        def do_POST(self) -> None:
+            with ids.hold("demo", "1") as held:
+                shared.append(ids.is_shared(held))
+                super().do_POST()
+
+    stop = frozenset({"stop"})
+    with serving_triton(Watching) as address, serving_gateway(address, inputs=stop) as client:
+        app: Any = client.app
+        ids = app.state.client_ids
+        body = {"id": "1", "text_input": "a", "stream": True}
+        for _ in range(2):
+            assert client.post(GENERATE + "_stream", json=body).text.startswith("data: ")
+        with ids.hold("demo", "1") as held:
+            assert not ids.is_shared(held)
+    assert shared == [True, True]
+
+
 def test_infer_request_of_a_client_that_disconnects_is_stopped() -> None:
     text = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]}
     body = json.dumps({"inputs": [text]}).encode()
@@ -351,12 +391,10 @@ def test_infer_request_of_a_client_that_disconnects_is_stopped() -> None:
     ("path", "body", "inputs"),
     [
         (INFER, {"inputs": []}, {"stop"}),
-        # The client's id can also be that of another client's request.
-        (GENERATE, {"id": "1", "max_tokens": 9}, {"stop"}),
         # Triton would run the request again.
         (GENERATE, {"max_tokens": 9}, {"text_input"}),
     ],
-    ids=["infer without inputs", "own id", "model without stop"],
+    ids=["infer without inputs", "model without stop"],
 )
 def test_other_requests_are_not_changed_or_stopped(
     path: str, body: dict[str, Any], inputs: set[str]

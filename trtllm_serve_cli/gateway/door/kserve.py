@@ -25,6 +25,7 @@ from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS,
 from trtllm_serve_cli.gateway.access.admission import admit, check_model, process
 from trtllm_serve_cli.gateway.access.call import Call, find_call
 from trtllm_serve_cli.gateway.config import ServedModel
+from trtllm_serve_cli.gateway.door.client_ids import ClientIds
 from trtllm_serve_cli.gateway.door.inference_body import SIZE_HEADER, InferenceBody
 from trtllm_serve_cli.gateway.door.stoppable import StoppableRequest, make_stoppable
 from trtllm_serve_cli.gateway.errors import ApiError, unavailable
@@ -94,30 +95,49 @@ async def _pass(request: Request) -> Response:
         await admit(request, name)
         await process(request, partial(check_json, body.json))
         if (info := _find_stoppable(request, name)) is not None:
-            is_generate = request.url.path.endswith("/generate")
+            is_generate = not request.url.path.endswith("/infer")
             make = partial(make_stoppable, body, is_generate=is_generate)
             stoppable = await process(request, partial(make, max_batch_size=info.max_batch_size))
-    if stoppable is not None:
-        body = stoppable.body
-    headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
-    # Override aiohttp's default, which requests a compressed response. Clients could not decode a
-    # compressed body, because the gateway does not forward the content-encoding header.
-    headers["accept-encoding"] = "identity"
     triton = await _open_client(request.app.state)
+    ids: ClientIds = request.app.state.client_ids
+    with contextlib.ExitStack() as running:
+        if stoppable is None:
+            response = await _forward(request, triton, addresses, body, running)
+        else:
+            held = running.enter_context(ids.hold(name, stoppable.request_id))
+            response = await _forward(
+                request, triton, addresses, stoppable.body, running, stoppable
+            )
+            if response is None and stoppable.stop is not None and not ids.is_shared(held):
+                await _stop(request, triton, addresses, stoppable.stop)
+    return response or Response(status_code=499)
+
+
+async def _forward(
+    request: Request,
+    triton: TritonHttp,
+    addresses: tuple[str, ...],
+    body: InferenceBody,
+    running: contextlib.ExitStack,
+    stoppable: StoppableRequest | None = None,
+) -> Response | None:
+    """Send a request to Triton and return its response, or None if the client disconnects.
+
+    If the response is a stream, close `running` at its end.
+    """
     send = partial(triton.send, addresses, request.method, request.url.path)
-    response = await run_while_connected(
-        request.receive, lambda: send({**headers, **body.headers}, body.data)
-    )
+    headers = {**_select_headers(request), **body.headers}
+    response = await run_while_connected(request.receive, lambda: send(headers, body.data))
     if response is None:
-        await _stop(triton, addresses, request.url.path, headers, stoppable)
-        return Response(status_code=499)
-    if response.content_type == "text/event-stream":
-        events = _read_events(triton, response, find_call(request.scope))
-        return EventStream(events, config.send_timeout_s, response.status)
+        return None
+    if response.content_type == "text/event-stream" and (
+        stoppable is None or stoppable.stop is None
+    ):
+        events = _read_events(triton, response, find_call(request.scope), running.pop_all())
+        return EventStream(events, request.app.state.config.send_timeout_s, response.status)
     content = await run_while_connected(request.receive, lambda: triton.read(response))
     if content is None:
-        await _stop(triton, addresses, request.url.path, headers, stoppable)
-        return Response(status_code=499)
+        return None
     received = InferenceBody.of(content, response.headers.get(SIZE_HEADER))
     if stoppable is not None:
         received = stoppable.restore(received)
@@ -127,35 +147,35 @@ async def _pass(request: Request) -> Response:
     return Response(received.data, response.status, {**content_type, **received.headers})
 
 
+def _select_headers(request: Request) -> dict[str, str]:
+    """Return the headers that Triton receives."""
+    headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
+    # Override aiohttp's default, which requests a compressed response. Clients could not decode a
+    # compressed body, because the gateway does not forward the content-encoding header.
+    return {**headers, "accept-encoding": "identity"}
+
+
 def _find_stoppable(request: Request, name: str) -> ModelInfo | None:
-    """Return the model of a request for `generate` or `infer` if tllm has rendered the model.
+    """Return the model of an inference request if tllm has rendered the model.
 
     Only these models have the input `stop`. Other models would run the request a second time.
     """
     models: ModelRegistry = request.app.state.models
-    if not request.url.path.endswith(("/generate", "/infer")):
-        return None
     found = (each.info for each in models.list_loaded() if each.name == name)
     return next((info for info in found if "stop" in info.inputs), None)
 
 
 async def _stop(
-    triton: TritonHttp,
-    addresses: tuple[str, ...],
-    path: str,
-    headers: Mapping[str, str],
-    stoppable: StoppableRequest | None,
+    request: Request, triton: TritonHttp, addresses: tuple[str, ...], stop: InferenceBody
 ) -> None:
-    """Stop a request whose client has disconnected.
+    """Stop a request whose client has disconnected, with the request `stop`.
 
     Ignore errors: servers that do not run the request reject it, and it may have ended.
     """
-    if stoppable is None:
-        return
-    stop = stoppable.stop
+    headers = {**_select_headers(request), **stop.headers}
     for address in addresses:
         with contextlib.suppress(ApiError, asyncio.TimeoutError):
-            sent = triton.send((address,), "POST", path, {**headers, **stop.headers}, stop.data)
+            sent = triton.send((address,), "POST", request.url.path, headers, stop.data)
             (await asyncio.wait_for(sent, _STOP_TIMEOUT_S)).close()
 
 
@@ -308,7 +328,10 @@ def _too_deep() -> ApiError:
 
 
 async def _read_events(
-    triton: TritonHttp, response: aiohttp.ClientResponse, call: Call
+    triton: TritonHttp,
+    response: aiohttp.ClientResponse,
+    call: Call,
+    running: contextlib.ExitStack,
 ) -> AsyncGenerator[bytes, None]:
     try:
         async for chunk in triton.read_chunks(response):
@@ -321,3 +344,4 @@ async def _read_events(
     finally:
         # Closing the connection cancels the request in Triton.
         response.close()
+        running.close()
