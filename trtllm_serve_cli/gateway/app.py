@@ -58,6 +58,8 @@ ROUTES = (
     Route("/v1/responses", responses.create_response, methods=["POST"]),
     Route("/v1/embeddings", embeddings.create_embeddings, methods=["POST"]),
     Route("/v1/models", models.list_models, methods=["GET"]),
+    # Without this route, the next one would look for a model with an empty id.
+    Route("/v1/models/", models.list_models, methods=["GET"]),
     Route("/v1/models/{id:path}", models.retrieve_model, methods=["GET"]),
     Route("/v1/load_lora_adapter", adapters.load_adapter, methods=["POST"]),
     Route("/v1/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),

@@ -37,6 +37,7 @@ def page(client: TestClient, query: str = "") -> tuple[list[str], bool, Any, Any
 
 def test_format_follows_the_header(client: TestClient) -> None:
     assert client.get("/v1/models").json()["object"] == "list"
+    assert client.get("/v1/models/").json() == client.get("/v1/models").json()
     assert client.get("/v1/models/a").json()["object"] == "model"
     described = client.get("/v1/models/a", headers=VERSION).json()
     assert client.get("/v1/models", headers=VERSION).json()["data"][0] == described
