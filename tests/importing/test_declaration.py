@@ -25,8 +25,8 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.merged_options import choose_options
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.model.model_repository import open_repository
-from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
-from trtllm_serve_cli.repository.model.store import ImportedModel, read_manifest
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.model.store import MANIFEST, ImportedModel, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.repository.settings.settings import apply_changes, plan_changes, write_changes
 from trtllm_serve_cli.yaml_schema import plain_changes

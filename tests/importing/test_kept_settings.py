@@ -26,8 +26,7 @@ from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.importing.sections import ModelSection, RepositorySection
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.model.model_repository import open_repository
-from trtllm_serve_cli.repository.model.render import MANIFEST
-from trtllm_serve_cli.repository.model.store import read_manifest
+from trtllm_serve_cli.repository.model.store import MANIFEST, read_manifest
 from trtllm_serve_cli.repository.settings.settings import (
     apply_changes,
     list_settings,

@@ -17,8 +17,7 @@ from trtllm_serve_cli.option_fields import PartOf
 from trtllm_serve_cli.paths import expand_user
 from trtllm_serve_cli.repository.model.model_repository import UPSTREAM_LAYOUTS, OpenRepository
 from trtllm_serve_cli.repository.model.parameters import resolve_paths
-from trtllm_serve_cli.repository.model.render import MANIFEST
-from trtllm_serve_cli.repository.model.store import ImportedModel, is_imported
+from trtllm_serve_cli.repository.model.store import MANIFEST, ImportedModel, is_imported
 from trtllm_serve_cli.repository.settings.settings import Setting, list_settings
 from trtllm_serve_cli.yaml_schema import parse_yaml, render_yaml
 

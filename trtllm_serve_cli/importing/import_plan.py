@@ -46,8 +46,12 @@ from trtllm_serve_cli.importing.import_checks import (
 )
 from trtllm_serve_cli.paths import Home, expand_user
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
-from trtllm_serve_cli.repository.model.render import MANIFEST
-from trtllm_serve_cli.repository.model.store import ImportedModel, find_model, read_manifest
+from trtllm_serve_cli.repository.model.store import (
+    MANIFEST,
+    ImportedModel,
+    find_model,
+    read_manifest,
+)
 from trtllm_serve_cli.repository.planning.repository_plan import (
     check_combination,
     check_layout,

@@ -41,8 +41,8 @@ from trtllm_serve_cli.importing.import_repository import (
 )
 from trtllm_serve_cli.paths import Home, check_can_create, hold_lock
 from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
-from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
-from trtllm_serve_cli.repository.model.store import read_manifest
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.model.store import MANIFEST, read_manifest
 from trtllm_serve_cli.repository.settings.engine_references import record_references
 from trtllm_serve_cli.repository.settings.preserved_settings import PreservedSettings
 from trtllm_serve_cli.sources.engine_source import EngineSource

@@ -25,6 +25,8 @@ import psutil
 
 STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
+# The file with the plan of a Slurm job, which the folders of other servers do not contain.
+JOB_FILE = "job.json"
 START_LOCK = "start.lock"
 # Prefix of the temporary files of `write_state`. A killed process leaves its file.
 _TEMPORARY = f".{STATE_FILE}."

@@ -19,7 +19,7 @@ from trtllm_serve_cli.launch.server_state import PLAN_FILE, START_LOCK
 from trtllm_serve_cli.launch.servers.running import list_servers
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import Home, find_home
-from trtllm_serve_cli.repository.model.render import MANIFEST
+from trtllm_serve_cli.repository.model.store import MANIFEST
 
 # A supervisor outlives the process that started it.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")

@@ -14,7 +14,7 @@ from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.server_state import ServerState
 from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.model.render import MANIFEST
+from trtllm_serve_cli.repository.model.store import MANIFEST
 
 
 @pytest.fixture

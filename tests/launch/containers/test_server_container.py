@@ -26,7 +26,7 @@ from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.planning.server_plan import plan_launch
 from trtllm_serve_cli.repository.model.instances import EngineInstances
 from trtllm_serve_cli.repository.model.store import ImportedModel
-from trtllm_serve_cli.repository.planning.combined import PlacedModel
+from trtllm_serve_cli.repository.planning.placed_model import PlacedModel
 
 NGC = "nvcr.io/nvidia/tritonserver:24.07-trtllm-python-py3"
 # README.md of triton-inference-server/tensorrtllm_backend: the container of release 24.07 for

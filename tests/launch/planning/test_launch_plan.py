@@ -20,7 +20,7 @@ from trtllm_serve_cli.launch.planning.server_plan import plan_launch
 from trtllm_serve_cli.launch.topology.ranks import plan_ranks
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.store import ImportedModel
-from trtllm_serve_cli.repository.planning.combined import PlacedModel
+from trtllm_serve_cli.repository.planning.placed_model import PlacedModel
 
 VENV_BIN = str(Path(sys.prefix) / "bin")
 

@@ -21,7 +21,7 @@ from trtllm_serve_cli.launch.servers.control import (
 )
 from trtllm_serve_cli.launch.servers.running import read_server
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.planning.combined import PlacedModel
+from trtllm_serve_cli.repository.planning.placed_model import PlacedModel
 
 PARTS = ("demo", "ensemble", "postprocessing", "preprocessing", "tensorrt_llm")
 

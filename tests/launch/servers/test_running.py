@@ -15,7 +15,8 @@ from tests.samples.launch_plans import fake_plan
 from tests.samples.repositories import add_model
 from tests.waiting import wait_until
 from trtllm_serve_cli.errors import NoServer
-from trtllm_serve_cli.launch.clusters.slurm_job import NO_ENDPOINT, SlurmJob
+from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
+from trtllm_serve_cli.launch.planning.launch_plan import NO_ENDPOINT
 from trtllm_serve_cli.launch.server_state import (
     PLAN_FILE,
     ServerState,

@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from trtllm_serve_cli.launch.supervisor import reaper
 from trtllm_serve_cli.launch.supervisor.reaper import Reaper, kill_session, list_session
 from trtllm_serve_cli.launch.supervisor.server_processes import wait_until_dead
-from trtllm_serve_cli.launch.triton.triton_command import region_prefix
+from trtllm_serve_cli.launch.triton.shared_memory import region_prefix
 
 # A process that starts a child process, which outlives it, and prints the child's id.
 SERVER = """

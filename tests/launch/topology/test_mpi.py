@@ -18,7 +18,7 @@ from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.planning.server_plan import plan_launch
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, Ports, check_mpirun, list_ports
 from trtllm_serve_cli.launch.topology.ranks import Ranks
-from trtllm_serve_cli.launch.triton.triton_command import region_prefix
+from trtllm_serve_cli.launch.triton.shared_memory import region_prefix
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.instances import EngineInstances
 

@@ -32,13 +32,10 @@ from trtllm_serve_cli.launch.clusters.slurm import (
 from trtllm_serve_cli.launch.clusters.slurm_watch import WatchRecord, read_watch_record
 from trtllm_serve_cli.launch.containers.deployment import Deployable
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
-from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import Phase, ServerState
+from trtllm_serve_cli.launch.planning.launch_plan import NO_ENDPOINT, LaunchPlan
+from trtllm_serve_cli.launch.server_state import JOB_FILE, Phase, ServerState
 from trtllm_serve_cli.paths import hold_lock, make_folder, write_text
 from trtllm_serve_cli.processes import CommandResult, last_lines, run_captured
-
-JOB_FILE = "job.json"
-NO_ENDPOINT = Endpoint(grpc="", http="", metrics="")
 
 _QUEUED = (
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",

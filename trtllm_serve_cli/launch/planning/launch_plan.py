@@ -19,8 +19,11 @@ from trtllm_serve_cli.containers.container import Container
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, HANG_TIMEOUT_S
 from trtllm_serve_cli.launch.planning.warmup_plan import WarmupRequest, read_warmup
-from trtllm_serve_cli.launch.triton.triton_command import region_prefix
-from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
+from trtllm_serve_cli.launch.triton.shared_memory import region_prefix
+from trtllm_serve_cli.repository.planning.placed_model import PlacedModel, prefixed
+
+# The endpoint of a Slurm job that has no address yet.
+NO_ENDPOINT = Endpoint(grpc="", http="", metrics="")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ from trtllm_serve_cli.repository.model.instances import EngineInstances, read_in
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
 from trtllm_serve_cli.repository.model.upstream_repository import read_repository
-from trtllm_serve_cli.repository.planning.combined import plan_combination, prefixed
+from trtllm_serve_cli.repository.planning.combined import plan_combination
+from trtllm_serve_cli.repository.planning.placed_model import prefixed
 from trtllm_serve_cli.repository.validation.engine_limits import read_world_size
 from trtllm_serve_cli.repository.validation.validate import check_loadable
 from trtllm_serve_cli.sizing.gpus import parse_gpu_ids

@@ -33,6 +33,7 @@ from trtllm_serve_cli.launch.topology.mpi import (
 from trtllm_serve_cli.launch.topology.ranks import plan_ranks
 from trtllm_serve_cli.launch.triton.drain import drain_environ
 from trtllm_serve_cli.launch.triton.passthrough_args import drop_overridden, find_names
+from trtllm_serve_cli.launch.triton.shared_memory import region_prefix
 from trtllm_serve_cli.launch.triton.telemetry_env import telemetry_environ
 from trtllm_serve_cli.launch.triton.tls import plan_tls
 from trtllm_serve_cli.launch.triton.triton_command import (
@@ -40,7 +41,6 @@ from trtllm_serve_cli.launch.triton.triton_command import (
     backend_links,
     check_backend,
     chosen_flags,
-    region_prefix,
     stub_environ,
     triton_command,
     triton_flags,
@@ -48,7 +48,7 @@ from trtllm_serve_cli.launch.triton.triton_command import (
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.instances import EngineInstances
 from trtllm_serve_cli.repository.model.store import ImportedModel
-from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
+from trtllm_serve_cli.repository.planning.placed_model import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
 # Triton's exit timeout of 24 hours. The supervisor enforces the actual stop timeout, because

@@ -8,17 +8,26 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import NoServer
-from trtllm_serve_cli.launch.clusters.slurm_job import JOB_FILE, NO_ENDPOINT, SlurmJob, read_job
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
-from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import PLAN_FILE, STATE_FILE, ServerState, read_state
+from trtllm_serve_cli.launch.planning.launch_plan import NO_ENDPOINT, LaunchPlan
+from trtllm_serve_cli.launch.server_state import (
+    JOB_FILE,
+    PLAN_FILE,
+    STATE_FILE,
+    ServerState,
+    read_state,
+)
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.repository.model.store import list_names, unknown_model
 from trtllm_serve_cli.runtime.watch.processes import is_stopped
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +143,12 @@ class RunningServer:
 
 def read_server(directory: Path) -> RunningServer:
     """Return the server in `directory`. Raise `NoServer` if the folder contains no server."""
-    if (directory / JOB_FILE).exists() and (found := read_job(directory)) is not None:
-        return RunningServer(directory, *found)
+    if (directory / JOB_FILE).exists():
+        # Import the module only for a job, because it also imports the planning of jobs.
+        from trtllm_serve_cli.launch.clusters.slurm_job import read_job
+
+        if (found := read_job(directory)) is not None:
+            return RunningServer(directory, *found)
     state, plan = read_state(directory), read_plan(directory)
     if state is None or plan is None:
         raise NoServer(

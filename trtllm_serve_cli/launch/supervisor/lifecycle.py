@@ -28,8 +28,8 @@ from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 from trtllm_serve_cli.launch.supervisor.ports import check_ports
 from trtllm_serve_cli.launch.supervisor.reaper import list_session
 from trtllm_serve_cli.launch.supervisor.server_processes import describe_exit
-from trtllm_serve_cli.launch.supervisor.shared_memory import remove_regions
 from trtllm_serve_cli.launch.supervisor.stopping import remove_stale_container
+from trtllm_serve_cli.launch.triton.shared_memory import remove_regions
 from trtllm_serve_cli.paths import make_folder, try_lock
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.model.store import command_to_import_again, target_of

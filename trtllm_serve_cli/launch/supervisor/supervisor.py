@@ -64,7 +64,6 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     list_tree,
     update_parts,
 )
-from trtllm_serve_cli.launch.supervisor.shared_memory import remove_regions
 from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
 from trtllm_serve_cli.launch.supervisor.token_hiding import TokenHiding
 from trtllm_serve_cli.launch.triton.drain import (
@@ -72,6 +71,7 @@ from trtllm_serve_cli.launch.triton.drain import (
     draining,
     format_in_flight,
 )
+from trtllm_serve_cli.launch.triton.shared_memory import remove_regions
 from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.runtime.watch.hung_processes import kill_alone
 from trtllm_serve_cli.runtime.watch.liveness import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,8 +19,6 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 # without a value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
-# Number of hexadecimal digits that identify a server start in the names of shared memory regions.
-_NUM_DIGITS = 8
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
 
 
@@ -70,16 +67,6 @@ def flag_words(flags: Flags) -> tuple[str, ...]:
             case tuple():
                 words += [f"--{name}={each}" for each in value]
     return tuple(words)
-
-
-def region_prefix(http_port: int, token: str) -> str:
-    """Return the name prefix for the shared memory regions of a server's Python models.
-
-    Each start has a different token and therefore a different prefix. The cleanup after an earlier
-    server on the same port then does not remove the new server's regions.
-    """
-    start = hashlib.sha256(token.encode()).hexdigest()[:_NUM_DIGITS]
-    return f"tllm-{http_port}-{start}-"
 
 
 def triton_flags(

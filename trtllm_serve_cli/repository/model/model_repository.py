@@ -13,8 +13,7 @@ from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import RepositoryError
 from trtllm_serve_cli.repository.model.file_changes import complete_changes
 from trtllm_serve_cli.repository.model.parameters import Parameter
-from trtllm_serve_cli.repository.model.render import MANIFEST
-from trtllm_serve_cli.repository.model.store import target_of
+from trtllm_serve_cli.repository.model.store import MANIFEST, target_of
 from trtllm_serve_cli.repository.pbtxt import (
     PbtxtError,
     Unfilled,

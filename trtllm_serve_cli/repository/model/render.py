@@ -16,8 +16,8 @@ from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.rendering import render
 from trtllm_serve_cli.repository.model.model_config import ModelConfig, RepositoryPlan
+from trtllm_serve_cli.repository.model.store import MANIFEST
 
-MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
 # The runtime package is copied into each Python model's version folder under this name, so that
 # `python3 -m tllm_runtime.worker` runs the copy.

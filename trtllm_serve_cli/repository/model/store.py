@@ -14,7 +14,8 @@ from trtllm_serve_cli.catalog.entries import find_alias, find_near_aliases
 from trtllm_serve_cli.errors import RepositoryError, UnknownModel, explain_invalid_file
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.model.file_changes import complete_changes
-from trtllm_serve_cli.repository.model.render import MANIFEST
+
+MANIFEST = "tllm.json"
 
 
 @dataclass(frozen=True, slots=True)

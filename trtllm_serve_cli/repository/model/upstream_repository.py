@@ -11,8 +11,7 @@ from trtllm_serve_cli.repository.model.model_repository import (
     open_repository,
     unfilled,
 )
-from trtllm_serve_cli.repository.model.render import MANIFEST
-from trtllm_serve_cli.repository.model.store import ImportedModel, read_manifest
+from trtllm_serve_cli.repository.model.store import MANIFEST, ImportedModel, read_manifest
 
 _CORE = "tensorrt_llm"
 # The models in NVIDIA's repository that accept text, in order of preference.

@@ -14,7 +14,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtllm_serve_cli.errors import BadInput, RepositoryError
@@ -22,24 +21,7 @@ from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.repository.model.model_repository import CONFIG, OpenRepository
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 from trtllm_serve_cli.repository.pbtxt import change
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedModel:
-    """A model in a combined repository.
-
-    `name` is the model's name in the combined repository. `source` is the model's folder in the
-    original repository. `changes` maps fields of the model's `config.pbtxt` to their new values.
-    """
-
-    name: str
-    source: Path
-    changes: dict[str, str] = field(default_factory=dict)
-
-
-def prefixed(owner: str, model: str) -> str:
-    """Return the name that `model` from the repository `owner` has in the combined repository."""
-    return model if model == owner else f"{owner}_{model}"
+from trtllm_serve_cli.repository.planning.placed_model import PlacedModel, prefixed
 
 
 def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedModel, ...]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from trtllm_serve_cli.build.partial_build import PartialBuild, list_partial_builds
 from trtllm_serve_cli.build.store import StoredEngine, is_store, list_engines, lock_of
 from trtllm_serve_cli.paths import Home, find_size, remove_folder, try_lock
-from trtllm_serve_cli.repository.model.render import MANIFEST
+from trtllm_serve_cli.repository.model.store import MANIFEST
 
 _LINKS = ".used-by"
 

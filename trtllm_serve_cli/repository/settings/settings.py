@@ -25,8 +25,7 @@ from trtllm_serve_cli.repository.model.parameters import (
     load_parameters,
     refuse_of_upstream,
 )
-from trtllm_serve_cli.repository.model.render import MANIFEST
-from trtllm_serve_cli.repository.model.store import command_to_import_again
+from trtllm_serve_cli.repository.model.store import MANIFEST, command_to_import_again
 from trtllm_serve_cli.repository.pbtxt import (
     PbtxtError,
     change,

@@ -12,7 +12,7 @@ from tests.samples.launch_plans import fake_plan
 from tests.waiting import wait_until
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.supervisor.hangs.watch import HangWatch
-from trtllm_serve_cli.repository.planning.combined import PlacedModel
+from trtllm_serve_cli.repository.planning.placed_model import PlacedModel
 from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 
 LIMITS = HangLimits(hang_timeout_s=20.0, token_period_s=30.0)
