@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.gateway.config import GatewayConfig
-from trtllm_serve_cli.repository.model.model_repository import open_repository
-from trtllm_serve_cli.repository.model.parameters import load_parameters
-from trtllm_serve_cli.repository.model.store import ImportedModel
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.repository.model.store import ImportedModel
 
 _GUIDE_TENSOR = "guided_decoding_guide_type"
 _GUIDE_BACKEND = "guided_decoding_backend"
@@ -114,7 +114,9 @@ def describe_models(models: Mapping[str, ImportedModel]) -> Iterator[WarmupModel
     `models` maps Triton model names to imported models. Skip embedding models, because the
     readiness probe already runs them.
     """
-    # This module imports NumPy, which commands that only read plans do not need.
+    # Commands that only read plans do not need these modules and their imports, such as NumPy.
+    from trtllm_serve_cli.repository.model.model_repository import open_repository
+    from trtllm_serve_cli.repository.model.parameters import load_parameters
     from trtllm_serve_cli.runtime.engines.kinds import is_supported
 
     for text_model, model in models.items():

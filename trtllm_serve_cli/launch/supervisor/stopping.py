@@ -14,7 +14,6 @@ import psutil
 
 from trtllm_serve_cli.containers.container_engine import remove_container
 from trtllm_serve_cli.errors import BadInput, LaunchFailed, NoServer
-from trtllm_serve_cli.launch.clusters.slurm_job import cancel_job
 from trtllm_serve_cli.launch.server_state import (
     START_LOCK,
     clear_stop_request,
@@ -101,6 +100,9 @@ def stop_server(
                 next_step=f"run `tllm stop -m {server.models[0]}` without --timeout to cancel "
                 "the job and its requests",
             )
+        # Import the module only for a job, because it also imports the planning of jobs.
+        from trtllm_serve_cli.launch.clusters.slurm_job import cancel_job
+
         cancel_job(server.directory, server.job)
         return ()
     if not server.state.is_supervised:
