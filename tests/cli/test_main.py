@@ -223,8 +223,8 @@ def test_interrupt_exits_with_130(home_folder: Path) -> None:
     assert (process.returncode, "Traceback" in rest) == (130, False)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["import", "--help"], ["list"], ["--version"]])
-def test_quick_commands_import_nothing_heavy(arguments: list[str]) -> None:
+def list_imports(arguments: list[str]) -> set[str]:
+    """Run a command and return the names of the modules that it imports."""
     code = (
         "import json, sys\nfrom trtllm_serve_cli.cli.main import main\n"
         f"sys.argv = ['tllm', *{arguments!r}]\n"
@@ -232,7 +232,20 @@ def test_quick_commands_import_nothing_heavy(arguments: list[str]) -> None:
         "print(json.dumps(list(sys.modules)))"
     )
     ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
-    assert HEAVY & set(json.loads(ran.stdout.splitlines()[-1])) == set()
+    return set(json.loads(ran.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["import", "--help"], ["list"], ["--version"]])
+def test_quick_commands_import_nothing_heavy(arguments: list[str]) -> None:
+    assert HEAVY & list_imports(arguments) == set()
+
+
+def test_commands_that_read_plans_do_not_import_the_planning(home_folder: Path) -> None:
+    imported = list_imports(["status"])
+    assert imported & HEAVY == {"psutil"}
+    package = "trtllm_serve_cli"
+    planning = tuple(f"{package}.{each}." for each in ("launch.clusters", "build", "importing"))
+    assert [each for each in imported if each.startswith(planning)] == []
 
 
 def test_finding_a_server_needs_nothing_that_windows_lacks(home_folder: Path) -> None:
