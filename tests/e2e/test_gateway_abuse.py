@@ -31,9 +31,6 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 
 # The maximum length of a text for the demo model's context of 8192 tokens.
 MAX_LETTERS = 8192 * 128
-# The buffers of the tokenizer vary by up to 60 MB between two moments of an attack. They grow from
-# 0 to 200 MB with the first long prompts.
-MEMORY_VARIATION = 100e6
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 # The duration of the mixed attacks. The default, 3 s, is for runs of the whole suite.
 MINUTES = float(os.environ.get("TLLM_ABUSE_MINUTES", "0.05"))
@@ -59,7 +56,7 @@ def gateway(served: Tllm, address: tuple[str, int], endpoint: Endpoint) -> Itera
     wait_until(lambda: gauge(endpoint, "active") == 0)
     wait_until(lambda: process.num_fds() <= num_fds + 5)
     assert process.is_running()
-    assert process.memory_info().rss < memory + MEMORY_VARIATION
+    assert process.memory_info().rss < memory + 100e6
 
 
 def ask(address: tuple[str, int]) -> str:
@@ -232,7 +229,7 @@ def attacked(imported: Tllm, tmp_path: Path) -> Iterator[Attacked]:
     tllm("stop", "--all")
 
 
-@pytest.mark.timeout(300 + 120 * MINUTES)
+@pytest.mark.timeout(300 + 240 * MINUTES)
 def test_mixed_attacks(attacked: Attacked) -> None:
     """Attack for a few seconds, or for TLLM_ABUSE_MINUTES minutes.
 
@@ -241,10 +238,15 @@ def test_mixed_attacks(attacked: Attacked) -> None:
     gateway, endpoint = attacked.gateway, attacked.tllm.endpoint()
     quiet_until_s = time.monotonic() + MINUTES * 6
     quiet_s = attacked.ask_until(lambda: time.monotonic() > quiet_until_s)
+    memory = 0
     for _ in range(2):
         attacked.ask_during_attacks(MINUTES * 30)
-    memory = gateway.memory_info().rss
-    attacked_s, counts = attacked.ask_during_attacks(MINUTES * 30)
+        memory = max(memory, gateway.memory_info().rss)
+    for _ in range(5):
+        attacked_s, counts = attacked.ask_during_attacks(MINUTES * 30)
+        # The buffers shrink again, unlike memory that is lost with each attack.
+        if (attacked_memory := gateway.memory_info().rss) < memory + 30e6:
+            break
 
     assert all(counts.values())
     received = {status for each in counts.values() for status in each}
@@ -259,9 +261,9 @@ def test_mixed_attacks(attacked: Attacked) -> None:
     wait_until(lambda: len(gateway.net_connections()) <= 8)
     state = attacked.tllm.state()
     assert (state.gateway_pid, state.gateway_restarts, state.restarts) == (gateway.pid, 0, 0)
-    assert gateway.memory_info().rss < memory + MEMORY_VARIATION
+    assert attacked_memory < memory + 30e6
     report = {"quiet_p95_s": p95(quiet_s), "attacked_p95_s": p95(attacked_s), "attacks": counts}
-    print(json.dumps({**report, "memory_mb": [memory / 1e6, gateway.memory_info().rss / 1e6]}))
+    print(json.dumps({**report, "memory_mb": [memory / 1e6, attacked_memory / 1e6]}))
     if MINUTES >= 1:
         assert report["attacked_p95_s"] < 1.5 * report["quiet_p95_s"]
 
