@@ -93,6 +93,14 @@ def test_random_bytes_never_crash_the_reader(noise):
             "the header declares more than 4194304 strings",
         ),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "before the end of the header"),
+        (
+            b"GGUF" + struct.pack("<IQQQ1sIIQQ", 3, 0, 1, 1, b"k", 9, 8, 1, 2**64 - 1),
+            "before the end of the header",
+        ),
+        (
+            b"GGUF" + struct.pack("<IQQQ1sIIQQ", 3, 0, 1, 1, b"k", 9, 8, 2, 2**64 - 1),
+            "before the end of the header",
+        ),
         (b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 99), "a value of unknown type 99"),
         (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 8, 2**60), "items in one array"),
         (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 9, 1), "an array of unknown type 9"),
