@@ -253,12 +253,16 @@ def _check_side(
     has_manifest = checked.repository.has_manifest
     actual = {each.name: each for each in getattr(checked.configs[model], side)}
     for name, tensor in actual.items():
-        known = expected.get(name)
+        known, actual_type = expected.get(name), type_name(tensor.data_type)
         place = f"{side}.{name}.data_type"
-        if known and type_name(tensor.data_type) not in _types(known, model, place, checked):
+        if (
+            known
+            and actual_type != known.type
+            and actual_type not in _selectable_types(model, place, checked)
+        ):
             yield checked.finding(
                 "error" if has_manifest else "warning", model,
-                f"the {name} {side} is {type_name(tensor.data_type)}, but clients expect "
+                f"the {name} {side} is {actual_type}, but clients expect "
                 f"{known.type}",
                 f"set data_type: {known.type}", place=place,
             )  # fmt: skip
@@ -277,11 +281,11 @@ def _check_side(
         )  # fmt: skip
 
 
-def _types(known: Tensor, model: str, place: str, checked: Checked) -> set[str]:
-    """Return the types that the tensor may have, including types that a parameter can select."""
+def _selectable_types(model: str, place: str, checked: Checked) -> set[str]:
+    """Return the types that parameters can select for the tensor whose type is at `place`."""
     chosen = [each.choices for each in load_parameters().values()
               if place in checked.repository.places_in(each, model)]  # fmt: skip
-    return {known.type, *(choice for choices in chosen for choice in choices)}
+    return {choice for choices in chosen for choice in choices}
 
 
 def _count(names: list[str], side: str) -> str:
