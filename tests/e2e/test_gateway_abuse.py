@@ -26,7 +26,6 @@ from tests.e2e.conftest import Tllm
 from tests.e2e.core import gauge
 from tests.ports import free_ports
 from tests.waiting import wait_until
-from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.client.endpoint import Endpoint
 
 # The maximum length of a text for the demo model's context of 8192 tokens.
@@ -215,11 +214,10 @@ class Attacked:
 
 
 @pytest.fixture
-def attacked(imported: Tllm, tmp_path: Path) -> Iterator[Attacked]:
+def attacked(source: str, tmp_path: Path) -> Iterator[Attacked]:
     timing = tmp_path / "timing.json"
     timing.write_text(json.dumps({"timing": {"step_s": 0.02}, "limits": {"max_batch_size": 256}}))
     tllm = Tllm(tmp_path / "home")
-    source = resolve_alias("demo").source
     tllm.done("import", "-m", "demo", "-s", source, "--engine", "sim", "--timing", str(timing))
     key = tllm.done("keys", "add", "alice").strip()
     port = free_ports(1)[0]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import infer, tokens
+from tests.e2e.shallow import REPETITION_PENALTY, find_last_word
 from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
@@ -120,15 +121,24 @@ def generate_text(endpoint: Endpoint, text: str, **options: object) -> str:
     return generate(endpoint, "demo", request).text
 
 
+def generate_words(endpoint: Endpoint, **options: object) -> str:
+    """Generate text whose words differ."""
+    options |= {"max_tokens": 30, "repetition_penalty": REPETITION_PENALTY}
+    return generate_text(endpoint, "One, two, three,", **options)
+
+
 def test_a_stop_word_ends_the_text(endpoint: Endpoint) -> None:
-    text = generate_text(endpoint, "One, two, three,", max_tokens=30, stop_words=("six",))
-    assert "six" in text and "seven" not in text
+    free = generate_words(endpoint)
+    word = find_last_word(free)
+    text = generate_words(endpoint, stop_words=(word,))
+    assert text == free[: free.index(word) + len(word)]
 
 
 def test_bad_word_is_not_generated(endpoint: Endpoint) -> None:
-    free = generate_text(endpoint, "One, two, three,", max_tokens=12)
-    banned = generate_text(endpoint, "One, two, three,", max_tokens=12, bad_words=("four",))
-    assert "four" in free and "four" not in banned
+    free = generate_words(endpoint)
+    word = find_last_word(free)
+    banned = generate_words(endpoint, bad_words=(word,))
+    assert word not in banned and banned.startswith(free[: free.index(word)].rstrip())
 
 
 PROMPTS_OF_MANY_SCRIPTS = {

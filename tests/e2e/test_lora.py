@@ -19,15 +19,15 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import infer, tokens
+from tests.e2e.shallow import NUM_LAYERS
 from tests.ports import free_ports
 from tests.samples.lora_adapters import make_adapter, write_peft
 from trtllm_serve_cli.client.endpoint import Endpoint
 
-# Modules of the demo model: module -> (features out, features in). Five of its 30 layers, because
-# the engine takes seconds to load an adapter for all of them.
+# Modules of the model: module -> (features out, features in).
 SITES = {
     f"model.layers.{layer}.{name}": size
-    for layer in (0, 7, 14, 21, 29)
+    for layer in range(NUM_LAYERS)
     for name, size in {
         "self_attn.q_proj": (576, 576),
         "self_attn.v_proj": (192, 576),
@@ -68,13 +68,13 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tllm(
-    imported: Tllm, adapters: Path, tmp_path_factory: pytest.TempPathFactory
+    imported: Tllm, source: str, adapters: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Tllm]:
     """Serve the demo model with room for two adapters."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("lora") / "home")
     folder, room = f"--param=lora_prefetch_dir={adapters}", "--param=max_loras=2"
     options = (folder, room, "--param=max_tokens_in_paged_kv_cache=2048", "--max-batch-size=8")
-    tllm.done("import", "-m", "demo", *options)
+    tllm.done("import", "-m", "demo", "-s", source, *options)
     ports = f"--openai-port={free_ports(1)[0]}"
     named = f"--lora=acme/poet={adapters / 'poet'}"
     started = tllm.start("--openai", ports, named, f"--runtime-lora-dir={adapters}")

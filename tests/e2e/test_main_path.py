@@ -11,32 +11,34 @@ from tests.e2e.conftest import Tllm
 from tests.ports import free_ports
 
 
-def test_reimport_reuses_checkpoint_and_engine(imported: Tllm) -> None:
-    result = imported("import", "-m", "demo")
+def test_reimport_reuses_checkpoint_and_engine(imported_demo: Tllm) -> None:
+    result = imported_demo("import", "-m", "demo")
     assert result.returncode == 0
     assert "Using the existing engine" in result.stderr
 
 
-def test_list_names_the_model(imported: Tllm) -> None:
-    (model,) = json.loads(imported.done("list", "--json"))
+def test_list_names_the_model(imported_demo: Tllm) -> None:
+    (model,) = json.loads(imported_demo.done("list", "--json"))
     assert (model["name"], model["engine"]) == ("demo", "openvino")
 
 
-def test_infer_streams_a_response_and_reports_its_speed(served: Tllm) -> None:
-    result = served("infer", "What is ML?", "--max-tokens", "30")
+def test_infer_streams_a_response_and_reports_its_speed(served_demo: Tllm) -> None:
+    result = served_demo("infer", "What is ML?", "--max-tokens", "30")
     assert result.returncode == 0
     assert "machine learning" in result.stdout.lower()
     assert "30 tokens" in result.stderr and "tokens/s" in result.stderr
 
 
-def test_run_imports_starts_and_answers(imported: Tllm, served: Tllm, tmp_path: Path) -> None:
+def test_run_imports_starts_and_answers(
+    imported_demo: Tllm, served_demo: Tllm, tmp_path: Path
+) -> None:
     """Start from the checkpoint and the engine only, in a home without models and servers."""
     question = ("What is ML?", "--max-tokens", "10")
-    new = imported.with_own_home(tmp_path / "home")
+    new = imported_demo.with_own_home(tmp_path / "home")
     try:
         answered = new("run", "demo", *question, "--http-port", str(free_ports(3)[0]))
         assert answered.returncode == 0, answered.stderr
-        assert answered.stdout == served.done("infer", *question)
+        assert answered.stdout == served_demo.done("infer", *question)
         assert "To stop the server, run `tllm stop demo`." in answered.stderr
         again = new("run", "demo")
         assert (again.returncode, again.stdout) == (0, "")
@@ -45,30 +47,30 @@ def test_run_imports_starts_and_answers(imported: Tllm, served: Tllm, tmp_path: 
         new("stop", "--all")
 
 
-def test_infer_over_http_returns_the_same_text(served: Tllm) -> None:
+def test_infer_over_http_returns_the_same_text(served_demo: Tllm) -> None:
     words = ("infer", "What is ML?", "--max-tokens", "30")
-    assert served.done(*words, "-i", "http") == served.done(*words)
+    assert served_demo.done(*words, "-i", "http") == served_demo.done(*words)
 
 
-def test_infer_without_chat_template_continues_the_prompt(served: Tllm) -> None:
-    raw = served.done("infer", "The capital of France is", "--raw", "--max-tokens", "5")
+def test_infer_without_chat_template_continues_the_prompt(served_demo: Tllm) -> None:
+    raw = served_demo.done("infer", "The capital of France is", "--raw", "--max-tokens", "5")
     assert "Paris" in raw
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
-def test_infer_accepts_the_names_of_triton_models(served: Tllm, model: str) -> None:
+def test_infer_accepts_the_names_of_triton_models(served_demo: Tllm, model: str) -> None:
     words = ("infer", "The capital of France is", "--raw", "--max-tokens", "5")
-    assert served.done(*words, "-m", model) == served.done(*words)
+    assert served_demo.done(*words, "-m", model) == served_demo.done(*words)
 
 
 def test_rows_of_one_request_have_the_responses_of_separate_requests(
-    served: Tllm, tmp_path: Path
+    served_demo: Tllm, tmp_path: Path
 ) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("The capital of France is\nOne, two, three,\n")
     words = ("infer", "--raw", "--batch", str(file), "--max-tokens", "5")
     one, several = (
-        [json.loads(line) for line in served.done(*words, *more).splitlines()]
+        [json.loads(line) for line in served_demo.done(*words, *more).splitlines()]
         for more in (("--batch-inputs",), ())
     )
     counted = ("index", "text_output", "num_input_tokens", "num_output_tokens")
@@ -77,50 +79,50 @@ def test_rows_of_one_request_have_the_responses_of_separate_requests(
     ]
 
 
-def test_infer_json_includes_token_counts(served: Tllm) -> None:
-    answer = json.loads(served.done("infer", "What is ML?", "--max-tokens", "7", "--json"))
+def test_infer_json_includes_token_counts(served_demo: Tllm) -> None:
+    answer = json.loads(served_demo.done("infer", "What is ML?", "--max-tokens", "7", "--json"))
     assert answer["num_output_tokens"] == 7
 
 
-def test_infer_refuses_a_prompt_longer_than_the_context(served: Tllm) -> None:
-    result = served("infer", "-", "--max-tokens", "5", input="word " * 9000)
+def test_infer_refuses_a_prompt_longer_than_the_context(served_demo: Tllm) -> None:
+    result = served_demo("infer", "-", "--max-tokens", "5", input="word " * 9000)
     assert result.returncode == 3
     assert "max_seq_len" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_bench_reports_every_request(served: Tllm) -> None:
+def test_bench_reports_every_request(served_demo: Tllm) -> None:
     words = ("bench", "token-norm-dist", "--num-requests", "8", "--json")
-    result = json.loads(served.done(*words))
+    result = json.loads(served_demo.done(*words))
     assert result["summary"]["num_completed"] == 8
 
 
-def test_metrics_show_the_engine_worker(served: Tllm) -> None:
-    assert "engine worker" in served.done("metrics")
+def test_metrics_show_the_engine_worker(served_demo: Tllm) -> None:
+    assert "engine worker" in served_demo.done("metrics")
 
 
-def test_status_shows_the_server_and_its_memory(served: Tllm) -> None:
-    status = served.status()
+def test_status_shows_the_server_and_its_memory(served_demo: Tllm) -> None:
+    status = served_demo.status()
     assert (status["state"], status["models"]) == ("ready", ["demo"])
     assert {"engine worker", "tritonserver", "supervisor"} <= set(status["memory_bytes"])
 
 
-def test_logs_are_those_of_triton(served: Tllm) -> None:
-    assert "successfully loaded" in served.done("logs", "-n", "200")
+def test_logs_are_those_of_triton(served_demo: Tllm) -> None:
+    assert "successfully loaded" in served_demo.done("logs", "-n", "200")
 
 
-def test_remove_refuses_a_model_that_is_served(served: Tllm) -> None:
-    result = served("remove", "demo", "--yes")
+def test_remove_refuses_a_model_that_is_served(served_demo: Tllm) -> None:
+    result = served_demo("remove", "demo", "--yes")
     assert result.returncode == 3
     assert "tllm stop" in result.stderr
 
 
-def test_starting_on_the_port_of_a_server_names_the_server(served: Tllm) -> None:
-    port = served.status()["http"].rpartition(":")[2]
-    result = served("start", "--http-port", port)
+def test_starting_on_the_port_of_a_server_names_the_server(served_demo: Tllm) -> None:
+    port = served_demo.status()["http"].rpartition(":")[2]
+    result = served_demo("start", "--http-port", port)
     assert result.returncode == 3
     assert f"A server with HTTP port {port} already exists." in result.stderr
     assert "the server for demo is ready" in result.stderr
 
 
-def test_doctor_finds_no_problem(imported: Tllm) -> None:
-    assert "PROBLEM" not in imported.done("doctor")
+def test_doctor_finds_no_problem(imported_demo: Tllm) -> None:
+    assert "PROBLEM" not in imported_demo.done("doctor")

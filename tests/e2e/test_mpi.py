@@ -29,12 +29,12 @@ PROMPT = "The capital of France is"
 
 
 @pytest.fixture
-def in_two(light: Tllm, tmp_path: Path) -> Iterator[Tllm]:
+def in_two(light: Tllm, source: str, tmp_path: Path) -> Iterator[Tllm]:
     """Serve a simulated engine as two ranks with one model each."""
     repository = str(tmp_path / "repository")
     tllm = light.with_own_home(tmp_path / "home")
     layout = ("--layout", "llmapi", "--repo", repository)
-    tllm.done("import", "-m", "demo", *simulated(tmp_path), *layout)
+    tllm.done("import", "-m", "demo", *simulated(source, tmp_path), *layout)
     # The second rank uses the three ports after those of the first rank.
     http, grpc, metrics, *_, openai_port = free_ports(7)
     tllm.done(

@@ -32,10 +32,10 @@ MODELS = [f"{name}{suffix}" for name in ("one", "two")
 
 
 @pytest.fixture(scope="module")
-def two(light: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+def two(light: Tllm, source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
     """Serve a simulated engine under two names."""
     folder = tmp_path_factory.mktemp("several")
-    tllm, options = light.with_own_home(folder / "home"), simulated(folder)
+    tllm, options = light.with_own_home(folder / "home"), simulated(source, folder)
     for name in ("one", "two"):
         tllm.done("import", "-m", name, *options)
     started = tllm.start("-m", "one", "-m", "two")

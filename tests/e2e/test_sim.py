@@ -12,7 +12,6 @@ import pytest
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import gauge, infer, tokens
 from tests.waiting import wait_until
-from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
@@ -27,7 +26,7 @@ LOADS = {
 
 
 @pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+def sim(source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
     """Serve a simulated model, `sim`, in a new home."""
     folder = tmp_path_factory.mktemp("sim")
     timing = folder / "timing.json"
@@ -35,7 +34,6 @@ def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
         json.dumps({"timing": {"step_s": STEP_S, "prompt_token_s": 1e-4, "sequence_s": 1e-3}})
     )
     tllm = Tllm(folder / "home")
-    source = resolve_alias("demo").source
     tllm.done("import", "-m", "sim", "-s", source, "--engine", "sim", "--timing", str(timing))
     started = tllm.start("-m", "sim")
     assert started.returncode == 0, started.stdout + started.stderr
@@ -120,9 +118,8 @@ def test_a_server_and_the_virtual_clock_agree(sim: Tllm, simulation: str, load: 
     assert served == expected
 
 
-def test_simulated_engine_is_served_in_the_llmapi_layout(sim: Tllm, tmp_path: Path) -> None:
+def test_simulated_engine_is_served_in_the_llmapi_layout(source: str, tmp_path: Path) -> None:
     other = Tllm(tmp_path / "home")
-    source = next(f"gguf:{path}" for path in sim.home.rglob("*.gguf") if path.is_file())
     try:
         other.done("import", "-m", "text", "-s", source, "--engine", "sim", "--gpu", "h200",
                    "--layout", "llmapi", "--max-seq-len", "512")  # fmt: skip

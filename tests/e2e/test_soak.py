@@ -13,8 +13,8 @@ from tests.ports import free_ports
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 
 
-def test_short_soak_finds_no_problem(imported: Tllm, tmp_path: Path) -> None:
-    tllm = imported.with_own_home(tmp_path / "home")
+def test_short_soak_finds_no_problem(tmp_path: Path) -> None:
+    tllm = Tllm(tmp_path / "home")
     output = tmp_path / "result"
     command = (
         sys.executable, str(SCRIPT), "--engine=sim", "--minutes=0.3", "--round-s=3",

@@ -36,10 +36,12 @@ NO_WORDS = np.array([[""]], object)
 
 
 @pytest.fixture(scope="module")
-def served_whole(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+def served_whole(
+    imported: Tllm, source: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tllm]:
     """Serve the demo model with one response for each request."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("whole") / "home")
-    tllm.done("import", "-m", "demo", *(f"--param={each}" for each in PARAMETERS))
+    tllm.done("import", "-m", "demo", "-s", source, *(f"--param={each}" for each in PARAMETERS))
     started = tllm.start("--openai", f"--openai-port={free_ports(1)[0]}")
     assert started.returncode == 0, started.stdout + started.stderr
     yield tllm

@@ -17,10 +17,10 @@ GREEDY = {"temperature": 0, "max_tokens": 20}
 
 
 @pytest.fixture(scope="module")
-def vllm(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+def vllm(imported: Tllm, source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
     """Serve the demo model in the vllm layout."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("vllm") / "home")
-    tllm.done("import", "-m", "demo", "--layout", "vllm")
+    tllm.done("import", "-m", "demo", "-s", source, "--layout", "vllm")
     started = tllm.start()
     assert started.returncode == 0, started.stdout + started.stderr
     yield tllm
