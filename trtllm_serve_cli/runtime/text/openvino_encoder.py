@@ -29,8 +29,9 @@ class OpenVinoEncoder:
     """An encoder that converts text to token ids, including the special tokens.
 
     `encode` is thread-safe. Long texts use a separate copy of the model, so that short texts do not
-    wait for them. That copy caches no words: a word can be as long as the text, and the cache of
-    OpenVINO Tokenizers is limited by the number of words only.
+    wait for them. That copy is compiled for the first long text. It caches no words: a word can be
+    as long as the text, and the cache of OpenVINO Tokenizers is limited by the number of words
+    only.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -44,13 +45,21 @@ class OpenVinoEncoder:
         _remove_limits(model)
         _limit_cache(model, _CACHED_WORDS)
         self._short = _CompiledModel(core, model)
-        _limit_cache(model, 0)
-        self._long = _CompiledModel(core, model)
+        self._model = model
+        self._long: _CompiledModel | None = None
+        self._lock = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`."""
-        compiled = self._short if len(text) <= LONG_TEXT else self._long
+        compiled = self._short if len(text) <= LONG_TEXT else self._compile_long()
         return compiled.encode(text)
+
+    def _compile_long(self) -> _CompiledModel:
+        with self._lock:
+            if self._long is None:
+                _limit_cache(self._model, 0)
+                self._long = _CompiledModel(self._core, self._model)
+            return self._long
 
 
 class _CompiledModel:
