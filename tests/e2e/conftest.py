@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import forked_tllm
 from tests.e2e.shallow import write_shallow
 from tests.ports import free_ports
 from trtllm_serve_cli.catalog.entries import resolve_alias
@@ -62,6 +64,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
+@functools.cache
+def start_fork_server() -> tuple[str, subprocess.Popen[str]]:
+    """Start a process whose forks run `tllm`. Return its name and the process.
+
+    The process ends when this process closes the pipe to its stdin.
+    """
+    name = f"tllm-tests-{os.getpid()}"
+    server = subprocess.Popen(
+        (sys.executable, "-m", forked_tllm.__name__, "--serve", name),
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads, which forks would lack
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline() == "listening\n"
+    return name, server
+
+
 @dataclass(frozen=True)
 class Tllm:
     """Runs `tllm` as a subprocess with its own TLLM_HOME."""
@@ -73,8 +95,9 @@ class Tllm:
         return {**os.environ, "TLLM_HOME": str(self.home), "COLUMNS": "80"}
 
     def __call__(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        name, _ = start_fork_server()
         return subprocess.run(
-            (TLLM, *words),
+            (sys.executable, "-IS", forked_tllm.__file__, name, *words),
             env=self.environ,
             capture_output=True,
             text=True,
