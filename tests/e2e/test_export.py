@@ -160,10 +160,11 @@ def test_other_weights_are_built_too(checkpoint: Checkpoint, tmp_path: Path) -> 
 
 @pytest.mark.timeout(900)
 def test_checkpoint_of_the_demo_model_is_exported(
-    imported_demo: Tllm, tmp_path: Path, is_full: bool
+    request: pytest.FixtureRequest, tmp_path: Path, is_full: bool
 ) -> None:
     if not is_full:
         pytest.skip("exports a model of 30 layers: use --full")
+    imported_demo: Tllm = request.getfixturevalue("imported_demo")
     (gguf,) = imported_demo.home.glob("checkpoints/*/*.gguf")
     command = (sys.executable, "-W", "ignore", "-c", MAKE_DEMO_CHECKPOINT)
     subprocess.run((*command, str(gguf), str(tmp_path / "checkpoint")), check=True)

@@ -18,17 +18,8 @@ def changed(
 ) -> Iterator[Tllm]:
     """Import the demo into a new home, change its parameters, and serve it."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("changed") / "home")
-    tllm.done(
-        "import",
-        "-m",
-        "demo",
-        "-s",
-        source,
-        "--param",
-        "num_threads=1",
-        "--param",
-        "max_queue_size=9",
-    )
+    options = ("--param", "num_threads=1", "--param", "max_queue_size=9")
+    tllm.done("import", "-m", "demo", "-s", source, *options)
     tllm.done(
         "set", "demo", "triton_max_batch_size=3", "max_queue_size=7", "max_beam_width=1",
         "preprocessing_instance_count=2",

@@ -312,12 +312,13 @@ def fill(path: Path) -> None:
             file.write(b"x" * 512)
 
 
-def test_build_accepts_a_copy_of_the_engine(imported: Tllm, tmp_path: object) -> None:
+def test_build_accepts_a_copy_of_the_engine(imported: Tllm, source: str) -> None:
     engine = imported.engine("demo")
     copy = imported.home / "engines" / "aside"
     shutil.copytree(engine, copy)
     try:
-        assert "Engine:" in imported("build", "-m", "demo", "--engine-dir", str(copy)).stderr
+        built = imported("build", "-m", "demo", "-s", source, "--engine-dir", str(copy))
+        assert "Using the existing engine" in built.stderr
     finally:
         shutil.rmtree(copy)
 
