@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -11,6 +12,18 @@ from hypothesis import settings
 
 from tests.samples.checkpoints import llama_gguf
 from trtllm_serve_cli.paths import Home, find_home
+
+# The files that take longest. They run first, so that parallel processes end at the same time.
+# Those that wait for other processes alternate with those that need CPU time.
+LONGEST = (
+    "test_resilience.py", "test_tensorrt_versions.py", "test_examples.py", "test_container.py",
+    "test_export.py", "test_hangs.py", "test_gateway_abuse.py", "test_several_models.py",
+    "test_sim.py", "test_life.py", "test_slurm.py", "test_main_path.py", "test_embeddings.py",
+    "test_soak.py", "test_draft_models.py",
+    "test_job_server.py", "test_file_faults.py", "test_specification.py", "test_transformers.py",
+    "test_pod_probes.py", "test_gateway_faults.py", "test_hung_servers.py", "test_interrupt.py",
+    "test_benchmark.py", "test_validate.py", "test_supervisor.py", "test_stop_and_restart.py",
+)  # fmt: skip
 
 RENDER = "trtllm_serve_cli.repository.model.render"
 
@@ -39,6 +52,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Test modules are imported later, and derive their settings from this profile.
     settings.load_profile("full" if config.getoption("full") else "quick")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    # The collected tests live until the end. Each full garbage collection would visit them.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

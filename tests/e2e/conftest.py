@@ -51,19 +51,6 @@ Path(sys.argv[1], "config.json").write_text(json.dumps(config))
 """
 
 
-# The files that take longest. They run first, so that parallel processes end at the same time.
-_LONGEST = (
-    "test_tensorrt_versions.py", "test_export.py", "test_resilience.py", "test_container.py",
-    "test_hangs.py", "test_examples.py", "test_lora.py", "test_several_models.py",
-)  # fmt: skip
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests of the longest files to the front."""
-    rank = {name: number for number, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
-
-
 @functools.cache
 def start_fork_server() -> tuple[str, subprocess.Popen[str]]:
     """Start a process whose forks run `tllm`. Return its name and the process.
