@@ -12,8 +12,10 @@ examples and the tests that send signals to `tllm` run the installed program ins
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -24,7 +26,7 @@ from typing import Any
 def run_forked(name: str, arguments: Sequence[str]) -> int:
     """Run `tllm` in a fork of the server, with this process's surroundings. Return its exit code.
 
-    If a signal has ended the command, return the negative number of the signal.
+    Like a shell, return 128 plus the number of the signal if a signal has ended the command.
     """
     folder = os.getcwd()  # noqa: PTH109  # importing pathlib takes time
     request = {"arguments": arguments, "environ": dict(os.environ), "folder": folder}
@@ -33,7 +35,8 @@ def run_forked(name: str, arguments: Sequence[str]) -> int:
         socket.send_fds(connection, [b"."], [0, 1, 2])
         connection.sendall(json.dumps(request).encode())
         connection.shutdown(socket.SHUT_WR)
-        return int(connection.recv(16))
+        code = int(connection.recv(16))
+    return code if code >= 0 else 128 - code
 
 
 def serve(name: str) -> None:
@@ -58,15 +61,24 @@ def serve(name: str) -> None:
 
 
 def _handle(connection: socket.socket) -> None:
-    """Run the command of a connection in another fork, send its exit code, and end this process."""
+    """Run the command of a connection in another fork, send its exit code, and end this process.
+
+    If the client ends first, for example because a test's time is over, kill the command.
+    """
     # A command must be able to wait for its children.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, streams, _, _ = socket.recv_fds(connection, 1, 3)
     with connection.makefile("rb") as file:
         request = json.loads(file.read())
     if process := os.fork():
+        poll = select.poll()
+        poll.register(connection, 0)  # only reports that the client has ended
+        poll.register(os.pidfd_open(process), select.POLLIN)
+        if connection.fileno() in dict(poll.poll()):
+            os.kill(process, signal.SIGKILL)
         _, status = os.waitpid(process, 0)
-        connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+        with contextlib.suppress(BrokenPipeError):
+            connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
         os._exit(0)
     connection.close()
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
