@@ -21,8 +21,10 @@ def find_process(tllm: Tllm, word: str) -> psutil.Process:
 
 
 def answers(endpoint: Endpoint) -> bool:
+    """Return whether `demo` generates a token. Print the error otherwise, for failed tests."""
     try:
         probe_token(endpoint, "demo", 20)
-    except TllmError:
+    except TllmError as error:
+        print(error, error.why)
         return False
     return True

