@@ -14,7 +14,7 @@ TORCH ?= torch==2.13.0
 # one process: make test UNIT_PROCESSES=0 E2E_PROCESSES=0
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 UNIT_PROCESSES ?= $(shell expr 2 '*' $(CORES))
-E2E_PROCESSES ?= $(UNIT_PROCESSES)
+E2E_PROCESSES ?= $(shell expr 2 '*' $(CORES))
 # Tests start thousands of processes, which compile the package each time without bytecode files.
 # Images of Python often disable these files.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
