@@ -99,6 +99,30 @@ def test_clients_receive_only_their_own_updates(worker_thread: WorkerThread, nam
     assert tokens == [[10, 11]] * 6
 
 
+def test_request_after_a_restart_waits_for_the_connection(name: str) -> None:
+    first = WorkerThread(name)
+    client = _connect(name)
+    first.close()
+    wait_until(lambda: not client.is_open)
+    with pytest.raises(WorkerFailed, match="being restarted"):
+        _submit(client, COUNT)
+    second = WorkerThread(name)
+    client.wait_for_reconnection(60)
+    tokens = _tokens(_submit(client, COUNT))
+    client.close()
+    second.close()
+    assert tokens == [10, 11]
+
+
+def test_wait_for_a_connection_is_limited(name: str) -> None:
+    with listening(name) as listener:
+        client = SharedWorkerClient(name)
+        listener.accept()[0].close()
+        client.wait_for_reconnection(0.01)
+        assert not client.is_open
+    client.close()
+
+
 def test_closing_a_client_cancels_its_requests(worker_thread: WorkerThread, name: str) -> None:
     left, stays = _connect(name), _connect(name)
     _submit(left, HANG)

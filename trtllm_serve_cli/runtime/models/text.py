@@ -225,6 +225,7 @@ class TritonPythonModel:
             drafts = self._plan_drafts(inputs, columns)
             self._generate_on_model(request, sender, inputs, record, running, drafts)
         elif self._worker.was_open:
+            self._worker.wait_for_reconnection()
             self._generate_on_worker(request, sender, inputs, record, running)
         else:
             self._generate_on_model(request, sender, inputs, record, running)

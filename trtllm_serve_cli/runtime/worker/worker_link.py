@@ -21,6 +21,8 @@ from .stop_forwarding import identify_server
 OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
+# Maximum time, in seconds, that a request waits for the connection to a restarted worker.
+_RECONNECTION_TIMEOUT_S = 1.0
 _CONNECT_TIMEOUT_S = 5.0
 # Time, in seconds, within which a worker must start listening.
 _START_TIMEOUT_S = 60.0
@@ -256,6 +258,17 @@ class SharedWorkerClient(WorkerLink):
                     "the reason"
                 )
             self._closing.wait(_RECONNECT_S / 4)
+
+    def wait_for_reconnection(self, timeout_s: float = _RECONNECTION_TIMEOUT_S) -> None:
+        """Wait until a worker is connected, but not longer than `timeout_s` seconds.
+
+        The supervisor reports a restarted worker as ready when the worker has loaded its engine.
+        This client may reconnect a moment later.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not self.is_open and time.monotonic() < deadline_s:
+            if self._closing.wait(_RECONNECT_S / 4):
+                return
 
     def close(self) -> None:
         """Close the connection and stop reconnecting. Requests in flight fail."""
