@@ -95,7 +95,8 @@ def test_seed_repeats_a_sample(client: openai.OpenAI) -> None:
 
 
 def test_json_schema_is_followed(client: openai.OpenAI) -> None:
-    # Between the parts of an object, this model would generate white space without end.
+    # Between the parts of an object, this model would generate white space without end. A test in
+    # `test_main_path.py` generates an object.
     schema = {"type": "string", "minLength": 5, "maxLength": 20}
     answer = client.chat.completions.create(
         model="demo",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import openai
 import pytest
 
 from tests.e2e.conftest import Tllm
@@ -82,6 +83,25 @@ def test_rows_of_one_request_have_the_responses_of_separate_requests(
 def test_infer_json_includes_token_counts(served_demo: Tllm) -> None:
     answer = json.loads(served_demo.done("infer", "What is ML?", "--max-tokens", "7", "--json"))
     assert answer["num_output_tokens"] == 7
+
+
+def test_chat_completion_follows_a_json_schema(served_demo: Tllm) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    base_url = f"{served_demo.status()['openai']}/v1"
+    with openai.OpenAI(base_url=base_url, api_key="any", max_retries=0) as client:
+        answer = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": "Name a city in France as JSON."}],
+            response_format={"type": "json_schema", "json_schema": {"name": "c", "schema": schema}},
+            max_tokens=60,
+            temperature=0,
+        )
+    assert set(json.loads(answer.choices[0].message.content or "")) == {"city"}
 
 
 def test_infer_refuses_a_prompt_longer_than_the_context(served_demo: Tllm) -> None:
