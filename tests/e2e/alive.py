@@ -17,7 +17,15 @@ def processes_of(tllm: Tllm) -> list[psutil.Process]:
 
 
 def find_process(tllm: Tllm, word: str) -> psutil.Process:
-    return next(each for each in processes_of(tllm) if word in " ".join(each.cmdline()))
+    return next(each for each in processes_of(tllm) if word in command_of(each))
+
+
+def command_of(process: psutil.Process) -> str:
+    """Return the command line of a process, or "" if the process has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def answers(endpoint: Endpoint) -> bool:

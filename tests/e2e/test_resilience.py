@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.alive import answers, find_process, processes_of
+from tests.e2e.alive import answers, command_of, find_process, processes_of
 from tests.e2e.conftest import TLLM, Tllm
 from tests.ports import free_ports
 from tests.waiting import wait_until
@@ -58,7 +58,7 @@ def assert_nothing_is_left(
     """Assert that no process and no shared memory of the server on this port exists."""
     assert psutil.wait_procs(everything, timeout=60)[1] == []
     folder = str(tllm.home / "servers" / str(http_port))
-    assert [each for each in psutil.process_iter() if folder in " ".join(_command(each))] == []
+    assert [each for each in psutil.process_iter() if folder in command_of(each)] == []
     assert list(Path("/dev/shm").glob(f"tllm-{http_port}-*")) == []
 
 
@@ -142,7 +142,7 @@ def test_model_that_fails_to_load_is_reported_and_leaves_no_process(
     assert result.returncode == 3
     assert "tensorrt_llm: " in result.stderr and "engines/gone" in result.stderr
     assert "server.log" in result.stderr
-    assert not any(str(tllm.home) in " ".join(_command(each)) for each in psutil.process_iter())
+    assert not any(str(tllm.home) in command_of(each) for each in psutil.process_iter())
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -172,7 +172,7 @@ def test_killed_triton_is_restarted(light_home: Callable[[], Tllm]) -> None:
     assert answers(endpoint)
     # All processes that the killed Triton had started have ended. The reaper guards the next one.
     left = [each for each in before[1:] if each.is_running()]
-    assert [each for each in left if "reaper.py" not in " ".join(_command(each))] == []
+    assert [each for each in left if "reaper.py" not in command_of(each)] == []
     everything = processes_of(tllm)
     tllm.done("stop")
     assert_nothing_is_left(tllm, port_of(endpoint), everything)
@@ -321,10 +321,3 @@ def test_build_accepts_a_copy_of_the_engine(imported: Tllm, source: str) -> None
         assert "Using the existing engine" in built.stderr
     finally:
         shutil.rmtree(copy)
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except psutil.Error:
-        return []

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.e2e import slurm
+from tests.e2e.alive import command_of
 from tests.e2e.conftest import Tllm
 from tests.waiting import wait_until
 from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, plan_slurm, render_script
@@ -137,11 +138,11 @@ def find_process(tllm: Tllm, word: str) -> psutil.Process:
     """Return the process of Triton or of a model whose command contains `word`."""
     (triton,) = (
         each
-        for each in psutil.process_iter()
-        if each.name() == "tritonserver" and str(tllm.home) in " ".join(each.cmdline())
+        for each in psutil.process_iter(["name"])
+        if each.info["name"] == "tritonserver" and str(tllm.home) in command_of(each)
     )
     every = (triton, *triton.children(recursive=True))
-    return next(each for each in every if word in " ".join(each.cmdline()))
+    return next(each for each in every if word in command_of(each))
 
 
 def assert_secrets_are_hidden(tllm: Tllm, job: str) -> None:
