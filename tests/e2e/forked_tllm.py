@@ -19,8 +19,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 
 def run_forked(name: str, arguments: Sequence[str]) -> int:
@@ -28,11 +27,11 @@ def run_forked(name: str, arguments: Sequence[str]) -> int:
 
     Like a shell, return 128 plus the number of the signal if a signal has ended the command.
     """
-    folder = os.getcwd()  # noqa: PTH109  # importing pathlib takes time
-    request = {"arguments": arguments, "environ": dict(os.environ), "folder": folder}
+    request = {"arguments": arguments, "environ": dict(os.environ)}
+    folder = os.open(".", os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(f"\0{name}")
-        socket.send_fds(connection, [b"."], [0, 1, 2])
+        socket.send_fds(connection, [b"."], [0, 1, 2, folder])
         connection.sendall(json.dumps(request).encode())
         connection.shutdown(socket.SHUT_WR)
         code = int(connection.recv(16))
@@ -41,20 +40,15 @@ def run_forked(name: str, arguments: Sequence[str]) -> int:
 
 def serve(name: str) -> None:
     """Print a line, then fork a process for each connection, until stdin is closed."""
-    import selectors
-
     # Forks leave no zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+    with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")
         listener.listen()
         print("listening", flush=True)
-        selector.register(listener, selectors.EVENT_READ)
-        selector.register(sys.stdin, selectors.EVENT_READ)
-        while all(key.fileobj is listener for key, _ in selector.select()):
+        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
             connection, _ = listener.accept()
             if not os.fork():
-                selector.close()
                 listener.close()
                 _handle(connection)
             connection.close()
@@ -67,7 +61,7 @@ def _handle(connection: socket.socket) -> None:
     """
     # A command must be able to wait for its children.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+    _, (*streams, folder), _, _ = socket.recv_fds(connection, 1, 4)
     with connection.makefile("rb") as file:
         request = json.loads(file.read())
     if process := os.fork():
@@ -85,16 +79,17 @@ def _handle(connection: socket.socket) -> None:
         os.dup2(streams[number], number)
         os.close(streams[number])
         setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-    _run(request)
+    os.fchdir(folder)
+    os.close(folder)
+    _run(request["arguments"], request["environ"])
 
 
-def _run(request: dict[str, Any]) -> None:
+def _run(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     from trtllm_serve_cli.cli.__main__ import main
 
     os.environ.clear()
-    os.environ.update(request["environ"])
-    os.chdir(request["folder"])
-    sys.argv = ["tllm", *request["arguments"]]
+    os.environ.update(environ)
+    sys.argv = ["tllm", *arguments]
     main()
 
 
