@@ -94,20 +94,6 @@ def test_seed_repeats_a_sample(client: openai.OpenAI) -> None:
     assert len({sample(None) for _ in range(3)}) > 1
 
 
-def test_json_schema_is_followed(client: openai.OpenAI) -> None:
-    # Between the parts of an object, this model would generate white space without end. A test in
-    # `test_main_path.py` generates an object.
-    schema = {"type": "string", "minLength": 5, "maxLength": 20}
-    answer = client.chat.completions.create(
-        model="demo",
-        messages=[{"role": "user", "content": "Name a city in France as JSON."}],
-        response_format={"type": "json_schema", "json_schema": {"name": "c", "schema": schema}},
-        max_tokens=60,
-        temperature=0,
-    )
-    assert 5 <= len(json.loads(answer.choices[0].message.content or "")) <= 20
-
-
 def test_many_clients_at_the_same_time(client: openai.OpenAI) -> None:
     def ask(number: int) -> str:
         answer = client.completions.create(
