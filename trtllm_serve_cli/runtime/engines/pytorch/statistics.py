@@ -64,23 +64,25 @@ class IterationStatistics:
 
     def engine_stats(self, num_requests: int) -> EngineStats:
         """Return the statistics of an engine with `num_requests` requests."""
-        cache = self._latest.get("kvCacheStats") or {}
+        # Read the attribute once, because the event loop replaces it from another thread.
+        latest = self._latest
+        cache = latest.get("kvCacheStats") or {}
         # If no request is running, the statistics of the latest iteration are stale.
-        latest = self._latest if num_requests else {}
-        batch = latest.get("inflightBatchingStats") or {}
+        current = latest if num_requests else {}
+        batch = current.get("inflightBatchingStats") or {}
         return EngineStats(
             active_requests=num_requests,
             scheduled_requests=min(batch.get("numScheduledRequests", 0), num_requests),
             context_requests=batch.get("numContextRequests", 0),
-            waiting_requests=latest.get("numQueuedRequests", 0),
+            waiting_requests=current.get("numQueuedRequests", 0),
             kv_blocks_max=cache.get("maxNumBlocks", 0),
             kv_blocks_used=cache.get("usedNumBlocks", 0) if num_requests else 0,
             tokens_per_block=cache.get("tokensPerBlock", 0),
-            iteration=self._latest.get("iter", 0),
+            iteration=latest.get("iter", 0),
             context_tokens=batch.get("numCtxTokens", 0),
-            memory_bytes=self._latest.get("cpuMemUsage", 0),
-            gpu_memory_bytes=self._latest.get("gpuMemUsage", 0),
-            pinned_memory_bytes=self._latest.get("pinnedMemUsage", 0),
+            memory_bytes=latest.get("cpuMemUsage", 0),
+            gpu_memory_bytes=latest.get("gpuMemUsage", 0),
+            pinned_memory_bytes=latest.get("pinnedMemUsage", 0),
             micro_batch_id=batch.get("microBatchId", 0),
             paused_requests=batch.get("numPausedRequests", 0),
             preemptions=self._num_preemptions,
