@@ -52,9 +52,14 @@ class Model:
     """The model's end of the socket, and the thread in which the worker runs."""
 
     def __init__(
-        self, stats_period_s: float, engine: ScriptedEngine | None = None, **options: Any
+        self,
+        stats_period_s: float,
+        engine: ScriptedEngine | None = None,
+        make_socket: type[socket.socket] = socket.socket,
+        **options: Any,
     ) -> None:
-        self.sock, self._theirs = socket.socketpair()
+        self.sock, theirs = socket.socketpair()
+        self._theirs = make_socket(fileno=theirs.detach())
         self.sock.settimeout(_TIMEOUT_S)
         self.engine = engine or ScriptedEngine()
         options = {"stats_period_s": stats_period_s, "ping_period_s": 3600.0, **options}
@@ -86,6 +91,14 @@ class Model:
         self.sock.close()
         self.thread.join(_TIMEOUT_S)
         self._theirs.close()
+
+
+class ClosedInTheMeantime(socket.socket):
+    """A socket that another thread closes just before it is read."""
+
+    def recv(self, *arguments: Any) -> bytes:
+        self.close()
+        return super().recv(*arguments)
 
 
 @pytest.fixture
@@ -233,6 +246,15 @@ def test_worker_ends_on_an_invalid_frame(model: Model, capfd: pytest.CaptureFixt
     )
     logged = capfd.readouterr().err
     assert (model.thread.is_alive(), logged.partition("] ")[2]) == (False, f"{expected}\n")
+
+
+def test_end_of_a_socket_that_the_worker_closed_is_no_failure(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    model = Model(stats_period_s=0.0, make_socket=ClosedInTheMeantime)
+    model.thread.join(_TIMEOUT_S)
+    assert (model.thread.is_alive(), capfd.readouterr().err) == (False, "")
+    model.close()
 
 
 def test_rejects_an_unknown_engine_kind() -> None:

@@ -197,7 +197,9 @@ class Worker:
                 else:
                     self._commands.put((client, message))
         except (OSError, ProtocolError) as error:
-            write_log("W", f"engine worker: the connection to a client failed: {error}")
+            # If the worker has closed the socket itself, the connection did not fail.
+            if client.sock.fileno() >= 0:
+                write_log("W", f"engine worker: the connection to a client failed: {error}")
         self._commands.put((client, None))
 
     def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
