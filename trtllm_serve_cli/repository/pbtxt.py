@@ -107,8 +107,7 @@ def find_values(text: str, place: str) -> list[str]:
     A list with several elements is one value, for example "1, 2". Raise `PbtxtError` if the text
     cannot be parsed.
     """
-    found = _find(text, _read(text), _steps(place))
-    return [_plain(text, each) for each in found]
+    return list(_find_values(text, place))
 
 
 def line_of(text: str, place: str) -> int | None:
@@ -138,12 +137,7 @@ def change(text: str, place: str, value: str) -> str:
 
 def list_unfilled(text: str) -> list[Unfilled]:
     """Return the `${name}` variables in the text. Variables in comments are ignored."""
-    return [
-        Unfilled(found[1], _line(text, found.start()), kind == "string")
-        for kind, start, end in _tokens(text)
-        if kind in ("string", "word")
-        for found in _TEMPLATE.finditer(text, start, end)
-    ]
+    return list(_list_unfilled(text))
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -196,6 +190,23 @@ def _steps(place: str) -> _Steps:
         else:
             steps.append((name, None))
     return tuple(steps)
+
+
+# `tllm set` and `tllm validate` read the same fields of the same texts for each parameter.
+@lru_cache(maxsize=4096)
+def _find_values(text: str, place: str) -> tuple[str, ...]:
+    found = _find(text, _read(text), _steps(place))
+    return tuple(_plain(text, each) for each in found)
+
+
+@lru_cache(maxsize=64)
+def _list_unfilled(text: str) -> tuple[Unfilled, ...]:
+    return tuple(
+        Unfilled(found[1], _line(text, found.start()), kind == "string")
+        for kind, start, end in _tokens(text)
+        if kind in ("string", "word")
+        for found in _TEMPLATE.finditer(text, start, end)
+    )
 
 
 def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:
@@ -295,14 +306,15 @@ def _line(text: str, position: int) -> int:
 
 def _tokens(text: str) -> Iterator[tuple[str, int, int]]:
     position = 0
-    while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
-            raise PbtxtError(f"unterminated string: {text[position:position + 20]!r}",
-                             _line(text, position))  # fmt: skip
+    for found in _TOKEN.finditer(text):
+        if found.start() != position:
+            break
+        position = found.end()
         if found.lastgroup is not None and found.lastgroup != "skip":
             yield found.lastgroup, *found.span()
-        position = found.end()
+    if position != len(text):
+        raise PbtxtError(f"unterminated string: {text[position:position + 20]!r}",
+                         _line(text, position))  # fmt: skip
 
 
 @lru_cache(maxsize=64)
