@@ -66,9 +66,7 @@ def test_no_folder_has_many_modules() -> None:
 
 def test_every_module_has_a_docstring() -> None:
     """Check what docs/reference/modules.md is generated from."""
-    undocumented = [
-        module for module in MODULES if not ast.get_docstring(ast.parse(module.read_text()))
-    ]
+    undocumented = [module for module in MODULES if not module.read_text("utf-8").startswith('"""')]
     assert undocumented == []
 
 

@@ -10,13 +10,12 @@ import pytest
 # Opens more sockets than the soft limit allows when the worker starts.
 OPEN_MANY = """
 import resource, socket, sys
-from tests.bench.generator.test_worker_plan import MODEL
-from dataclasses import replace
 from trtllm_serve_cli.bench.generator.bench_worker import make_loop
 from trtllm_serve_cli.bench.generator.worker_plan import Share
+from trtllm_serve_cli.bench.model.served_model import ServedModel
 from trtllm_serve_cli.bench.transport.codec import RequestOptions
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 1000))
-model = replace(MODEL, interface="http")
+model = ServedModel("here", "tensorrt_llm", "1", "2.51.0", True, 8, 500, interface="http")
 share = Share((model,), RequestOptions(), 0, 1, (), None, int(sys.argv[1]), 0.0, None)
 loop = make_loop(share)
 sockets = [socket.socket() for _ in range(500)]
