@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,12 @@ LONGEST = (
     "test_export.py", "test_hangs.py", "test_gateway_abuse.py", "test_several_models.py",
     "test_sim.py", "test_life.py", "test_slurm.py", "test_main_path.py", "test_embeddings.py",
     "test_soak.py", "test_draft_models.py",
-    "test_job_server.py", "test_file_faults.py", "test_specification.py", "test_transformers.py",
-    "test_pod_probes.py", "test_gateway_faults.py", "test_hung_servers.py", "test_interrupt.py",
-    "test_benchmark.py", "test_validate.py", "test_supervisor.py", "test_stop_and_restart.py",
+    "test_job_server.py", "test_file_faults.py", "test_pod_probes.py", "test_specification.py",
+    "test_transformers.py", "test_gateway_faults.py", "test_interrupt.py", "test_validate.py",
+    "test_page.py", "test_hung_servers.py", "test_simulate_option.py", "test_render.py",
+    "test_machine_facts.py", "test_message_faults.py", "test_pypi.py", "test_conversation.py",
+    "test_failed_starts.py", "test_benchmark.py", "test_restarts.py", "test_mpi_ranks.py",
+    "test_stop_and_restart.py", "test_supervisor.py",
 )  # fmt: skip
 
 RENDER = "trtllm_serve_cli.repository.model.render"
@@ -54,15 +59,20 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if config.getoption("full") else "quick")
 
 
+def pytest_collection() -> None:
+    # The collected tests live until the end. Each full garbage collection would visit them.
+    gc.disable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
 def pytest_collection_finish() -> None:
-    # The collected tests live until the end. Each full garbage collection would visit them.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -71,9 +81,16 @@ def is_full(pytestconfig: pytest.Config) -> bool:
     return bool(pytestconfig.getoption("full"))
 
 
+@pytest.fixture(scope="session")
+def home_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return paths of homes that do not exist, since most tests need no folder."""
+    parent = tmp_path_factory.mktemp("homes")
+    return (parent / str(number) / "tllm-home" for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    root = tmp_path / "tllm-home"
+def home_folder(home_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = next(home_folders)
     for name in ("ENGINE_DEST_PATH", "HF_TOKEN", "HF_ENDPOINT", "HF_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TLLM_HOME", str(root))

@@ -125,7 +125,7 @@ def test_rejects_invalid_wheel():
 
 def test_reports_folder_that_is_not_writable():
     home = find_home()
-    home.root.mkdir()
+    home.root.mkdir(parents=True)
     home.checkpoints.write_text("a file is in the way")
     with pytest.raises(SourceError, match="cannot be written") as caught:
         fetch(run=offline)
