@@ -189,6 +189,22 @@ def test_check_of_a_wrong_guide_logs_no_error(
     assert "[ERROR]" not in "".join(capfd.readouterr())
 
 
+def test_checks_of_guides_leave_no_files(
+    engine_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TLLM_SCRATCH", str(tmp_path))
+    check = grammar_check.GrammarCheck(engine_dir, 49152)
+    assert not check.check("regex", "[a-z]+").problem
+    assert list(tmp_path.iterdir()) != []
+    monkeypatch.setattr(grammar_check, "CHECK_LIMIT_S", 0.5)
+    assert "takes more than 0.5 s" in check.check("ebnf_grammar", AMBIGUOUS).problem
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(grammar_check, "CHECK_LIMIT_S", 60.0)
+    assert not check.check("regex", "[0-9]+").problem
+    check.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_guide_of_a_cancelled_request_is_not_checked(
     quick_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

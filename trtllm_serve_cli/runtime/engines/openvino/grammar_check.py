@@ -1,13 +1,14 @@
 """Check guides in a separate process before the engine receives them.
 
-    python3 -m tllm_runtime.engines.openvino.grammar_check ENGINE_DIR VOCAB_SIZE
+    python3 -m tllm_runtime.engines.openvino.grammar_check ENGINE_DIR VOCAB_SIZE FOLDER
 
 OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
 fails, this step and all later steps raise an error, so all requests fail. Compiling nested
 repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. Guides with an
 ambiguous grammar compile quickly, but take seconds per token. To protect the engine, `GrammarCheck`
 first sends each guide to a process that it can kill. The process compiles the guide and samples
-random tokens that the guide allows. It uses a one-layer model and the engine's tokenizer.
+random tokens that the guide allows. It uses the engine's tokenizer and a one-layer model, which it
+writes to FOLDER.
 
 The process writes the line "ready" (with quotes) when it has started. It then reads requests and
 writes responses, both as one JSON object per line. A request is {"type": ..., "guide": ...}. A
@@ -22,6 +23,7 @@ import os
 import re
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +34,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from ...scratch import make_temporary_folder
 
 # The time limit for checking a guide, in seconds, excluding the time to start the process.
 CHECK_LIMIT_S = 2.0
@@ -70,6 +74,7 @@ class GrammarCheck:
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         # LRU cache of check results, keyed by guide type and guide.
         self._results: OrderedDict[tuple[str, str], CheckedGuide] = OrderedDict()
 
@@ -121,8 +126,11 @@ class GrammarCheck:
 
     def _start_if_needed(self) -> subprocess.Popen[str]:
         if self._process is None:
+            # The process cannot remove its folder, because it is always killed.
+            self._folder = make_temporary_folder("tllm-guides-")
+            module = f"{__package__}.grammar_check"
             self._process = subprocess.Popen(
-                (sys.executable, "-m", f"{__package__}.grammar_check", *self._arguments),
+                (sys.executable, "-m", module, *self._arguments, self._folder.name),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -143,6 +151,8 @@ class GrammarCheck:
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
         self._process = None
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _read_line(self, limit_s: float) -> str | None:
         """Return the next line from the process, or None if it times out or has exited."""
@@ -218,32 +228,33 @@ def main() -> None:
     """Check guides from standard input until it is closed."""
     import openvino
 
-    engine_dir, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
+    engine_dir, vocab_size, folder = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
     # Redirect the libraries' output to stderr; otherwise, the parent would read it as a response.
     responses = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    with tempfile.TemporaryDirectory() as folder:
-        for file in engine_dir.glob("openvino_*tokenizer.*"):
-            (Path(folder) / file.name).symlink_to(file)
-        openvino.save_model(make_model(vocab_size), Path(folder) / "openvino_model.xml")
-        pipeline = _load(folder)
-        responses.write('"ready"\n')
-        for line in sys.stdin:
-            request = json.loads(line)
-            # Normally, the parent process kills this process at the time limit. Set an alarm in
-            # case the parent has died.
-            signal.alarm(int(CHECK_LIMIT_S) + 3)
-            result = _check(pipeline, structured_output(request["type"], request["guide"]))
-            signal.alarm(0)
-            responses.write(json.dumps(asdict(result)) + "\n")
-            if result.problem:
-                # Create a new pipeline, because a pipeline cannot recover if a step has failed.
-                # Deleting the old pipeline logs an error about the request's blocks, so discard the
-                # output.
-                with _discard_output():
-                    del pipeline
-                pipeline = _load(folder)
+    for file in engine_dir.glob("openvino_*tokenizer.*"):
+        (folder / file.name).symlink_to(file)
+    openvino.save_model(make_model(vocab_size), folder / "openvino_model.xml")
+    pipeline = _load(folder)
+    responses.write('"ready"\n')
+    for line in sys.stdin:
+        request = json.loads(line)
+        # Normally, the parent process kills this process at the time limit. Set an alarm in case
+        # the parent has died.
+        signal.alarm(int(CHECK_LIMIT_S) + 3)
+        result = _check(pipeline, structured_output(request["type"], request["guide"]))
+        signal.alarm(0)
+        responses.write(json.dumps(asdict(result)) + "\n")
+        if result.problem:
+            # Create a new pipeline, because a pipeline cannot recover if a step has failed.
+            # Deleting the old pipeline logs an error about the request's blocks, so discard the
+            # output.
+            with _discard_output():
+                del pipeline
+            pipeline = _load(folder)
+    # The parent process has died. Otherwise, it kills this process and then removes the folder.
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -262,7 +273,7 @@ def _discard_output() -> Iterator[None]:
         os.close(null)
 
 
-def _load(folder: str) -> Any:
+def _load(folder: Path) -> Any:
     import openvino_genai
 
     scheduler = openvino_genai.SchedulerConfig()
