@@ -1,7 +1,7 @@
 """Create temporary folders in the server's temporary folder.
 
-The supervisor clears the server's temporary folder, so files left behind by killed processes do not
-accumulate.
+The supervisor, or the task of a Slurm job, clears the server's temporary folder, so files left
+behind by killed processes do not accumulate.
 """
 
 from __future__ import annotations

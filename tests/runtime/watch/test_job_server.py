@@ -205,6 +205,14 @@ def test_exit_code_names_the_signal_that_ended_triton(job: Job) -> None:
         assert task.wait(60) == 128 + signal.SIGKILL
 
 
+def test_temporary_files_of_killed_processes_are_removed(job: Job) -> None:
+    with job.run("sh", "-c", "touch $TLLM_SCRATCH/left; ls -d $TLLM_SCRATCH/*; kill -9 $$") as task:
+        assert task.wait(60) == 128 + signal.SIGKILL
+    left = Path(job.log.strip())
+    assert left.name == "left"
+    assert not left.parent.exists()
+
+
 def test_other_ranks_do_not_record_a_state(job: Job) -> None:
     with job.run("true", rank=1) as task:
         assert task.wait(60) == 0

@@ -19,6 +19,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import scratch
 from .health_probe import HealthProbe, responds_on_http
 from .hidden_argument import hide_in_command_lines
 from .hung_processes import kill_alone, write_stacks
@@ -199,21 +201,25 @@ def run_task(
         stopping.set()
         process.send_signal(number)
 
-    # Do not close other file descriptors, because some MPI libraries use inherited connections.
-    process = subprocess.Popen(command, close_fds=False)
-    for number in _SIGNALS:
-        signal.signal(number, stop)
-    guard = SecretGuard(process.pid, token, prefix)
-    server = ServerWatch(*watch, process.pid) if watch is not None else None
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = process.wait(poll_s)
-            return code if code >= 0 else 128 - code
-        guard.protect()
-        if server is not None and not stopping.is_set() and server.check():
-            _kill((process.pid, *list_descendants(process.pid)))
-            process.wait()
-            return 1
+    # The files of killed processes are removed at the end.
+    with tempfile.TemporaryDirectory(prefix="tllm-", ignore_cleanup_errors=True) as folder:
+        # Do not close other file descriptors, because some MPI libraries use inherited connections.
+        process = subprocess.Popen(
+            command, close_fds=False, env={**os.environ, scratch.VARIABLE: folder}
+        )
+        for number in _SIGNALS:
+            signal.signal(number, stop)
+        guard = SecretGuard(process.pid, token, prefix)
+        server = ServerWatch(*watch, process.pid) if watch is not None else None
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(poll_s)
+                return code if code >= 0 else 128 - code
+            guard.protect()
+            if server is not None and not stopping.is_set() and server.check():
+                _kill((process.pid, *list_descendants(process.pid)))
+                process.wait()
+                return 1
 
 
 def _kill(pids: Iterable[int]) -> None:
