@@ -62,7 +62,7 @@ class Job:
             f"--hang-timeout={hang_timeout_s}", "--load-timeout=1",
             "--", *(command or (sys.executable, FAKE_TRITON, str(self.port))),
         )  # fmt: skip
-        environ = {**os.environ, "TLLM_TOKEN": TOKEN}
+        environ = {**os.environ, "TLLM_TOKEN": TOKEN, "TMPDIR": str(self.folder)}
         with (
             (self.folder / "log").open("wb") as log,
             subprocess.Popen(
