@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.triton.answers import Outputs, Request
-from tests.fakes.triton.server import INPUTS_OF, FakeTriton
+from tests.fakes.triton.server import FakeTriton, list_inputs
 from trtllm_serve_cli.client.ask import stream
 from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 from trtllm_serve_cli.client.model_info import ModelInfo, fetch_model_config
@@ -77,7 +77,7 @@ def test_one_response_can_contain_all_rows(triton: FakeTriton) -> None:
 def test_prompt_of_each_row_is_removed(triton: FakeTriton) -> None:
     """Up to TensorRT-LLM 0.15, responses begin with the prompt."""
     triton.answer = merge_rows
-    has_no_exclusion = set(INPUTS_OF["tensorrt_llm_bls"]) - {"exclude_input_in_output"}
+    has_no_exclusion = set(list_inputs("tensorrt_llm_bls")) - {"exclude_input_in_output"}
     triton.input_names = tuple(has_no_exclusion)
     done = _send(triton, GenerateRequest("", stream=False))
     assert [each.texts for each in done] == [("1", "2")] * 3

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.triton.server import INPUTS_OF, FakeTriton
+from tests.fakes.triton.server import FakeTriton, list_inputs
 from trtllm_serve_cli.client.ask import embed, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface, TritonInterface
@@ -47,7 +47,7 @@ def test_fetches_model_config(triton: FakeTriton, interface: Interface) -> None:
         max_batch_size=8,
         vocab_size=500,
         tokenizer_dir="/tokenizer",
-        inputs=frozenset(INPUTS_OF["tensorrt_llm_bls"]),
+        inputs=frozenset(list_inputs("tensorrt_llm_bls")),
         settings_hash=info.settings_hash,
     )
 
@@ -59,7 +59,7 @@ def test_config_without_tllm_parameters(triton: FakeTriton, interface: Interface
     assert info == ModelInfo(
         "ensemble",
         max_batch_size=8,
-        inputs=frozenset(INPUTS_OF["tensorrt_llm_bls"]),
+        inputs=frozenset(list_inputs("tensorrt_llm_bls")),
         settings_hash=info.settings_hash,
     )
 

@@ -42,15 +42,19 @@ def _free_endpoint() -> Endpoint:
     return Endpoint(grpc, http, metrics, restricted_token="secret")
 
 
-def write_fake_tritonserver(program: Path) -> None:
-    """Write a program that behaves as $BEHAVIOUR selects, in place of `tritonserver`."""
+def write_fake_tritonserver(program: Path, *, has_grpc: bool = False) -> None:
+    """Write a program that behaves as $BEHAVIOUR selects, in place of `tritonserver`.
+
+    Without gRPC it starts in half the time.
+    """
+    options = '--grpc-port "$grpc"' if has_grpc else ""
     program.parent.mkdir(parents=True)
     program.write_text(
         "#!/bin/sh\n"
         "for word; do case $word in\n"
         '  --http-port=*) http="${word#*=}";; --grpc-port=*) grpc="${word#*=}";;\n'
         "esac; done\n"
-        f'exec {shlex.join((sys.executable, FAKE_TRITON))} "$http" $BEHAVIOUR --grpc-port "$grpc"\n'
+        f'exec {shlex.join((sys.executable, FAKE_TRITON))} "$http" $BEHAVIOUR {options}\n'
     )
     program.chmod(0o755)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fakes.triton.server import INPUTS_OF, FakeTriton
+from tests.fakes.triton.server import FakeTriton, list_inputs
 from trtllm_serve_cli.bench.model.served_model import ServedModel, Target, fetch_model
 from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed, UnknownModel
@@ -27,7 +27,7 @@ def test_fetch_model_reads_server_metadata(serve: Serve) -> None:
         is_decoupled=True,
         max_batch_size=8,
         vocab_size=500,
-        inputs=frozenset(INPUTS_OF["tensorrt_llm"]),
+        inputs=frozenset(list_inputs("tensorrt_llm")),
     )
 
 

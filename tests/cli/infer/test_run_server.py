@@ -38,7 +38,7 @@ def tllm(
     home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Tllm:
     program = tmp_path / "bin" / "tritonserver"
-    write_fake_tritonserver(program)
+    write_fake_tritonserver(program, has_grpc=True)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     return Tllm(monkeypatch, capsys)
 

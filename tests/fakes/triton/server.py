@@ -28,11 +28,8 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.repository.model.contract import load_contracts
 
 VERSION = "2.51.0"
-# Part -> its inputs. Models with other names are text models.
-INPUTS_OF = {
-    part: tuple(tensor.name for tensor in load_contracts()[part].inputs)
-    for part in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
-}
+# Models whose names end otherwise are text models.
+PARTS = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
 
 # How often a response that is held checks whether its request has been stopped.
 _STOP_PERIOD_S = 0.02
@@ -196,8 +193,8 @@ class FakeTriton:
     def configure_model(self, model: str) -> dict[str, Any]:
         """Return the model configuration."""
         self.check_loaded(model)
-        part = next((part for part in INPUTS_OF if model.endswith(part)), "tensorrt_llm_bls")
-        inputs = self.inputs_of.get(model) or self.input_names or INPUTS_OF[part]
+        part = next((part for part in PARTS if model.endswith(part)), "tensorrt_llm_bls")
+        inputs = self.inputs_of.get(model) or self.input_names or list_inputs(part)
         parameters = self.parameters_of.get(model, self.parameters)
         return {
             "name": model,
@@ -223,3 +220,8 @@ class FakeTriton:
         """Return the page of this scrape."""
         pages = self.metrics_pages
         return (pages.pop(0) if len(pages) > 1 else pages[0]).encode()
+
+
+def list_inputs(part: str) -> tuple[str, ...]:
+    """Return the input names of a part of a text model, or of the text model."""
+    return tuple(tensor.name for tensor in load_contracts()[part].inputs)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.triton.answers import Answer, ConnectionLost, ModelError, Outputs, Request, tokens
-from tests.fakes.triton.server import INPUTS_OF, FakeTriton
+from tests.fakes.triton.server import FakeTriton, list_inputs
 from tests.gateway.generation.triton_sender import (
     Backend,
     ids_of,
@@ -191,7 +191,7 @@ def test_call_is_cancelled_if_the_request_cannot_be_stopped(cause: str) -> None:
         backend.cancel(request_id)
         await wait_until(triton.cancelled.is_set)
 
-    inputs = tuple(each for each in INPUTS_OF["tensorrt_llm"] if each != "stop")
+    inputs = tuple(each for each in list_inputs("tensorrt_llm") if each != "stop")
     with FakeTriton(answer=forever, itl_s=0.005, ignores_stops=True) as triton:
         if cause == "no input named stop":
             triton.input_names = inputs
