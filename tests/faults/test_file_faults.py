@@ -123,17 +123,26 @@ def hub_url() -> Iterator[str]:
         process.stdin.close()
 
 
+@pytest.fixture(scope="module")
+def certificates() -> ssl.SSLContext:
+    """Return what each command would read again for its HTTP client."""
+    return ssl.create_default_context()
+
+
 @pytest.fixture
-def hub(hub_url: str, home_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def hub(
+    hub_url: str,
+    home_folder: Path,
+    certificates: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Let commands use the fake hub, with the cache in TLLM_HOME, and download files in order."""
 
     def map_in_order(download: Callable[[Any], Any], files: Iterable[Any], **_: Any) -> list[Any]:
         return [download(each) for each in files]
 
     monkeypatch.setattr("huggingface_hub._snapshot_download.thread_map", map_in_order)
-    # Each command creates an HTTP client, which would read the certificates again.
-    context = ssl.create_default_context()
-    monkeypatch.setattr(ssl, "create_default_context", lambda *_, **__: context)
+    monkeypatch.setattr(ssl, "create_default_context", lambda *_, **__: certificates)
     monkeypatch.setenv("HF_ENDPOINT", hub_url)
     monkeypatch.setenv("HF_HUB_CACHE", str(home_folder / CACHE))
 

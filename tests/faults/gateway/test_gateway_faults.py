@@ -36,6 +36,7 @@ from tests.faults.file_operations import (
 from tests.faults.gateway.gateway_run import GatewayRun
 from tests.samples.certificates import certify
 from trtllm_serve_cli.gateway.access.keys import KEYS_MARKER, add_key, revoke_key
+from trtllm_serve_cli.runtime.text.tokenizer import TransformersTokenizer
 
 # uvicorn ends itself with SIGTERM after its shutdown.
 STOPPED = -signal.SIGTERM
@@ -158,6 +159,9 @@ def test_gateway_survives_a_damaged_file(
     # After a restart of the gateway, the marker is there.
     run = GatewayRun(tmp_path / "gateway", **tls)
     (run.config_file.parent / KEYS_MARKER).touch()
+    if name.startswith("tokenizer"):
+        # Each forked gateway would import Transformers.
+        TransformersTokenizer(run.tokenizer)
     damage(tmp_path / name if tls else run.folder / name, how)
     run.start()
     try:
