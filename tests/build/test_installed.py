@@ -41,3 +41,18 @@ def test_current_python_is_preferred_to_those_on_path(
     assert find_python_with("nowhere") == str(tmp_path / "with" / "python3")
     monkeypatch.setenv("PATH", str(tmp_path / "without"))
     assert find_python_with("nowhere") is None
+
+
+def test_folder_that_path_lists_twice_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Debian, /bin is a link to /usr/bin."""
+    folder, link, runs = tmp_path / "usr-bin", tmp_path / "bin", tmp_path / "runs"
+    folder.mkdir()
+    link.symlink_to(folder)
+    python = folder / "python3"
+    python.write_text(f"#!/bin/sh\necho run >> {runs}\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{link}:{folder}/")
+    assert find_python_with("nowhere") is None
+    assert runs.read_text() == "run\n"

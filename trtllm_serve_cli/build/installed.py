@@ -44,7 +44,7 @@ def find_python_with(distribution: str) -> str | None:
     """Return the first Python interpreter that has the package installed, or `None`.
 
     Check the running interpreter first. In each folder on PATH, check `python3` or, if the folder
-    does not contain it, `python`.
+    does not contain it, `python`. Skip links to folders that were checked.
     """
     if find_version(distribution) is not None:
         return sys.executable
@@ -63,9 +63,12 @@ def python_has(python: str, distribution: str) -> bool:
 
 
 def _pythons_on_path() -> Iterator[str]:
-    for folder in dict.fromkeys(os.environ.get("PATH", "").split(os.pathsep)):
+    folders: dict[str, str] = {}
+    for folder in filter(None, os.environ.get("PATH", "").split(os.pathsep)):
+        folders.setdefault(os.path.realpath(folder), folder)
+    for folder in folders.values():
         for name in ("python3", "python"):
             path = Path(folder, name)
-            if folder and str(path) != sys.executable and os.access(path, os.X_OK):
+            if str(path) != sys.executable and os.access(path, os.X_OK):
                 yield str(path)
                 break
