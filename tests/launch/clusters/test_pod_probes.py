@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +89,11 @@ def run_probe(
     command = [word.replace(PULSES_FOLDER, str(pod / "pulses")) for word in command]
     for port, address in moved.items():
         command = [word.replace(f"127.0.0.1:{port}", address) for word in command]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    # The first `python3` on PATH may be a slow script, for example of pyenv.
+    environ = {"PATH": str(Path(sys.executable).parent)}
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.stderr == ""
     return done.returncode, done.stdout
 

@@ -19,8 +19,9 @@ from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    """Return a home that does not exist yet."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Return a home that does not exist yet, on a machine without programs that take long."""
+    monkeypatch.setenv("PATH", str(tmp_path))
     return Home(tmp_path / "a" / "b", tmp_path / "engines")
 
 
@@ -36,7 +37,8 @@ def write_triton(folder: Path, script: str) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin", "HF_ENDPOINT": "http://127.0.0.1:9"}
 
 
-def test_facts_of_this_machine(home: Home) -> None:
+def test_facts_of_this_machine(tmp_path: Path) -> None:
+    home = Home(tmp_path / "a" / "b", tmp_path / "engines")
     facts = collect_facts(home, {"PATH": "/usr/bin:/bin", "HF_ENDPOINT": "http://127.0.0.1:9"})
     assert (facts.python, facts.home) == (sys.version_info[:2], home.root)
     assert min(facts.disk_free, facts.memory_available) > 0
@@ -53,10 +55,9 @@ def test_facts_of_this_machine(home: Home) -> None:
         ("/proc/home", "/proc: the file system does not allow new folders"),
     ],
 )
-def test_home_that_cannot_be_written(root: str, error: str, tmp_path: Path) -> None:
-    facts = collect_facts(
-        Home(Path(root), tmp_path), {"PATH": "", "HF_ENDPOINT": "http://x.invalid"}
-    )
+def test_home_that_cannot_be_written(root: str, error: str, home: Home) -> None:
+    environ = {"PATH": "", "HF_ENDPOINT": "http://x.invalid"}
+    facts = collect_facts(Home(Path(root), home.engines), environ)
     assert facts.home_error == error
 
 

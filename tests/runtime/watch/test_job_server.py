@@ -62,7 +62,10 @@ class Job:
             f"--hang-timeout={hang_timeout_s}", "--load-timeout=1",
             "--", *(command or (sys.executable, FAKE_TRITON, str(self.port))),
         )  # fmt: skip
-        environ = {**os.environ, "TLLM_TOKEN": TOKEN, "TMPDIR": str(self.folder)}
+        # The first `python3` on PATH may be a slow script, for example of pyenv.
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        own = {"TLLM_TOKEN": TOKEN, "TMPDIR": str(self.folder), "PATH": path}
+        environ = {**os.environ, **own}
         with (
             (self.folder / "log").open("wb") as log,
             subprocess.Popen(
