@@ -12,6 +12,7 @@ import _pyio
 import builtins
 import errno
 import fcntl
+import inspect
 import io
 import json
 import os
@@ -241,7 +242,7 @@ def _path_of(fd: int) -> str:
 def _find_stack() -> list[FrameType]:
     """Return the frames of this thread, innermost first."""
     stack = []
-    frame: FrameType | None = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame:
         stack.append(frame)
         frame = frame.f_back
