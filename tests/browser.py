@@ -25,7 +25,7 @@ _TIMEOUT_S = 60.0
 
 
 class Page:
-    """A page of a browser. `problems` are the errors that its console has reported."""
+    """A page of a browser. `problems` are the errors and warnings on its console."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, socket: Any) -> None:
         self._loop = loop
@@ -85,9 +85,9 @@ class Page:
 
 
 def is_problem(message: dict[str, Any]) -> bool:
-    """Return whether an event reports an exception or an error on the console."""
+    """Return whether an event reports an exception, an error or a warning of the browser."""
     if message.get("method") == "Log.entryAdded":
-        return bool(message["params"]["entry"]["level"] == "error")
+        return message["params"]["entry"]["level"] in ("error", "warning")
     return message.get("method") == "Runtime.exceptionThrown"
 
 
