@@ -264,7 +264,7 @@ def test_lost_server_ends_a_run_at_a_rate_early(serve: Serve) -> None:
     address = serve(server)
     killer = threading.Thread(target=lambda: (_wait_for_requests(server, 20), server.stop()))
     killer.start()
-    result = _run(address, AtRate(20, "constant"), num_requests=100_000)
+    result = _run(address, AtRate(20, "constant"), num_requests=5_000)
     killer.join()
     assert result.ending == "server_lost"
     assert result.is_partial

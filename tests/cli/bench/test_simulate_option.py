@@ -15,6 +15,7 @@ from tests.samples.builds import ENGINE
 from tests.samples.repositories import add_model
 from trtllm_serve_cli.bench.report import result_json
 from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.cli.bench import search_command
 from trtllm_serve_cli.cli.main import app
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
@@ -275,21 +276,16 @@ def test_search_ends_if_every_rate_meets_the_objective(timing: Path) -> None:
     assert (result["ending"], result["rate"]) == ("all_met", 1000)
 
 
-def test_simulated_run_at_a_high_rate_is_short(timing: Path, tmp_path: Path) -> None:
+def test_simulated_run_at_a_high_rate_is_short(
+    timing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_command, "MAX_SIMULATED", 300)
     words = ("--simulate", str(timing), "--input-mean", "1", "--output-mean", "1")
-    rates = ("--min-rate", "60000", "--max-rate", "60000", "--max-runs", "1")
+    rates = ("--min-rate", "600", "--max-rate", "600", "--max-runs", "1")
     folder = tmp_path / "search"
-    bench(
-        "search",
-        "token-norm-dist",
-        *words,
-        *rates,
-        "--slo",
-        "latency:p90<1000s",
-        "--output",
-        str(folder),
-    )
-    settings = json.loads((folder / "rate-60000" / "summary.json").read_text())["settings"]
+    objective = ("--slo", "latency:p90<1000s", "--output", str(folder))
+    bench("search", "token-norm-dist", *words, *rates, *objective)
+    settings = json.loads((folder / "rate-600" / "summary.json").read_text())["settings"]
     assert settings["duration_s"] == 0.5
 
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
-_DURATION_S = 30.0
 # Approximate maximum number of requests in a simulated run of the default duration. The limit keeps
 # memory use low, because a request with 128 tokens requires about 20 KiB.
-_MAX_SIMULATED = 30_000
+MAX_SIMULATED = 30_000
+_DURATION_S = 30.0
 # The default of --max-rate, as a multiple of --min-rate. Without a limit, a search would not end if
 # every rate met the objectives.
 _DEFAULT_RANGE = 1000
@@ -104,7 +104,7 @@ def _at(options: SearchOptions, rate: float) -> CommonOptions:
     shared = options.shared_values()
     if options.num_requests is None and options.duration is None:
         is_simulated = options.simulate is not None
-        shared["duration"] = min(_DURATION_S, _MAX_SIMULATED / rate if is_simulated else math.inf)
+        shared["duration"] = min(_DURATION_S, MAX_SIMULATED / rate if is_simulated else math.inf)
     return CommonOptions(**shared, request_rate=rate, concurrency=options.concurrency)
 
 
