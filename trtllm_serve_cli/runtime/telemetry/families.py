@@ -86,7 +86,8 @@ REQUEST_FAMILIES = (
     ITL := Family(
         "tllm_inter_token_latency_seconds",
         "histogram",
-        "Inter-token latency (ITL): seconds between successive tokens of a sequence. It grows with "
+        "Inter-token latency (ITL): seconds between successive responses with tokens of a "
+        "sequence; a busy server or a draft model adds several tokens to a response. It grows with "
         "the batch size; values above 0.1 s are noticeable to readers",
         unit="s",
         bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
