@@ -20,6 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+# Environment variables of processes that import NumPy, but do no linear algebra. Without them,
+# OpenBLAS starts a thread per CPU core in each of these processes.
+SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1"}
+
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
 # Interval, in seconds, at which `SystemExit` is raised again, in case Python has discarded it.

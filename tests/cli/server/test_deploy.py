@@ -194,7 +194,10 @@ def test_pods_send_spans(tllm: Tllm) -> None:
     command = ("deploy", "k8s", "--image", "mine:1", *COLLECTOR)
     deployment, *_ = yaml.safe_load_all(tllm(*command)[1])
     (triton,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert triton["env"] == [{"name": "TLLM_OTLP_TRACES", "value": TRACES}]
+    assert triton["env"] == [
+        {"name": "OPENBLAS_NUM_THREADS", "value": "1"},
+        {"name": "TLLM_OTLP_TRACES", "value": TRACES},
+    ]
     assert f"--trace-config=opentelemetry,url={TRACES} " in triton["command"][-1]
     config_map, *_ = yaml.safe_load_all(tllm(*command, "--openai-image", "tllm:1")[1])
     assert json.loads(config_map["data"]["gateway.json"])["otlp_traces"] == TRACES

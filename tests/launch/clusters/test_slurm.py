@@ -55,6 +55,10 @@ def task(text: str) -> str:
     return text.partition("<< 'TASK'\n")[2].partition("TASK\n")[0]
 
 
+def test_numpy_of_the_models_has_one_thread() -> None:
+    assert "\nexport OPENBLAS_NUM_THREADS=1\n" in script()
+
+
 def test_job_has_the_options_of_the_backends_readme() -> None:
     """Options of `tensorrt_llm_triton.sub` and `.sh` in the backend's README.md at v0.9.0."""
     text = script(

@@ -109,6 +109,7 @@ def test_docker_with_gpus_compared_whole() -> None:
             "--ulimit=memlock=-1",
             "--ulimit=stack=67108864",
             "--gpus=all",
+            "--env=OPENBLAS_NUM_THREADS=1",
             "--env=TLLM_DRAINING=/servers/8000/draining",
             "--volume=/models/llama:/models/llama:ro",
             "--volume=/engines/llama:/engines/llama:ro",
@@ -161,6 +162,7 @@ def test_command_has_every_documented_option_but_the_terminal() -> None:
         ("--log-driver", "none"),
         ("--volume", "/models/llama:/models/llama:ro"),
         ("--volume", "/engines/llama:/engines/llama:ro"),
+        ("--env", "OPENBLAS_NUM_THREADS=1"),
         # The folder with the markers of models that reject new requests.
         ("--env", "TLLM_DRAINING=/servers/8000/draining"),
         ("--volume", "/servers/8000/draining:/servers/8000/draining:ro"),
@@ -229,7 +231,7 @@ def test_cpu_model_requests_no_gpu() -> None:
 
 def test_docker_runs_as_the_user_with_a_home() -> None:
     made = plan(dataclasses.replace(DOCKER, runs_as="1000:1000"))
-    assert options_of(made)[-7:-4] == ["--user=1000:1000", "--env=HOME=/tmp", "--env=USER=tllm"]
+    assert options_of(made)[-8:-5] == ["--user=1000:1000", "--env=HOME=/tmp", "--env=USER=tllm"]
 
 
 def test_ranks_are_started_by_the_mpirun_of_the_image() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from trtllm_serve_cli.bench.generator.bench_worker import (
 )
 from trtllm_serve_cli.bench.generator.interruption import Interruption, interrupts_blocked
 from trtllm_serve_cli.bench.generator.worker_plan import Share
-from trtllm_serve_cli.processes import die_with_parent
+from trtllm_serve_cli.processes import SINGLE_THREADED, die_with_parent
 
 # Delay between the start message and the start of the run, so that every worker receives the
 # message in time.
@@ -83,6 +84,9 @@ def _run_in_subprocesses(
 
 
 def _spawn(share: Share) -> tuple[Connection, BaseProcess]:
+    # The process inherits this environment.
+    for name, value in SINGLE_THREADED.items():
+        os.environ.setdefault(name, value)
     context = multiprocessing.get_context("spawn")
     parent_end, child_end = context.Pipe()
     process = context.Process(target=_worker_main, args=(child_end, share), daemon=True)

@@ -36,6 +36,7 @@ from trtllm_serve_cli.launch.containers.deployment import (
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.launch.triton.telemetry_env import telemetry_environ
 from trtllm_serve_cli.metrics.catalog import PENDING
+from trtllm_serve_cli.processes import SINGLE_THREADED
 from trtllm_serve_cli.rendering import render
 from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 
@@ -287,6 +288,7 @@ def _pod(
     volumes, mounts = _model_volumes(model, options, home)
     shared = {"medium": "Memory", "sizeLimit": options.shared_memory}
     script = pod_script(model, launch, nodes=options.nodes, has_gateway=has_gateway)
+    environ = {**SINGLE_THREADED, **telemetry_environ(launch)}
     container = {
         "name": "triton",
         "image": check_image(model, options.image),
@@ -294,12 +296,11 @@ def _pod(
         "command": ["bash", "-c", script],
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
         **plan_probes(model, launch),
+        "env": [{"name": name, "value": value} for name, value in environ.items()],
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_PRE_STOP_S)]}}},
         "resources": _resources(model, options),
         "volumeMounts": [*mounts, {"name": "shared-memory", "mountPath": "/dev/shm"}],
     }
-    if environ := telemetry_environ(launch):
-        container["env"] = [{"name": name, "value": value} for name, value in environ.items()]
     pod = {
         "containers": [container],
         # Only the leader pod of a multi-node model needs access to the Kubernetes API.

@@ -42,6 +42,7 @@ from trtllm_serve_cli.launch.triton.triton_command import (
     other_rank_flags,
 )
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
+from trtllm_serve_cli.processes import SINGLE_THREADED
 from trtllm_serve_cli.rendering import render
 
 ADDRESS_FILE = "address.json"
@@ -203,7 +204,11 @@ def plan_slurm(
             },
             **{
                 name: shlex.quote(value)
-                for name, value in {**environ, **telemetry_environ(launch)}.items()
+                for name, value in {
+                    **SINGLE_THREADED,
+                    **environ,
+                    **telemetry_environ(launch),
+                }.items()
             },
         },
         links={

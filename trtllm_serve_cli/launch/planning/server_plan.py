@@ -46,6 +46,7 @@ from trtllm_serve_cli.launch.triton.triton_command import (
     triton_flags,
 )
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
+from trtllm_serve_cli.processes import SINGLE_THREADED
 from trtllm_serve_cli.repository.model.instances import EngineInstances
 from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.placed_model import PlacedModel, prefixed
@@ -159,7 +160,8 @@ def plan_launch(
         container = Container(setup.host.engine, setup.image, name_container(directory))
         drains = drain_environ(directory)
         folders = (*((repository,) if combined else ()), *map(Path, drains.values()), *adapters)
-        argv = container_command(container, setup, argv, folders=folders, environ=changes | drains)
+        inside = SINGLE_THREADED | changes | drains
+        argv = container_command(container, setup, argv, folders=folders, environ=inside)
         changes = {}
     return LaunchPlan(
         argv=argv,

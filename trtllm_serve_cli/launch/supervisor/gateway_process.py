@@ -15,7 +15,7 @@ from trtllm_serve_cli.gateway.health import find_gateway_problem
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.supervisor.hangs.watch import pulse_environ
 from trtllm_serve_cli.launch.supervisor.server_processes import describe_exit
-from trtllm_serve_cli.processes import die_with_parent, last_lines
+from trtllm_serve_cli.processes import SINGLE_THREADED, die_with_parent, last_lines
 
 CONFIG_FILE = "gateway.json"
 _FIRST_BACKOFF_S = 0.5
@@ -63,7 +63,7 @@ class GatewayProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **pulse_environ(self._plan.directory)},
+                env={**SINGLE_THREADED, **os.environ, **pulse_environ(self._plan.directory)},
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
             )

@@ -13,7 +13,7 @@ from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.supervisor.hangs.watch import pulse_environ
 from trtllm_serve_cli.launch.supervisor.leftovers import scratch_environ
 from trtllm_serve_cli.launch.triton.drain import drain_environ
-from trtllm_serve_cli.processes import die_with_parent
+from trtllm_serve_cli.processes import SINGLE_THREADED, die_with_parent
 from trtllm_serve_cli.runtime.telemetry.server_metrics import STATE_FOLDER, STATE_PUBLISHER
 from trtllm_serve_cli.runtime.worker import stack_limit
 
@@ -36,6 +36,7 @@ def spawn_server(plan: LaunchPlan) -> tuple[subprocess.Popen[bytes], int]:
             stdout=log,
             stderr=subprocess.STDOUT,
             env={
+                **SINGLE_THREADED,
                 **os.environ,
                 **plan.environ,
                 **drain_environ(plan.directory),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from xml.etree import ElementTree
 
+from ..openvino_package import import_openvino
 from .openvino_encoder import OpenVinoEncoder
 from .tokenizer_json import load_json_tokenizer
 
@@ -64,6 +65,7 @@ class OpenVinoTokenizer:
     """
 
     def __init__(self, directory: Path) -> None:
+        import_openvino()
         import openvino_genai
 
         # Use one thread, because texts are too short to parallelize and idle threads would spin.

@@ -35,6 +35,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...openvino_package import import_openvino
 from ...scratch import make_temporary_folder
 
 # The time limit for checking a guide, in seconds, excluding the time to start the process.
@@ -226,6 +227,7 @@ def make_model(vocab_size: int) -> Any:
 
 def main() -> None:
     """Check guides from standard input until it is closed."""
+    import_openvino()
     import openvino
 
     engine_dir, vocab_size, folder = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])

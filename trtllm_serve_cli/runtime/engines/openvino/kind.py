@@ -6,6 +6,7 @@ from typing import Any
 
 from ...engine import Engine
 from ...lora.adapter_engine import load_with_adapters
+from ...openvino_package import import_openvino
 from ...triton.parameters import Parameters
 from .. import capabilities as caps
 from ..embedder import Embedder
@@ -72,6 +73,7 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def _import_packages(config: dict[str, Any]) -> None:
+    import_openvino()
     from . import engine  # noqa: F401
 
 
