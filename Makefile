@@ -13,11 +13,11 @@ TORCH ?= torch==2.13.0
 # Test files run in parallel processes. Tests wait a third to half of their time. To run all tests in
 # one process: make test UNIT_PROCESSES=0 E2E_PROCESSES=0
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-UNIT_PROCESSES ?= $(shell expr 2 '*' $(CORES))
+UNIT_PROCESSES ?= $(shell expr 5 '*' $(CORES) / 2)
 E2E_PROCESSES ?= $(shell expr 2 '*' $(CORES))
 # Tests start thousands of processes, which compile the package each time without bytecode files.
-# Images of Python often disable these files.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# Images of Python often disable these files. OpenBLAS starts threads in each process with NumPy.
+PYTEST = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 # Many more random cases, for example every night: make test FULL=1
 PYTEST += $(if $(FULL),--full)
 
