@@ -142,7 +142,8 @@ def test_client_that_leaves_the_gateway_ends_its_request(
     num_before = count_ended(endpoint)
     with chat("parts", max_tokens=1900, stream=True) as chunks:
         next(iter(chunks))
-    wait_until(lambda: count_ended(endpoint) == num_before + 2, 3)
+    # Triton may count the request of an earlier test after it has responded.
+    wait_until(lambda: count_ended(endpoint) >= num_before + 2, 3)
     assert chat("parts", max_tokens=2).choices[0].message.content == "ab"
 
 
