@@ -117,7 +117,8 @@ def test_response_has_only_the_requested_outputs(endpoint: Endpoint, model: str)
         client.async_stream_infer(model, inputs, outputs=outputs)
         client.stop_stream()
     names = [[output.name for output in each.get_response().outputs] for each in arrived]
-    assert [each for each in names if each] == [["text_output"]] * 4
+    # A busy server can send several tokens in one response.
+    assert {tuple(each) for each in names if each} == {("text_output",)}
 
 
 @pytest.mark.parametrize("path", ["repository/index", "systemsharedmemory/region/x/register"])
