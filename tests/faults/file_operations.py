@@ -255,7 +255,7 @@ def _is_rmtree(frame: FrameType) -> bool:
 
 
 def _find_caller(stack: Iterable[FrameType]) -> tuple[str, ...]:
-    # To find the line of a frame takes long.
+    # `f_lineno` is slow, so read it for frames of the package only.
     lines = [
         f"{frame.f_code.co_filename.removeprefix(PACKAGE)[1:]}:{frame.f_lineno}"
         for frame in stack
