@@ -43,10 +43,10 @@ def test_current_python_is_preferred_to_those_on_path(
     assert find_python_with("nowhere") is None
 
 
-def test_folder_that_path_lists_twice_is_asked_once(
+def test_python_of_a_folder_that_path_lists_twice_runs_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Debian, /bin is a link to /usr/bin."""
+    """/bin is a link to /usr/bin on Debian."""
     folder, link, runs = tmp_path / "usr-bin", tmp_path / "bin", tmp_path / "runs"
     folder.mkdir()
     link.symlink_to(folder)
