@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.server_state import ServerState, read_state
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
 from trtllm_serve_cli.sources.checkpoint import FetchOptions
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
@@ -50,6 +51,28 @@ config = {"vocab_size": 257, "max_position_embeddings": 256}
 config["architectures"] = ["LettersForCausalLM"]
 Path(sys.argv[1], "config.json").write_text(json.dumps(config))
 """
+_FOLDER = pytest.StashKey[Path]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def log_folder(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Remember the folder with the files of all tests."""
+    pytestconfig.stash[_FOLDER] = tmp_path_factory.getbasetemp()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the last lines of the latest logs of servers to the report of a failed test."""
+    report = yield
+    if report.failed and _FOLDER in item.config.stash:
+        # A server that ends may remove its files.
+        with contextlib.suppress(FileNotFoundError):
+            logs = item.config.stash[_FOLDER].glob("**/servers/*/*.log")
+            for log in sorted(logs, key=lambda each: each.stat().st_mtime)[-3:]:
+                report.sections.append((f"end of {log}", "\n".join(last_lines(log, 40))))
+    return report
 
 
 @functools.cache
