@@ -45,7 +45,8 @@ def _free_endpoint() -> Endpoint:
 def write_fake_tritonserver(program: Path, *, has_grpc: bool = False) -> None:
     """Write a program that behaves as $BEHAVIOUR selects, in place of `tritonserver`.
 
-    Without gRPC it starts in half the time.
+    Without `has_grpc`, it does not listen on gRPC, whose import takes longer than the rest of its
+    start.
     """
     options = '--grpc-port "$grpc"' if has_grpc else ""
     program.parent.mkdir(parents=True)
