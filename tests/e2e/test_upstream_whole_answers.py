@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import count_cancelled, gauge
@@ -225,37 +226,31 @@ def test_streaming_is_refused(whole: Endpoint) -> None:
     assert "streaming requires a decoupled model" in error.message()
 
 
-def test_a_full_queue_refuses_over_http(whole: Endpoint) -> None:
-    """`test_max_queue_size.py` checks for this message."""
-    inputs = as_tensors(core_inputs(PROMPT, 32, streaming=False), httpclient.InferInput)
-
-    def is_refused() -> bool:
-        calls = [client.async_infer("tensorrt_llm", inputs, request_id="1") for _ in range(100)]
-        return any("Maximum queue size of" in each for each in map(_failure, calls))
-
-    with httpclient.InferenceServerClient(whole.http, concurrency=100) as client:
-        wait_until(is_refused)  # a busy client may send the requests too slowly to fill the queue
+@BOTH
+def test_a_full_queue_refuses(whole: Endpoint, interface: str) -> None:
+    """`test_max_queue_size.py` looks for a sentence of this message over each interface."""
+    refusal = "Exceeds maximum queue size. Maximum queue size of 4 has been reached"
+    with full_queue(whole), pytest.raises(InferenceServerException, match=refusal):
+        infer(whole, "tensorrt_llm", interface, core_inputs(PROMPT, 2, streaming=False))
 
 
-def test_a_full_queue_refuses_over_grpc(whole: Endpoint) -> None:
-    arrived: list[Any] = []
-    inputs = as_tensors(core_inputs(PROMPT, 32, streaming=False))
+@contextlib.contextmanager
+def full_queue(endpoint: Endpoint) -> Iterator[None]:
+    """Occupy all slots and the engine's queue, and cancel these requests at the end."""
+    inputs = core_inputs(PROMPT, LONG, streaming=False)
+    del inputs["end_id"]
+    arrived: queue.Queue[Any] = queue.Queue()
+    wait_until(lambda: gauge(endpoint, "active") == 0)
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client, contextlib.ExitStack() as sent:
 
-    def is_refused() -> bool:
-        client.start_stream(lambda result, error: arrived.append(error))
-        for _ in range(100):
-            client.async_stream_infer("tensorrt_llm", inputs, request_id="1")
-        client.stop_stream()
-        failures = [error.message() for error in arrived if error]
-        return any("Exceeds maximum queue size" in each for each in failures)
+        def is_refused() -> bool:
+            call = client.async_infer(
+                "tensorrt_llm", as_tensors(inputs), lambda result, error: arrived.put(error)
+            )
+            sent.callback(call.cancel)
+            # The engine refuses. Triton's own queue is as long, and refuses with other words.
+            return any("Maximum queue size of" in str(each) for each in list(arrived.queue))
 
-    with grpcclient.InferenceServerClient(whole.grpc) as client:
         wait_until(is_refused)
-
-
-def _failure(call: Any) -> str:
-    try:
-        call.get_result()
-    except httpclient.InferenceServerException as error:
-        return str(error)
-    return ""
+        yield
+    wait_until(lambda: gauge(endpoint, "active") == 0)
