@@ -19,6 +19,7 @@ from tests.fakes.triton_utils import Request, TruncatedTensor
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX
 from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, caller_socket_name
+from trtllm_serve_cli.runtime.worker.worker_pool import WorkerPool
 
 
 @contextmanager
@@ -345,6 +346,24 @@ def test_instances_that_share_an_engine_use_the_worker_of_the_first(tmp_path: Pa
         # The cancellation and the query reach the worker over different sockets, in any order.
         wait_until(lambda: _num_cancelled(first) == 1)
         assert _num_cancelled(second) == 1
+
+
+def test_instances_with_their_own_engines_have_sockets_that_text_models_find(
+    tmp_path: Path,
+) -> None:
+    own: dict[str, Any] = {"num_instances": 2, "name": "own"}
+    with loaded(tmp_path, **own) as first, loaded(tmp_path, instance=1, **own) as second:
+        pool = WorkerPool("own")
+        pool.wait_for_reconnection(60)
+        fields = {"input_ids": (HANG,), "max_new_tokens": 2}
+
+        def have_both_cancelled() -> bool:
+            for each in [pool.submit(fields, lambda update: None) for _ in range(2)]:
+                pool.cancel(each)
+            return min(_num_cancelled(first), _num_cancelled(second)) > 0
+
+        wait_until(have_both_cancelled)
+        pool.close()
 
 
 def test_instances_that_share_an_engine_cannot_have_queue_policies(tmp_path: Path) -> None:

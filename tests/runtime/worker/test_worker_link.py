@@ -24,6 +24,7 @@ from trtllm_serve_cli.runtime.worker.protocol import encode_frame
 from trtllm_serve_cli.runtime.worker.worker_link import (
     SharedWorkerClient,
     WorkerFailed,
+    engine_socket_name,
     shared_socket_name,
 )
 
@@ -97,30 +98,6 @@ def test_clients_receive_only_their_own_updates(worker_thread: WorkerThread, nam
     for client in clients:
         client.close()
     assert tokens == [[10, 11]] * 6
-
-
-def test_request_after_a_restart_waits_for_the_connection(name: str) -> None:
-    first = WorkerThread(name)
-    client = _connect(name)
-    first.close()
-    wait_until(lambda: not client.is_open)
-    with pytest.raises(WorkerFailed, match="being restarted"):
-        _submit(client, COUNT)
-    second = WorkerThread(name)
-    client.wait_for_reconnection(60)
-    tokens = _tokens(_submit(client, COUNT))
-    client.close()
-    second.close()
-    assert tokens == [10, 11]
-
-
-def test_wait_for_a_connection_is_limited(name: str) -> None:
-    with listening(name) as listener:
-        client = SharedWorkerClient(name)
-        listener.accept()[0].close()
-        client.wait_for_reconnection(0.01)
-        assert not client.is_open
-    client.close()
 
 
 def test_closing_a_client_cancels_its_requests(worker_thread: WorkerThread, name: str) -> None:
@@ -264,6 +241,11 @@ def test_client_can_close_while_the_engine_is_loading(name: str) -> None:
 
 def test_each_model_has_its_own_socket_name() -> None:
     assert shared_socket_name("a") == shared_socket_name("a") != shared_socket_name("b")
+
+
+def test_each_engine_of_a_model_has_its_own_socket_name() -> None:
+    engines = {engine_socket_name(model, index) for model in "ab" for index in (0, 1)}
+    assert len(engines | {shared_socket_name("a")}) == 5
 
 
 def _step(*updates: SequenceUpdate) -> bytes:

@@ -45,7 +45,12 @@ from ..triton.tensors import (
     GetTensor,
     parse_rows,
 )
-from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
+from ..worker.worker_link import (
+    SharedWorkerClient,
+    WorkerFailed,
+    engine_socket_name,
+    shared_socket_name,
+)
 from ..worker.worker_process import WorkerProcess
 
 
@@ -115,8 +120,11 @@ class TritonPythonModel:
             self._engine_kind,
             {
                 **engine_config(parameters),
-                "guests": _name_shared_socket(parameters),
-                "for_guests": {"excludes_input": self._exclude_input},
+                "guests": _name_socket(parameters),
+                "for_guests": {
+                    "excludes_input": self._exclude_input,
+                    "num_engines": parameters.num_engines,
+                },
                 "pulse": str(self._worker_pulse.path or ""),
             },
             python=parameters.text("engine_python", ""),
@@ -208,14 +216,17 @@ def _create_metrics(parameters: Parameters) -> EngineMetrics:
     )
 
 
-def _name_shared_socket(parameters: Parameters) -> str:
+def _name_socket(parameters: Parameters) -> str:
     """Return the name of the worker's socket for other models, other instances and the gateway.
 
-    If the model has a queue policy or several engines, return an empty name. The worker then
-    accepts no connections from them.
+    If the model has a queue policy, return an empty name. The worker then accepts no connections
+    from them.
     """
-    is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
-    return shared_socket_name(parameters.model_name) if is_shared else ""
+    if parameters.has_queue_policy:
+        return ""
+    if parameters.num_engines > 1:
+        return engine_socket_name(parameters.model_name, parameters.instance)
+    return shared_socket_name(parameters.model_name)
 
 
 def engine_config(parameters: Parameters) -> dict[str, Any]:

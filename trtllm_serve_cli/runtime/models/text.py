@@ -2,8 +2,8 @@
 
 A text model encodes text to token ids (`text_encoder.py`), sends them to `tensorrt_llm`, and
 decodes the generated tokens. It keeps a decoder per sequence, because streaming would otherwise
-lose spaces and characters. Tokens come directly from the engine worker of `tensorrt_llm` if the
-worker accepts connections, and otherwise through Business Logic Scripting (BLS). For requests with
+lose spaces and characters. Tokens come directly from an engine worker of `tensorrt_llm` if the
+workers accept connections, and otherwise through Business Logic Scripting (BLS). For requests with
 `num_draft_tokens`, a text model also calls a draft model (`draft_decoding.py`). `ensemble` is not a
 Triton ensemble but a text model, because Triton's ensemble scheduler does not keep decoders between
 responses and does not cancel a running step.
@@ -51,7 +51,8 @@ from ..triton.drain_check import reject_if_draining
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import pick_requested, read_inputs
 from ..triton.tensors import INTERNAL_ID_PREFIX, Array, parse_rows
-from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
+from ..worker.worker_link import WorkerFailed
+from ..worker.worker_pool import WorkerPool
 
 # The maximum number of threads that handle requests. A request that is sent directly to the engine
 # worker occupies a thread only until it is submitted. A request through BLS occupies a thread until
@@ -126,10 +127,8 @@ class TritonPythonModel:
         period_ms = parameters.number("cancellation_check_period_ms", 100, at_least=1)
         self._watch = CancelWatch(period_ms / 1000)
         self._decoder = StepDecoder(self._decode_all, self._tokenizer.unfinished_ids)
-        self._worker = SharedWorkerClient(
-            shared_socket_name(self._engine), self._decoder.decode_ahead
-        )
-        self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
+        self._workers = WorkerPool(self._engine, self._decoder.decode_ahead)
+        self._in_flight = InFlight(self._workers, self._watch, is_decoupled=self._is_decoupled)
         self._stop_handler = StopHandler(
             parameters.model_name, self._in_flight, called_model=self._engine
         )
@@ -158,7 +157,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         self._watch.close()
         self._stop_handler.close()
-        self._worker.close()
+        self._workers.close()
         self._threads.shutdown(cancel_futures=True)
         self._in_flight.close()
         self._ledger.close()
@@ -224,8 +223,8 @@ class TritonPythonModel:
         if requests_drafts(columns.get):
             drafts = self._plan_drafts(inputs, columns)
             self._generate_on_model(request, sender, inputs, record, running, drafts)
-        elif self._worker.was_open:
-            self._worker.wait_for_reconnection()
+        elif self._workers.was_open:
+            self._workers.wait_for_reconnection()
             self._generate_on_worker(request, sender, inputs, record, running)
         else:
             self._generate_on_model(request, sender, inputs, record, running)
@@ -253,14 +252,14 @@ class TritonPythonModel:
         record: RequestRecord,
         running: TextRequest,
     ) -> None:
-        """Generate tokens directly on the engine worker of `tensorrt_llm`.
+        """Generate tokens directly on an engine worker of `tensorrt_llm`.
 
         A direct connection is faster than BLS, which receives a separate Triton response for each
         token.
         """
         get = inputs.get
         reject_tensors(get, sorted(inputs.keys() - self._supported_inputs), self._engine_kind)
-        rows = parse_rows(get, exclude_input=self._worker.excludes_input)
+        rows = parse_rows(get, exclude_input=self._workers.excludes_input)
         new_response_builder = partial(
             RowTextResponseBuilder,
             decoder=self._decoder,

@@ -17,6 +17,7 @@ from ..scratch import make_temporary_folder
 from ..triton.stub_workarounds import pick_requested
 from ..triton.tensors import INTERNAL_ID_PREFIX, Array, EngineRow, GetTensor, pack_failure
 from ..worker.worker_link import WorkerFailed, WorkerLink
+from ..worker.worker_pool import WorkerPool
 from .cancel_watch import CancelWatch, WatchedRequest
 from .request_record import RequestRecord
 from .responses import ResponseBuilder, merge_responses
@@ -37,7 +38,9 @@ class Stoppable(Protocol):
 class InFlight:
     """The running requests of one model, which can be stopped by id."""
 
-    def __init__(self, worker: WorkerLink, watch: CancelWatch, *, is_decoupled: bool) -> None:
+    def __init__(
+        self, worker: WorkerLink | WorkerPool, watch: CancelWatch, *, is_decoupled: bool
+    ) -> None:
         self.worker = worker
         self.watch = watch
         self.is_decoupled = is_decoupled

@@ -8,7 +8,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate, merge_updates
@@ -22,7 +22,7 @@ OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
 # Maximum time, in seconds, that a request waits for the connection to a restarted worker.
-_RECONNECTION_TIMEOUT_S = 1.0
+RECONNECTION_TIMEOUT_S = 1.0
 _CONNECT_TIMEOUT_S = 5.0
 # Time, in seconds, within which a worker must start listening.
 _START_TIMEOUT_S = 60.0
@@ -37,7 +37,8 @@ class WorkerLink:
 
     `limits` contains the engine's limits and is set when the worker is ready. The reader thread
     calls `on_step` and `on_stats` and logs their exceptions. `on_step` receives the updates of one
-    or more steps before they are passed to the request handlers.
+    or more steps before they are passed to the request handlers. `ids` yields the request ids, by
+    default 1, 2 and so on.
 
     If steps arrive while earlier updates are being delivered, the updates of these steps are merged
     into one update per sequence. A slow model can therefore catch up: sending ten tokens in one
@@ -51,6 +52,7 @@ class WorkerLink:
         self,
         on_stats: Callable[[EngineStats], None] = lambda stats: None,
         on_step: OnStep = lambda updates: None,
+        ids: Iterator[int] | None = None,
     ) -> None:
         self._on_stats = on_stats
         self._on_step = on_step
@@ -59,7 +61,7 @@ class WorkerLink:
         self._sending = threading.Lock()
         self._response_threads = ResponseThreads(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(1) if ids is None else ids
         self._sock: socket.socket | None = None
         # Numbers the frames on `_sock`. A new connection sets `_numbers` before `_sock`, because
         # `_send` reads both attributes without `_lock` and must not use the old numbers.
@@ -70,6 +72,11 @@ class WorkerLink:
     def is_open(self) -> bool:
         """True if a worker is connected."""
         return self._sock is not None
+
+    @property
+    def num_in_flight(self) -> int:
+        """The number of requests whose updates are delivered."""
+        return len(self._handlers)
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         """Send a request with the given `GenerationRequest` fields and return the request id.
@@ -194,15 +201,16 @@ def _parse_steps(
         raise ProtocolError(f"a message is not a step: {type(error).__name__}: {error}") from error
 
 
-def _parse_ready(message: Mapping[str, Any]) -> tuple[EngineLimits, bool]:
-    """Return the engine's limits, and whether responses exclude the prompt by default.
+def _parse_ready(message: Mapping[str, Any]) -> tuple[EngineLimits, bool, int]:
+    """Return the engine's limits and two settings of the model that started the worker.
 
+    The settings are whether responses exclude the prompt by default, and the number of engines.
     Raise `ProtocolError` if the message is invalid.
     """
     try:
-        limits = EngineLimits(**message["limits"])
-        return limits, bool(message["for_guests"].get("excludes_input", False))
-    except (AttributeError, KeyError, TypeError) as error:
+        limits, settings = EngineLimits(**message["limits"]), message["for_guests"]
+        return limits, bool(settings.get("excludes_input")), int(settings.get("num_engines", 1))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
         raise ProtocolError(f"the first message is not valid: {why}") from error
 
@@ -211,9 +219,9 @@ class SharedWorkerClient(WorkerLink):
     """A connection to a worker started by another model or instance on this server.
 
     `name` is the name of the worker's socket, as returned by `shared_socket_name`. If the
-    connection ends, a thread reconnects as soon as the worker is running again. `excludes_input` is
-    set when the client connects. It is true if the worker's model excludes prompts from responses
-    by default.
+    connection ends, a thread reconnects as soon as the worker is running again. Two attributes are
+    set when the client connects: `excludes_input` is true if the worker's model excludes prompts
+    from responses by default, and `num_engines` is the model's number of engines.
     """
 
     def __init__(
@@ -221,11 +229,13 @@ class SharedWorkerClient(WorkerLink):
         name: str,
         on_step: OnStep = lambda updates: None,
         reconnect_s: float = _RECONNECT_S,
+        ids: Iterator[int] | None = None,
     ) -> None:
-        super().__init__(on_step=on_step)
+        super().__init__(on_step=on_step, ids=ids)
         self._name = name
         self._reconnect_s = reconnect_s
         self.excludes_input = False
+        self.num_engines = 1
         # True if a worker has ever been connected. Before the first connection, text models such as
         # `ensemble` send requests through Triton (Business Logic Scripting). Afterwards, requests
         # fail while the worker restarts.
@@ -258,17 +268,6 @@ class SharedWorkerClient(WorkerLink):
                     "the reason"
                 )
             self._closing.wait(_RECONNECT_S / 4)
-
-    def wait_for_reconnection(self, timeout_s: float = _RECONNECTION_TIMEOUT_S) -> None:
-        """Wait until a worker is connected, but not longer than `timeout_s` seconds.
-
-        The supervisor reports a restarted worker as ready when the worker has loaded its engine.
-        This client may reconnect a moment later.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        while not self.is_open and time.monotonic() < deadline_s:
-            if self._closing.wait(_RECONNECT_S / 4):
-                return
 
     def close(self) -> None:
         """Close the connection and stop reconnecting. Requests in flight fail."""
@@ -308,7 +307,7 @@ class SharedWorkerClient(WorkerLink):
         with self._lock:
             self._loading = None
             if ready is not None and not self._closing.is_set():
-                self.limits, self.excludes_input = ready
+                self.limits, self.excludes_input, self.num_engines = ready
                 self._numbers, self._sock = numbers, sock
                 self.was_open = True
                 return True
@@ -333,3 +332,13 @@ def shared_socket_name(model_name: str, triton_pid: int | None = None) -> str:
     # Hash the names, because the length of a socket name is limited.
     names = f"{identify_server(triton_pid)} {model_name}"
     return "tllm-guests-" + hashlib.sha256(names.encode()).hexdigest()
+
+
+def engine_socket_name(model_name: str, index: int) -> str:
+    """Return the name of a worker's socket, if the model has several engines.
+
+    The gateway looks only for `shared_socket_name`. It sends the requests for several engines to
+    Triton.
+    """
+    # The name differs from those of all models, because a model's name contains no slash.
+    return shared_socket_name(f"{model_name}/{index}")
