@@ -19,12 +19,14 @@ _EXPECTED = (
 )
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _MAX_CHARACTERS = 300
+_NUM_BEFORE = 4
 
 
 def find_errors(directory: Path) -> list[str]:
     """Return one message for each kind of unexpected error in the logs in `directory`.
 
-    The message contains the number of such errors and the first of them.
+    The message contains the number of such errors and the first of them. If a signal ended a
+    process, the message also contains the lines before it, which state the reason.
     """
     lines: Counter[str] = Counter()
     examples: dict[str, str] = {}
@@ -32,9 +34,12 @@ def find_errors(directory: Path) -> list[str]:
         path = directory / name
         if not path.exists():
             continue
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        written = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        for number, line in enumerate(written):
             if _ERROR.search(line) and not any(each in line for each in _EXPECTED):
                 kind = f"{name}: {_NUMBER.sub('N', line)}"
                 lines[kind] += 1
-                examples.setdefault(kind, f"{name}: {line[:_MAX_CHARACTERS]}")
+                first = max(0, number - _NUM_BEFORE) if "Signal (" in line else number
+                shown = [each[:_MAX_CHARACTERS] for each in written[first : number + 1] if each]
+                examples.setdefault(kind, f"{name}: {' | '.join(shown)}")
     return [f"{count} times in {examples[kind]}" for kind, count in lines.items()]

@@ -142,6 +142,13 @@ def test_errors_in_logs_are_grouped_without_the_expected_ones(tmp_path: Path) ->
     assert found.startswith("2 times in server.log: E1123") and "stream 1 failed" in found
 
 
+def test_error_of_a_signal_has_the_lines_before_it(tmp_path: Path) -> None:
+    lines = ["one", "", "two", "terminate called after", "  what(): lock", "Signal (6) received."]
+    (tmp_path / "server.log").write_text("\n".join(lines))
+    (found,) = find_errors(tmp_path)
+    assert found.endswith("two | terminate called after |   what(): lock | Signal (6) received.")
+
+
 def test_no_process_is_killed_in_the_last_third_of_the_rounds() -> None:
     faults = plan_faults(12)
     assert len(faults) == 12 and not any(faults[8:])
