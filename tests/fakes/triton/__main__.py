@@ -85,7 +85,8 @@ def main() -> NoReturn:
     if "closed" not in behaviours:
         FakeTriton(answer=choose_answer(behaviours)).start(arguments.http_port, arguments.grpc_port)
     while True:
-        signal.pause()
+        # A signal right before `signal.pause` would be handled after the next one.
+        time.sleep(0.1)
 
 
 def parse_arguments() -> argparse.Namespace:

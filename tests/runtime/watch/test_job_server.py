@@ -195,8 +195,9 @@ def test_hang_is_only_reported_without_a_time_limit(job: Job) -> None:
 
 
 def test_signal_is_forwarded_and_the_exit_code_is_that_of_triton(job: Job) -> None:
-    handles_term = "import signal, sys; signal.signal(15, lambda *_: sys.exit(7)); "
-    command = (sys.executable, "-c", handles_term + "print('ready', flush=True); signal.pause()")
+    blocks_term = "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); "
+    waits = "print('ready', flush=True); signal.sigwait([15]); sys.exit(7)"
+    command = (sys.executable, "-c", blocks_term + waits)
     with job.run(*command) as task:
         wait_until(lambda: job.log == "ready\n")
         task.terminate()
