@@ -64,7 +64,6 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     list_tree,
     update_parts,
 )
-from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
 from trtllm_serve_cli.launch.supervisor.token_hiding import TokenHiding
 from trtllm_serve_cli.launch.triton.drain import (
     clear_drains,
@@ -80,6 +79,7 @@ from trtllm_serve_cli.runtime.watch.liveness import (
     describe_silence,
 )
 from trtllm_serve_cli.runtime.watch.shared_memory import protect_regions
+from trtllm_serve_cli.stop_signal import StopSignal
 
 
 @dataclass(frozen=True, slots=True)

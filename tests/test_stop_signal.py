@@ -6,13 +6,13 @@ import subprocess
 import sys
 import threading
 
-from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
+from trtllm_serve_cli.stop_signal import StopSignal
 
 # Each wait is interrupted half a microsecond later than the previous one. With `threading.Event`,
 # one of the first few hundred waits deadlocks.
 WAITS = """
 import signal
-from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
+from trtllm_serve_cli.stop_signal import StopSignal
 
 signal.signal(signal.SIGALRM, lambda *_: stop.set())
 for number in range(2000):
