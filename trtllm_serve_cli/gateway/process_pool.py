@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from trtllm_serve_cli.gateway.door.client_ids import ClientIds
 from trtllm_serve_cli.gateway.telemetry.metrics import MULTIPROCESS_FOLDER
 from trtllm_serve_cli.processes import die_with_parent
 from trtllm_serve_cli.runtime.pulse import PulseFile, PulseWriter, register_stacks_signal
+from trtllm_serve_cli.stop_signal import StopSignal
 
 # The option of `python -m trtllm_serve_cli.gateway` that starts one process of the pool.
 MEMBER_OPTION = "--member"
@@ -97,7 +97,7 @@ def serve_processes(config: GatewayConfig) -> int:
     code of the failed process, or 1 if this code is not positive. Raise `OSError` if the port
     cannot be bound.
     """
-    stopping = threading.Event()
+    stopping = StopSignal()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     # This socket reserves the port while processes are restarted. It does not listen, so it never
