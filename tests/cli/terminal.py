@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -15,11 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyte
+import pytest
 
 _TIMEOUT_S = 60.0
 # Make the terminal the controlling one of the session, so that a typed Ctrl-C sends SIGINT.
 _TLLM = """
-import fcntl, termios
+import faulthandler, fcntl, signal, termios
+faulthandler.register(signal.SIGUSR1)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from trtllm_serve_cli.cli.main import main
 main()
@@ -64,8 +67,12 @@ class Terminal:
 
     def wait(self) -> int:
         """Wait for the exit code, and keep further output for `expect`."""
-        while received := self._read():
-            self._shown += received.decode()
+        if not self._await_end(_TIMEOUT_S):
+            self.process.send_signal(signal.SIGUSR1)
+            self._await_end(2.0)
+            pytest.fail(
+                f"tllm did not end; its output and the stacks of its threads: {self._shown}"
+            )
         return self.process.wait(_TIMEOUT_S)
 
     def _await(self, text: str, timeout_s: float) -> bool:
@@ -78,6 +85,15 @@ class Terminal:
             assert received, f"tllm ended before it showed {text!r}: {self._shown!r}"
             self._shown += received.decode()
         return True
+
+    def _await_end(self, timeout_s: float) -> bool:
+        """Keep output until the process has closed the terminal, or until the time limit."""
+        deadline_s = time.monotonic() + timeout_s
+        while select.select([self._end], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+            if not (received := self._read()):
+                return True
+            self._shown += received.decode()
+        return False
 
     def _read(self) -> bytes:
         try:
