@@ -12,7 +12,8 @@ from this client. At regular intervals, the worker also sends `stats` to the mod
 in a `step` message that may contain no updates. These are the worker's messages:
 
     {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...],
-     "for_guests": {"excludes_input": false}, "stages_s": {"load_engine": 1.52, ...}}
+     "for_guests": {"excludes_input": false, "num_engines": 1},
+     "stages_s": {"load_engine": 1.52, ...}}
     {"is": "failed", "why": "..."}
     {"is": "step", "updates": [...SequenceUpdate as a list...], "stats": {...EngineStats}}
 
