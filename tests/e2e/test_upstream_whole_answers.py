@@ -234,6 +234,12 @@ def test_a_full_queue_refuses(whole: Endpoint, interface: str) -> None:
         infer(whole, "tensorrt_llm", interface, core_inputs(PROMPT, 2, streaming=False))
 
 
+def test_a_full_queue_refuses_over_a_stream(whole: Endpoint) -> None:
+    with full_queue(whole):
+        (error,) = stream(whole, "tensorrt_llm", core_inputs(PROMPT, 2, streaming=False))
+    assert "Exceeds maximum queue size" in error.message()
+
+
 @contextlib.contextmanager
 def full_queue(endpoint: Endpoint) -> Iterator[None]:
     """Occupy all slots and the engine's queue, and cancel these requests at the end."""
