@@ -54,6 +54,8 @@ def test_gateway_serves_the_model_of_its_pod() -> None:
     container = containers()["gateway"]
     assert container["image"] == "registry/tllm:1"
     assert container["command"][1:3] == ["-m", "trtllm_serve_cli.gateway"]
+    # The same threads per process as the gateway of `tllm start`.
+    assert container["env"] == [{"name": "OPENBLAS_NUM_THREADS", "value": "1"}]
     folder, file = container["command"][3].rsplit("/", 1)
     mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
     volumes = {each["name"]: each for each in pod_of(made["Deployment"])["volumes"]}

@@ -19,6 +19,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.clusters.pod_script import GATEWAY_FOLDER, PORTS
 from trtllm_serve_cli.launch.launch_options import DRAIN_S
+from trtllm_serve_cli.processes import SINGLE_THREADED
 
 Manifest = dict[str, Any]
 
@@ -152,6 +153,7 @@ def _container(gateway: PodGateway, mounts: Sequence[Manifest], pre_stop_s: int)
         "image": gateway.image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-m", "trtllm_serve_cli.gateway", config],
+        "env": [{"name": name, "value": value} for name, value in SINGLE_THREADED.items()],
         "ports": [{"name": "openai", "containerPort": gateway.config.port}],
         # Only the readiness probe requests /health, which depends on the models. The other probes
         # request the chat page, which does not depend on Triton, so that a restart of Triton does
