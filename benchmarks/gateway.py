@@ -1,7 +1,7 @@
 """Measure what the OpenAI-compatible gateway adds to the engine worker.
 
     python benchmarks/gateway.py [--streams 1 64 256 1024] [--step-ms 20] [--tokens 100]
-                                 [--together] [--source pypi:…|local:DIR]
+                                 [--together] [--engines 1] [--source pypi:…|local:DIR]
 
 Serves a simulated engine, whose steps generate a token for each stream, and sends the same prompts
 as token ids over three paths: directly to the engine worker, to the gateway (completions, as a
@@ -31,6 +31,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psutil
@@ -40,8 +41,8 @@ from simulated import DEMO, import_simulated
 from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.generation.backend import Backend
+from trtllm_serve_cli.gateway.generation.connect_workers import connect_workers
 from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
-from trtllm_serve_cli.gateway.generation.worker_backend import WorkerBackend
 from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.servers.running import RunningServer
@@ -236,11 +237,11 @@ async def measure_all(
 ) -> None:
     """Measure every path with every number of streams, and report each result."""
     tokenizer: Any = NoTokenizer()
-    worker = WorkerBackend(lambda: find_worker_socket(server.directory, "tensorrt_llm"), tokenizer)
+    find_socket = partial(find_worker_socket, server.directory, "tensorrt_llm")
+    worker = await connect_workers(find_socket, tokenizer)
+    assert worker is not None
     core = fetch_model_config(server.endpoint, "tensorrt_llm")
     triton = TritonBackend(server.endpoint, core, tokenizer)
-    while not worker.is_open:
-        await asyncio.sleep(0.01)
     paths: dict[str, Send] = {
         "worker": lambda stream: stream_from_backend(worker, arguments.tokens, stream),
         "gateway": lambda stream: stream_from_gateway(arguments.tokens, stream),
@@ -279,6 +280,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--together", action="store_true")
+    parser.add_argument("--engines", type=int, default=1)
     parser.add_argument("--idle", type=int, metavar="STREAMS")
     parser.add_argument("--source", default=DEMO)
     arguments = parser.parse_args()
@@ -289,6 +291,7 @@ def main() -> None:
         arguments.step_ms,
         source=arguments.source,
         max_batch_size=arguments.idle or max(arguments.streams),
+        parameters={"tensorrt_llm_instance_count": str(arguments.engines)},
     )
     server = launch(plan_for_this_machine(home, [NAME], PORTS), on_progress=lambda loading: None)
     try:
@@ -296,10 +299,10 @@ def main() -> None:
             print(json.dumps(asyncio.run(measure_idle(server, arguments.idle))))
             return
         num_processes = len(find_gateway(server))
-        print(f"{platform.machine()}, {os.cpu_count()} cores, {num_processes} gateway processes; "
-              f"a step of {arguments.step_ms:g} ms, {arguments.tokens} tokens per request, "
-              f"streams start {'together' if arguments.together else 'one after another'}"
-              )  # fmt: skip
+        print(f"{platform.machine()}, {os.cpu_count()} cores, {num_processes} gateway processes, "
+              f"{arguments.engines} engines; a step of {arguments.step_ms:g} ms, "
+              f"{arguments.tokens} tokens per request, streams start "
+              f"{'together' if arguments.together else 'one after another'}")  # fmt: skip
         print("path     streams  tokens/s  lost  tokens/chunk  TTFT p50 / p99 ms  gap p99 ms  "
               "CPU us/chunk  CPU s/1000 requests  memory MB", flush=True)  # fmt: skip
         asyncio.run(measure_all(server, arguments, print_row))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
-from tests.e2e.conftest import Tllm, simulated
+from tests.e2e.conftest import Tllm, homes_with, simulated
 from tests.e2e.upstream import Stop, stop_text_inputs, text_inputs
 from tests.e2e.upstream import stream as stream_like_upstream
+from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -62,9 +65,10 @@ def test_names_without_a_prefix_do_not_exist(endpoint: Endpoint, model: str) -> 
         generate(endpoint, model, QUESTION)
 
 
-def num_active(endpoint: Endpoint, model: str) -> float | None:
+def num_active(endpoint: Endpoint, model: str = "tensorrt_llm", **labels: str) -> float | None:
     page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
-    return page.value("nv_trt_llm_request_metrics", request_type="active", model=model)
+    labels = {"request_type": "active", "model": model, **labels}
+    return page.value("nv_trt_llm_request_metrics", **labels)
 
 
 def num_steps(endpoint: Endpoint, model: str) -> float:
@@ -163,18 +167,29 @@ def test_single_model_has_names_without_a_prefix(two: Tllm, endpoint: Endpoint) 
     assert not Path(two.status()["repository"]).is_relative_to(two.home / "servers")
 
 
-@pytest.mark.parametrize("share", ["false", "true"])
-def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
-    light_home: Callable[[], Tllm], share: str
-) -> None:
+@pytest.fixture(scope="module", params=["false", "true"])
+def instances(
+    light_model: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Tllm]:
+    """Serve two instances of `tensorrt_llm`, with an engine each or with a shared one."""
+    with homes_with(light_model, tmp_path_factory.mktemp("instances")) as make:
+        tllm = make()
+        tllm.done(
+            "set", "demo", "tensorrt_llm_instance_count=2", "bls_instance_count=2",
+            f"instances_share_engine={request.param}",
+        )  # fmt: skip
+        assert tllm.start("--openai", f"--openai-port={free_ports(1)[0]}").returncode == 0
+        yield tllm
+
+
+def engines_of(endpoint: Endpoint) -> set[str]:
+    """Return the engines of `tensorrt_llm`. A single engine has no name."""
+    return set(re.findall(r'instance="([^"]*)"', fetch_metrics(endpoint.metrics)))
+
+
+def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(instances: Tllm) -> None:
     """The stop of some requests arrives at another instance than the one that runs them."""
-    tllm = light_home()
-    tllm.done(
-        "set", "demo", "tensorrt_llm_instance_count=2", "bls_instance_count=2",
-        f"instances_share_engine={share}",
-    )  # fmt: skip
-    assert tllm.start().returncode == 0
-    endpoint, cancellation = tllm.endpoint(), Cancellation()
+    endpoint, cancellation = instances.endpoint(), Cancellation()
     long = GenerateRequest("Count to a million:", max_tokens=6000, min_tokens=6000)
     # Long enough for all requests to be active at the same time.
     stopped = dataclasses.replace(long, stop_after_ms=5_000)
@@ -186,11 +201,11 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
     with ThreadPoolExecutor(12) as threads:
         texts = [threads.submit(cancelled, number) for number in range(6)]
         texts += [threads.submit(generate, endpoint, "demo", stopped) for _ in range(6)]
-        wait_until(lambda: num_active(endpoint, "tensorrt_llm") == 12)
+        wait_until(lambda: num_active(endpoint) == 12)
         cancellation.set()
         for each in texts:
             each.result(120)
-    wait_until(lambda: num_active(endpoint, "tensorrt_llm") == 0)
+    wait_until(lambda: num_active(endpoint) == 0)
     inputs = text_inputs([long.text_input], 6000, streaming=True)
     inputs["min_tokens"] = np.array([[6000]], np.int32)
     for _ in range(4):
@@ -198,8 +213,34 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
         results = stream_like_upstream(endpoint, "demo", inputs, request_id="1", stop=stop)
         failures = [str(each) for each in results if isinstance(each, Exception)]
         assert (failures, 1 < len(results) < 6000) == ([], True)
-    wait_until(lambda: num_active(endpoint, "tensorrt_llm") == 0)
-    page = fetch_metrics(endpoint.metrics)
-    # Each instance has an engine, or both share one.
-    engines = {"tensorrt_llm_0_0", "tensorrt_llm_0_1"} if share == "false" else set()
-    assert set(re.findall(r'instance="([^"]*)"', page)) == engines
+    wait_until(lambda: num_active(endpoint) == 0)
+
+
+def test_gateway_distributes_requests_over_the_engines(
+    instances: Tllm, request: pytest.FixtureRequest
+) -> None:
+    """Each instance has an engine, or both share one. The gateway does not need Triton."""
+    endpoint = instances.endpoint()
+    engines = engines_of(endpoint)
+    shares = request.node.callspec.params["instances"] == "true"
+    assert engines == (set() if shares else {"tensorrt_llm_0_0", "tensorrt_llm_0_1"})
+    num_before = num_requests(endpoint)
+    gateway = instances.status()["openai"].removeprefix("http://").removesuffix("/v1")
+    body = {"model": "demo", "prompt": "Count to a million:", "max_tokens": 6000, "stream": True}
+    with ExitStack() as streams:
+        for _ in range(4):
+            connection = streams.enter_context(closing(http.client.HTTPConnection(gateway)))
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/completions", json.dumps(body), headers)
+            response = streams.enter_context(connection.getresponse())
+            assert response.read(5) == b"data:"
+        wait_until(lambda: num_active(endpoint) == 4)
+        assert [num_active(endpoint, instance=each) for each in engines] == [2.0] * len(engines)
+    wait_until(lambda: num_active(endpoint) == 0)
+    assert num_requests(endpoint) == num_before
+
+
+def num_requests(endpoint: Endpoint) -> float | None:
+    """Return the number of requests that Triton has sent to `tensorrt_llm`."""
+    page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
+    return page.value("nv_inference_count", model="tensorrt_llm")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import socket
 import threading
 import time
 from pathlib import Path
@@ -21,7 +20,6 @@ from trtllm_serve_cli.gateway.model_registry import (
     ModelRegistry,
     find_creation_time,
     find_defaults,
-    open_worker,
 )
 from trtllm_serve_cli.gateway.served_model import NO_DEFAULTS
 
@@ -240,22 +238,3 @@ def test_configuration_of_a_local_server_is_fetched_over_http(tmp_path: Path) ->
     with FakeTriton() as triton:
         endpoint = Endpoint(grpc="127.0.0.1:1", http=triton.endpoint.http)
         assert "does not set tokenizer_dir" in asyncio.run(run(endpoint))
-
-
-def test_worker_that_closes_the_connection_is_a_problem() -> None:
-    """A worker closes the connections of other users immediately."""
-    name = f"tllm-test-registry-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(f"\0{name}")
-        listener.listen()
-
-        async def close_one() -> None:
-            sock, _ = await asyncio.to_thread(listener.accept)
-            sock.close()
-
-        async def run() -> None:
-            opened = open_worker(lambda: name, LetterTokenizer(), timeout_s=0.5)
-            await asyncio.gather(close_one(), opened)
-
-        with pytest.raises(ApiError, match="as the same user"):
-            asyncio.run(run())

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError, invalid, model_not_found, unavailable
 from trtllm_serve_cli.gateway.generation.backend import Backend
 from trtllm_serve_cli.gateway.generation.balanced_backend import BalancedBackend
-from trtllm_serve_cli.gateway.generation.worker_backend import WorkerBackend
+from trtllm_serve_cli.gateway.generation.connect_workers import connect_workers
 from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 from trtllm_serve_cli.gateway.schema.sampling import SamplingDefaults
@@ -33,8 +32,6 @@ from trtllm_serve_cli.runtime.stages import StageTimer
 from trtllm_serve_cli.runtime.text.tokenizer import BadTokenizer, Tokenizer, load_tokenizer
 
 _RETRY_S = 0.5
-_OPEN_POLL_S = 0.01
-_OPEN_TIMEOUT_S = 10.0
 
 
 class ModelRegistry:
@@ -267,9 +264,9 @@ class ModelRegistry:
     ) -> Backend:
         """Return a backend for the model.
 
-        If `tllm start` supervises the server and the server has an engine worker, connect to the
-        worker. Otherwise, connect to Triton. Raise `_CannotServe` if Triton's core model does not
-        accept token ids. Also raise the errors of `open_worker` and `fetch_model_config`.
+        If `tllm start` supervises the server and the server has engine workers, connect to the
+        workers. Otherwise, connect to Triton. Raise `_CannotServe` if Triton's core model does not
+        accept token ids. Also raise the errors of `connect_workers` and `fetch_model_config`.
         """
         core = info.name if info.embedding else info.name_of(CORE_MODEL)
         if self._config.server_directory is not None:
@@ -278,9 +275,9 @@ class ModelRegistry:
             port = split_address(served.endpoint.http)[1] if has_ranks else None
             # In the llmapi and vllm layouts, the text model itself starts the engine worker.
             for name in dict.fromkeys((core, info.name)):
-                find = partial(find_worker_socket, directory, name, port)
-                if await asyncio.to_thread(find) is not None:
-                    return await open_worker(find, tokenizer)
+                find = partial(find_worker_socket, directory, name, http_port=port)
+                if (backend := await connect_workers(find, tokenizer)) is not None:
+                    return backend
         core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)
         if "input_ids" not in core_info.inputs:
             raise _CannotServe(f"the Triton model {core} does not have an input named input_ids")
@@ -345,27 +342,6 @@ def _fetch_info(served: ServedModel, interface: TritonInterface) -> ModelInfo:
                 settings_hash=info.settings_hash + part.settings_hash,
             )
     return dataclasses.replace(info, tokenizer_dir=info.tokenizer_dir or served.tokenizer_dir)
-
-
-async def open_worker(
-    find: Callable[[], str | None], tokenizer: Tokenizer, timeout_s: float = _OPEN_TIMEOUT_S
-) -> WorkerBackend:
-    """Return a backend that is connected to an engine worker.
-
-    `find` returns the name of the worker's socket, or None. Raise `ApiError` (503) if the worker
-    does not accept the connection and report a ready engine within `timeout_s` seconds.
-    """
-    worker = WorkerBackend(find, tokenizer)
-    deadline_s = time.monotonic() + timeout_s
-    while not worker.is_open:
-        if time.monotonic() > deadline_s:
-            await worker.close()
-            raise unavailable(
-                "its engine worker does not accept connections or is not ready; run the gateway "
-                "and Triton as the same user"
-            )
-        await asyncio.sleep(_OPEN_POLL_S)
-    return worker
 
 
 def _load_tokenizer(info: ModelInfo) -> Tokenizer:

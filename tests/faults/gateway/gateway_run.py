@@ -190,7 +190,7 @@ class GatewayRun:
             tokenizer_dir=str(self.tokenizer), chat_template=CHAT_TEMPLATE,
         )  # fmt: skip
 
-        async def open_worker(*_: object) -> FakeBackend:
+        async def connect_workers(*_: object) -> FakeBackend:
             return FakeBackend()
 
         # The process ends without undoing these changes.
@@ -198,7 +198,7 @@ class GatewayRun:
         patch.setattr(keys, "RELOAD_PERIOD_S", 0.0)
         patch.setattr(model_registry, "fetch_model_config", lambda *_: info)
         patch.setattr(model_registry, "find_worker_socket", lambda *_: "socket")
-        patch.setattr(model_registry, "open_worker", open_worker)
+        patch.setattr(model_registry, "connect_workers", connect_workers)
 
     def _watch(self, fault: str, place: Place | None) -> None:
         lines = self._record.open("w", buffering=1)

@@ -22,17 +22,34 @@ def test_requests_go_to_the_open_backend_with_the_fewest_requests() -> None:
         balanced.add(first), balanced.add(second)
         ids = [balanced.submit(FIELDS, lambda update: None) for _ in range(4)]
         assert (len(first.submitted), len(second.submitted)) == (2, 2)
+        # Equal backends take turns, so every other request was sent to the same backend.
         balanced.cancel(ids[0]), balanced.cancel(ids[2])
-        balanced.submit(FIELDS, lambda update: None)
-        assert len(first.submitted) == 3
+        freed, other = (first, second) if first.cancelled else (second, first)
+        for _ in range(2):
+            balanced.submit(FIELDS, lambda update: None)
+        assert (len(freed.submitted), len(other.submitted)) == (4, 2)
         first.is_open = False
+        num_before = len(second.submitted)
         for _ in range(3):
             balanced.submit(FIELDS, lambda update: None)
-        assert len(second.submitted) == 5
+        assert len(second.submitted) == num_before + 3
         second.is_open = False
         assert not balanced.is_open
-        with pytest.raises(ApiError, match="No server for this model is ready"):
+        with pytest.raises(ApiError, match="No engine of this model is ready"):
             balanced.submit(FIELDS, lambda update: None)
+
+    asyncio.run(run())
+
+
+def test_idle_backends_take_turns() -> None:
+    async def run() -> None:
+        backends = [FakeBackend() for _ in range(3)]
+        balanced = BalancedBackend()
+        for each in backends:
+            balanced.add(each)
+        for _ in range(6):
+            balanced.cancel(balanced.submit(FIELDS, lambda update: None))
+        assert [len(each.submitted) for each in backends] == [2, 2, 2]
 
     asyncio.run(run())
 
@@ -54,4 +71,5 @@ def test_updates_have_the_id_that_submit_returned() -> None:
     for update in asyncio.run(run()):
         text = "".join(map(chr, update.token_ids))
         texts[update.request_id] = texts.get(update.request_id, "") + text
-    assert texts == {1: "ab", 2: "cd"}
+    assert texts.keys() == {1, 2}
+    assert set(texts.values()) == {"ab", "cd"}

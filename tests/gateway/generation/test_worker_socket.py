@@ -17,8 +17,8 @@ from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
 LISTEN = f"""
 import os, socket, sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
-name = shared_socket_name("m", os.getpid())
+from trtllm_serve_cli.runtime.worker.worker_link import worker_socket_name
+name = worker_socket_name("m", triton_pid=os.getpid())
 with socket.socket(socket.AF_UNIX) as listener:
     listener.bind("\\0" + name)
     listener.listen()
@@ -49,7 +49,8 @@ def ranks(tmp_path: Path) -> Iterator[list[str]]:
 
 def test_port_selects_the_server(ranks: list[str], tmp_path: Path) -> None:
     assert find_worker_socket(tmp_path, "m") in ranks
-    assert [find_worker_socket(tmp_path, "m", port) for port in (8000, 8003)] == ranks
-    assert find_worker_socket(tmp_path, "m", 8006) is None
+    assert [find_worker_socket(tmp_path, "m", http_port=port) for port in (8000, 8003)] == ranks
+    assert find_worker_socket(tmp_path, "m", http_port=8006) is None
+    assert find_worker_socket(tmp_path, "m", 1) is None
     assert find_worker_socket(tmp_path, "other") is None
     assert find_worker_socket(tmp_path / "missing", "m") is None

@@ -24,8 +24,7 @@ from trtllm_serve_cli.runtime.worker.protocol import encode_frame
 from trtllm_serve_cli.runtime.worker.worker_link import (
     SharedWorkerClient,
     WorkerFailed,
-    engine_socket_name,
-    shared_socket_name,
+    worker_socket_name,
 )
 
 READY = encode_frame({"is": "ready", "limits": dataclasses.asdict(LIMITS), "for_guests": {}})
@@ -239,13 +238,9 @@ def test_client_can_close_while_the_engine_is_loading(name: str) -> None:
         loading.close()
 
 
-def test_each_model_has_its_own_socket_name() -> None:
-    assert shared_socket_name("a") == shared_socket_name("a") != shared_socket_name("b")
-
-
 def test_each_engine_of_a_model_has_its_own_socket_name() -> None:
-    engines = {engine_socket_name(model, index) for model in "ab" for index in (0, 1)}
-    assert len(engines | {shared_socket_name("a")}) == 5
+    assert worker_socket_name("a") == worker_socket_name("a", 0) == worker_socket_name("a")
+    assert len({worker_socket_name(model, index) for model in "ab" for index in (0, 1)}) == 4
 
 
 def _step(*updates: SequenceUpdate) -> bytes:

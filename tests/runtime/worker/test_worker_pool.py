@@ -15,8 +15,7 @@ from tests.waiting import take_whole, wait_until
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.worker.worker_link import (
     WorkerFailed,
-    engine_socket_name,
-    shared_socket_name,
+    worker_socket_name,
 )
 from trtllm_serve_cli.runtime.worker.worker_pool import WorkerPool
 
@@ -44,7 +43,7 @@ def pool(name: str, workers: list[WorkerThread]) -> Iterator[WorkerPool]:
 def start_worker(name: str, index: int) -> WorkerThread:
     """Start the worker of one of two engines."""
     settings = {"excludes_input": True, "num_engines": 2}
-    return WorkerThread(engine_socket_name(name, index), client_settings=settings)
+    return WorkerThread(worker_socket_name(name, index), client_settings=settings)
 
 
 @contextlib.contextmanager
@@ -144,14 +143,14 @@ def test_has_the_limits_and_settings_of_the_engine(pool: WorkerPool) -> None:
 
 
 def test_request_after_a_restart_waits_for_a_connection(name: str) -> None:
-    first = WorkerThread(shared_socket_name(name))
+    first = WorkerThread(worker_socket_name(name))
     with connected(name) as pool:
         hanging = submit(pool, HANG)[1]
         first.close()
         assert "the engine worker died" in str(hanging.get(timeout=60).error)
         with pytest.raises(WorkerFailed, match="being restarted"):
             submit(pool, COUNT)
-        second = WorkerThread(shared_socket_name(name))
+        second = WorkerThread(worker_socket_name(name))
         pool.wait_for_reconnection(60)
         assert generate(pool) == [10, 11]
     second.close()

@@ -1,4 +1,4 @@
-"""Distribute requests across several servers that serve the same model."""
+"""Distribute requests across several engines or servers of the same model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from trtllm_serve_cli.gateway.errors import unavailable
 from trtllm_serve_cli.gateway.generation.backend import Backend, OnUpdate
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
+from trtllm_serve_cli.runtime.worker.least_busy import LeastBusyChooser
 
 
 class BalancedBackend:
@@ -19,6 +20,7 @@ class BalancedBackend:
     def __init__(self) -> None:
         self._backends: list[Backend] = []
         self._num_in_flight: list[int] = []
+        self._chooser = LeastBusyChooser()
         self._ids = itertools.count(1)
         # Maps request ids to the backend's index and the backend's own request id.
         self._requests: dict[int, tuple[int, int]] = {}
@@ -39,8 +41,8 @@ class BalancedBackend:
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         candidates = [index for index, each in enumerate(self._backends) if each.is_open]
         if not candidates:
-            raise unavailable("No server for this model is ready. Retry the request.")
-        index = min(candidates, key=lambda each: self._num_in_flight[each])
+            raise unavailable("No engine of this model is ready. Retry the request.")
+        index = self._chooser.choose(candidates, lambda each: self._num_in_flight[each])
         request_id = next(self._ids)
 
         def forward(update: SequenceUpdate) -> None:

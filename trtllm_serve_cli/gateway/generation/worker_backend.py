@@ -67,6 +67,8 @@ class WorkerBackend:
         self._connection: _WorkerConnection | None = None
         self._task = asyncio.create_task(self._keep_connected())
         self.limits: EngineLimits | None = None
+        # The number of engines of the worker's model.
+        self.num_engines = 1
         # The optional request fields that the connected worker does not support.
         self._unknown_fields: frozenset[str] = frozenset()
 
@@ -150,6 +152,7 @@ class WorkerBackend:
             for message in messages:
                 if message["is"] == "ready":
                     self.limits = EngineLimits(**message["limits"])
+                    self.num_engines = int(message.get("for_guests", {}).get("num_engines", 1))
                     known = message.get("optional_fields", ())
                     self._unknown_fields = frozenset(OPTIONAL_FIELDS).difference(known)
                 elif message["is"] == "step":

@@ -9,24 +9,25 @@ from pathlib import Path
 
 import psutil
 
-from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
+from trtllm_serve_cli.runtime.worker.worker_link import worker_socket_name
 
 _SOCKETS = Path("/proc/net/unix")
 
 
 def find_worker_socket(
-    server_directory: Path, core_model: str, http_port: int | None = None
+    server_directory: Path, core_model: str, engine: int = 0, http_port: int | None = None
 ) -> str | None:
-    """Return the name of the abstract socket that the worker of `core_model` listens on.
+    """Return the name of the abstract socket that a worker of `core_model` listens on.
 
-    Return None if the server is not running, or if its engine has no worker that accepts
-    connections. `server_directory` is the server's state folder. If each MPI rank is a separate
-    server, `http_port` selects the rank.
+    Return None if the server is not running, or if the engine has no worker that accepts
+    connections. `server_directory` is the server's state folder, and `engine` is the index of the
+    worker's engine. If each MPI rank is a separate server, `http_port` selects the rank.
     """
     words = {line.rpartition(" ")[2] for line in _SOCKETS.read_text().splitlines()}
     for pid in _list_tritons(server_directory, http_port):
         with contextlib.suppress(OSError):
-            if f"@{(name := shared_socket_name(core_model, pid))}" in words:
+            name = worker_socket_name(core_model, engine, triton_pid=pid)
+            if f"@{name}" in words:
                 return name
     return None
 

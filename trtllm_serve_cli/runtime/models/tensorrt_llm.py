@@ -45,12 +45,7 @@ from ..triton.tensors import (
     GetTensor,
     parse_rows,
 )
-from ..worker.worker_link import (
-    SharedWorkerClient,
-    WorkerFailed,
-    engine_socket_name,
-    shared_socket_name,
-)
+from ..worker.worker_link import SharedWorkerClient, WorkerFailed, worker_socket_name
 from ..worker.worker_process import WorkerProcess
 
 
@@ -104,7 +99,7 @@ class TritonPythonModel:
                 "tensorrt_llm_instance_count=1"
             )
         if self._metrics is None:
-            client = SharedWorkerClient(shared_socket_name(parameters.model_name))
+            client = SharedWorkerClient(worker_socket_name(parameters.model_name))
             client.wait_until_open()
             return client
         metrics = self._metrics
@@ -224,9 +219,8 @@ def _name_socket(parameters: Parameters) -> str:
     """
     if parameters.has_queue_policy:
         return ""
-    if parameters.num_engines > 1:
-        return engine_socket_name(parameters.model_name, parameters.instance)
-    return shared_socket_name(parameters.model_name)
+    engine = parameters.instance if parameters.num_engines > 1 else 0
+    return worker_socket_name(parameters.model_name, engine)
 
 
 def engine_config(parameters: Parameters) -> dict[str, Any]:

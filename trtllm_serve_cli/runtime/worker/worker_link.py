@@ -218,7 +218,7 @@ def _parse_ready(message: Mapping[str, Any]) -> tuple[EngineLimits, bool, int]:
 class SharedWorkerClient(WorkerLink):
     """A connection to a worker started by another model or instance on this server.
 
-    `name` is the name of the worker's socket, as returned by `shared_socket_name`. If the
+    `name` is the name of the worker's socket, as returned by `worker_socket_name`. If the
     connection ends, a thread reconnects as soon as the worker is running again. Two attributes are
     set when the client connects: `excludes_input` is true if the worker's model excludes prompts
     from responses by default, and `num_engines` is the model's number of engines.
@@ -323,22 +323,13 @@ class SharedWorkerClient(WorkerLink):
         return read_frame(sock, numbers)
 
 
-def shared_socket_name(model_name: str, triton_pid: int | None = None) -> str:
-    """Return the name of the abstract socket on which this model's worker listens.
+def worker_socket_name(model_name: str, engine: int = 0, *, triton_pid: int | None = None) -> str:
+    """Return the name of the abstract socket on which a worker of this model listens.
 
-    The name is unique to the Triton process `triton_pid`, by default the parent process. Raise
-    `OSError` if the process does not exist.
+    `engine` is the index of the worker's engine. The name is unique to the Triton process
+    `triton_pid`, by default the parent process. Raise `OSError` if the process does not exist.
     """
-    # Hash the names, because the length of a socket name is limited.
-    names = f"{identify_server(triton_pid)} {model_name}"
+    # Hash the names, because the length of a socket name is limited. A model's name contains no
+    # slash. The only engine of a model has no index in the name, as in earlier versions.
+    names = f"{identify_server(triton_pid)} {model_name}" + (f"/{engine}" if engine else "")
     return "tllm-guests-" + hashlib.sha256(names.encode()).hexdigest()
-
-
-def engine_socket_name(model_name: str, index: int) -> str:
-    """Return the name of a worker's socket, if the model has several engines.
-
-    The gateway looks only for `shared_socket_name`. It sends the requests for several engines to
-    Triton.
-    """
-    # The name differs from those of all models, because a model's name contains no slash.
-    return shared_socket_name(f"{model_name}/{index}")

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..engine import EngineLimits
+from .least_busy import LeastBusyChooser
 from .worker_link import (
     RECONNECTION_TIMEOUT_S,
     OnStep,
     OnUpdate,
     SharedWorkerClient,
     WorkerFailed,
-    engine_socket_name,
-    shared_socket_name,
+    worker_socket_name,
 )
 
 _POLL_S = 0.05
@@ -33,15 +33,11 @@ class WorkerPool:
         self._name = name
         self._on_step = on_step
         self._lock = threading.Lock()
-        self._turns = itertools.count()
+        self._chooser = LeastBusyChooser()
         # All connections count together, so that request ids are unique in the pool.
         self._ids = itertools.count(1)
         self._link_of: dict[int, SharedWorkerClient] = {}
-        # The first name is that of a single engine. The first of several engines reports the number
-        # of engines, and then the other connections follow.
-        self._links: list[SharedWorkerClient] = []
-        for socket_name in (shared_socket_name(name), engine_socket_name(name, 0)):
-            self._add_link(socket_name)
+        self._links = [self._connect(0)]
 
     @property
     def was_open(self) -> bool:
@@ -67,9 +63,7 @@ class WorkerPool:
         candidates = [each for each in self._links if each.is_open]
         if not candidates:
             raise WorkerFailed("the engine worker is being restarted; retry the request")
-        # Start at another worker each time, so that an idle pool also uses all workers.
-        turn = next(self._turns) % len(candidates)
-        link = min(candidates[turn:] + candidates[:turn], key=lambda each: each.num_in_flight)
+        link = self._chooser.choose(candidates, lambda each: each.num_in_flight)
         request_id = link.submit(fields, on_update)
         self._link_of[request_id] = link
         return request_id
@@ -100,13 +94,14 @@ class WorkerPool:
             each.close()
 
     def _connect_to_all(self) -> None:
-        """Add connections to engines that the first engine has reported."""
+        """Add the connections to the other engines. The first engine reports their number."""
         with self._lock:
-            for index in range(len(self._links) - 1, self._links[1].num_engines):
-                self._add_link(engine_socket_name(self._name, index))
+            for engine in range(len(self._links), self._links[0].num_engines):
+                self._links.append(self._connect(engine))
 
-    def _add_link(self, socket_name: str) -> None:
-        self._links.append(SharedWorkerClient(socket_name, self._on_step, ids=self._ids))
+    def _connect(self, engine: int) -> SharedWorkerClient:
+        name = worker_socket_name(self._name, engine)
+        return SharedWorkerClient(name, self._on_step, ids=self._ids)
 
     @property
     def _known(self) -> SharedWorkerClient:

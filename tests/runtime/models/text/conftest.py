@@ -17,7 +17,7 @@ from tests.runtime.models.text.stubbed_model import (
     make_request,
     stub_engine,
 )
-from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
+from trtllm_serve_cli.runtime.worker.worker_link import worker_socket_name
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def generate(model: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[
 def worker_thread() -> Iterator[WorkerThread]:
     """Run the engine worker of `tensorrt_llm`."""
     started = WorkerThread(
-        shared_socket_name("tensorrt_llm"), client_settings={"excludes_input": True}
+        worker_socket_name("tensorrt_llm"), client_settings={"excludes_input": True}
     )
     yield started
     started.close()
