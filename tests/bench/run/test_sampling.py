@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import os
+import signal
 import time
+from multiprocessing.process import BaseProcess
+
+import pytest
 
 from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.bench.run.sampling import ServerSample, sampling
@@ -37,6 +42,26 @@ def test_unreachable_metrics_are_recorded_as_errors() -> None:
     assert samples
     assert {sample.error for sample in samples} == {"No server publishes metrics at 127.0.0.1:1."}
     assert "error" in samples[0].to_json(0.0)
+
+
+@pytest.mark.parametrize(
+    ("number", "has_samples"), [(signal.SIGINT, True), (signal.SIGKILL, False)]
+)
+def test_signal_to_a_starting_sampler_does_not_end_the_run(
+    number: signal.Signals, has_samples: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = BaseProcess.start
+
+    def start_and_signal(process: BaseProcess) -> None:
+        start(process)
+        assert process.pid is not None
+        os.kill(process.pid, number)
+
+    monkeypatch.setattr(BaseProcess, "start", start_and_signal)
+    samples: list[ServerSample] = []
+    with sampling({0: "127.0.0.1:1"}, 0.1, samples):
+        pass
+    assert bool(samples) is has_samples
 
 
 def test_samples_nothing_without_addresses() -> None:

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
+from trtllm_serve_cli.bench.generator.interruption import interrupts_blocked
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import Snapshot
@@ -59,21 +61,18 @@ def sampling(
     if not addresses:
         yield
         return
-    context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
-    for target, address in addresses.items():
-        parent_end, child_end = context.Pipe()
-        process = context.Process(
-            target=_sample, args=(child_end, target, address, interval_s), daemon=True
-        )
-        process.start()
-        child_end.close()
-        pipes.append(parent_end)
-        processes.append(process)
+    with interrupts_blocked():
+        for target, address in addresses.items():
+            pipe, process = _spawn(target, address, interval_s)
+            pipes.append(pipe)
+            processes.append(process)
     try:
         for pipe in pipes:
-            if pipe.poll(_START_S):
-                pipe.recv()
+            # A sampler that has died must not end the run.
+            with contextlib.suppress(OSError, EOFError):
+                if pipe.poll(_START_S):
+                    pipe.recv()
         yield
     finally:
         for pipe, process in zip(pipes, processes, strict=True):
@@ -83,6 +82,17 @@ def sampling(
                     samples += pipe.recv()
             process.join(timeout=1.0)
             process.kill()
+
+
+def _spawn(target: int, address: str, interval_s: float) -> tuple[Connection, BaseProcess]:
+    context = multiprocessing.get_context("spawn")
+    parent_end, child_end = context.Pipe()
+    process = context.Process(
+        target=_sample, args=(child_end, target, address, interval_s), daemon=True
+    )
+    process.start()
+    child_end.close()
+    return parent_end, process
 
 
 def _sample(pipe: Connection, target: int, address: str, interval_s: float) -> None:
