@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tests.launch.supervising import WITH_LONG_PAUSES, crash, is_in, run_to_the_end, supervised
@@ -12,6 +15,7 @@ from tests.samples.launch_plans import fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.server_state import read_state
 from trtllm_serve_cli.launch.startup import read_starts
+from trtllm_serve_cli.launch.supervisor.server_child import ServerChild
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -86,6 +90,25 @@ def test_stop_during_the_restart_backoff(tmp_path: Path) -> None:
     with supervised(plan, WITH_LONG_PAUSES):
         wait_until(lambda: is_in(plan, "restarting", restarts=1))
     assert is_in(plan, "stopped", restarts=1)
+    assert read_state(plan.directory).why == ()
+
+
+def test_backoff_does_not_depend_on_how_long_a_server_takes_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_s, remove_remains = [0.0], ServerChild.remove_remains
+
+    def end_slowly(server: ServerChild, tree: list[psutil.Process]) -> None:
+        remove_remains(server, tree)
+        ended_s[0] += 3600.0
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ended_s[0], time=time.time)
+    monkeypatch.setattr("trtllm_serve_cli.launch.supervisor.supervisor.time", clock)
+    monkeypatch.setattr(ServerChild, "remove_remains", end_slowly)
+    plan = fake_plan(tmp_path, "brief")
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "restarting", restarts=2))
+    assert "W supervisor] the server failed; restarting it in 0.04 s" in plan.log.read_text()
 
 
 def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:

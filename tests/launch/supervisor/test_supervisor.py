@@ -24,6 +24,7 @@ from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_st
 from trtllm_serve_cli.launch.startup import read_starts
 from trtllm_serve_cli.runtime.watch import hidden_argument
 from trtllm_serve_cli.runtime.watch.hidden_argument import hide_in_command_line
+from trtllm_serve_cli.stop_signal import StopSignal
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -175,6 +176,26 @@ def test_stop_while_starting_does_not_wait_for_the_probe(tmp_path: Path, behavio
     with supervised(plan):
         wait_until(lambda: pids_in(plan.log))
     assert is_in(plan, "stopped")
+
+
+@pytest.mark.parametrize("num_checks", [1, 2, 3])
+def test_stop_at_any_time_of_a_failure_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_checks: int
+) -> None:
+    class StopAfterChecks(StopSignal):
+        num_left = num_checks
+
+        def is_set(self) -> bool:
+            is_set = super().is_set()
+            self.num_left -= 1
+            if self.num_left == 0:
+                self.set()
+            return is_set
+
+    monkeypatch.setattr("trtllm_serve_cli.launch.supervisor.supervisor.StopSignal", StopAfterChecks)
+    was_requested, state = run_to_the_end(fake_plan(tmp_path, "closed", timeout_s=0.1))
+    assert was_requested
+    assert (state.phase, state.server_pid, state.why) == ("stopped", None, ())
 
 
 def test_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:

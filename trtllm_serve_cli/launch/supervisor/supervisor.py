@@ -128,6 +128,8 @@ class Supervisor:
         self._gateway = GatewayProcess(plan) if plan.gateway is not None else None
         self._reaper = Reaper(plan.region_prefix)
         self._state = describe_supervisor("starting")
+        # Messages about requests that were cancelled because of a stop request.
+        self._cancelled: tuple[str, ...] = ()
         # False if the disk does not contain the latest state.
         self._is_saved = True
 
@@ -151,10 +153,12 @@ class Supervisor:
             while True:
                 self._ready_s = None
                 why = self._run_once()
-                if self._stopping.is_set():
-                    self._write_state("stopped", server_pid=None)
-                    return True
+                # Compute this before ending the server, because removing a container can take long.
+                ready_for_s = None if self._ready_s is None else time.monotonic() - self._ready_s
                 self._end_server()
+                if self._stopping.is_set():
+                    self._write_state("stopped", server_pid=None, why=self._cancelled)
+                    return True
                 if self._state.ready_at is None:
                     if not is_retried and is_lock_failure(self._read_log()):
                         is_retried = True
@@ -162,7 +166,6 @@ class Supervisor:
                         continue
                     self._write_state("failed", server_pid=None, why=why)
                     return False
-                ready_for_s = None if self._ready_s is None else time.monotonic() - self._ready_s
                 counts = count_failure(counts, policy, ready_for_s)
                 pause_s = choose_pause_s(counts, policy)
                 if pause_s is None:
@@ -199,11 +202,6 @@ class Supervisor:
             self._ready_s = time.monotonic()
             self._write_state("ready", ready_at=time.time(), server_pid=server.find_first_pid())
             why = self._watch(server)
-        if self._stopping.is_set():
-            # Clear the reasons for earlier failures. After a stop request, `why` must contain only
-            # messages about cancelled requests.
-            self._state = dataclasses.replace(self._state, why=())
-            self._end_server()
         return why
 
     def _spawn(self) -> ServerChild:
@@ -394,7 +392,8 @@ class Supervisor:
         if server.find_exit_code() is None:
             with draining(self._plan.directory, self._plan.every_model):
                 if self._stopping.is_set():
-                    self._write_state("stopping")
+                    # Clear the reasons for earlier failures.
+                    self._write_state("stopping", why=())
                     if self._gateway is not None:
                         self._gateway.begin_stop()
                 self._end_gracefully(server)
@@ -424,8 +423,8 @@ class Supervisor:
                 self._write_state("stopping", in_flight=in_flight)
             is_late = time.monotonic() - started_s > read_stop_timeout_s(directory, default_s)
             if in_flight != {} and is_late:
-                why = f"requests were cancelled: {format_in_flight(in_flight)}"
-                self._write_state("stopping", in_flight={}, why=(why,))
+                self._cancelled = (f"requests were cancelled: {format_in_flight(in_flight)}",)
+                self._write_state("stopping", in_flight={}, why=self._cancelled)
                 return False
             server.wait(self._limits.poll_s)
         return True
