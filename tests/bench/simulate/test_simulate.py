@@ -118,6 +118,12 @@ def test_request_that_the_engine_rejects_fails() -> None:
     assert "max_num_tokens" in bad.error.message
 
 
+def test_closed_loop_of_rejected_requests_ends() -> None:
+    schedule = SendSchedule(concurrency=2, duration_s=0.12)
+    records = run_simulated(requests(99, num_input=9000), simulation(), schedule)
+    assert [each.due_s for each in records] == pytest.approx([0.0, 0.0, 0.05, 0.05, 0.1, 0.1])
+
+
 def test_no_requests_produce_no_records() -> None:
     assert run_simulated([], simulation(), SendSchedule([])) == ()
 

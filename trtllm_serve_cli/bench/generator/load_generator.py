@@ -33,7 +33,7 @@ GIVE_UP_S = 5.0
 _GIVE_UP_COUNT = 3
 # Pause after a refused connection, in seconds. Without the pause, a closed loop would exhaust its
 # requests and overload the CPU within milliseconds, because refused connections fail immediately.
-_REFUSED_PAUSE_S = 0.05
+REFUSED_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class LoadGenerator:
                     return
                 await self._run_conversation(request, max(self._now(), open_s))
                 if request.target in self._refusals:
-                    await asyncio.sleep(_REFUSED_PAUSE_S)
+                    await asyncio.sleep(REFUSED_PAUSE_S)
 
         gap_s = self.ramp_s / concurrency
         tasks = [asyncio.create_task(fill_slot(slot * gap_s)) for slot in range(concurrency)]

@@ -4,7 +4,8 @@ Each engine uses the scheduler of the `sim` engine kind. A request arrives `requ
 it was sent. It is then queued on the engine with the fewest requests. If several engines are tied,
 the request is queued on the first of them. An idle engine immediately starts a step with the
 requests that have arrived, within the scheduler's limits. A busy engine adds new requests when its
-current step ends.
+current step ends. A request that the engines reject fails immediately, but counts as in flight for
+`REFUSED_PAUSE_S` more seconds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from trtllm_serve_cli.bench.generator.load_generator import REFUSED_PAUSE_S
 from trtllm_serve_cli.bench.model.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.runtime.engines.sim.scheduler import Scheduler, SimRequest, find_problem
@@ -118,6 +120,12 @@ class _Engine:
     tokens: Sequence[SimRequest] | None = None
 
 
+# A `SimRequest` that arrives, an `_Engine` that finishes a step, a `_Conversation` whose next turn
+# is due, or a rejected `_Answer` whose slot becomes free. `None` only wakes the clock to send due
+# requests.
+_Event = SimRequest | _Engine | _Conversation | _Answer | None
+
+
 @dataclass(slots=True)
 class _VirtualClock:
     specs: Iterator[RequestSpec]
@@ -129,12 +137,8 @@ class _VirtualClock:
     num_in_flight: int = 0
     # The time of the last scheduled wake-up, stored to avoid duplicate wake-ups at that time.
     wakeup_s: float = -1.0
-    # A heap of (time, sequence number, event). The event is a `SimRequest` that arrives, an
-    # `_Engine` that finishes a step, or a `_Conversation` whose next turn is due. `None` only wakes
-    # the clock to send due requests.
-    events: list[tuple[float, int, SimRequest | _Engine | _Conversation | None]] = field(
-        default_factory=list
-    )
+    # A heap of (time, sequence number, event).
+    events: list[tuple[float, int, _Event]] = field(default_factory=list)
     order: count[int] = field(default_factory=count)
 
     def run(self) -> None:
@@ -154,10 +158,10 @@ class _VirtualClock:
                     engine.tokens = step.tokens
                     self._schedule(now_s + step.duration_s, engine)
 
-    def _schedule(self, at_s: float, event: SimRequest | _Engine | _Conversation | None) -> None:
+    def _schedule(self, at_s: float, event: _Event) -> None:
         heapq.heappush(self.events, (at_s, next(self.order), event))
 
-    def _handle(self, event: SimRequest | _Engine | _Conversation | None, now_s: float) -> None:
+    def _handle(self, event: _Event, now_s: float) -> None:
         match event:
             case SimRequest():
                 self._arrive(event)
@@ -165,6 +169,8 @@ class _VirtualClock:
                 self._end_step(event, now_s)
             case _Conversation():
                 self._send(event, now_s, now_s)
+            case _Answer():
+                self.num_in_flight -= 1
 
     def _send_open(self, due_s: Sequence[float], now_s: float) -> None:
         """Send due requests up to the concurrency limit and schedule the next wake-up."""
@@ -221,7 +227,8 @@ class _VirtualClock:
         )
         if problem is not None:
             answer.error = RequestError("server", problem)
-            self.num_in_flight -= 1
+            # Otherwise, a closed loop with a time limit would send requests forever at this time.
+            self._schedule(now_s + REFUSED_PAUSE_S, answer)
         elif delay_s := self.simulation.timing.request_s:
             self._schedule(now_s + delay_s, request)
         else:
