@@ -16,18 +16,21 @@ from trtllm_serve_cli.bench.model.served_model import ServedModel
 from trtllm_serve_cli.bench.transport.codec import RequestOptions
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 1000))
 model = ServedModel("here", "tensorrt_llm", "1", "2.51.0", True, 8, 500, interface="http")
-share = Share((model,), RequestOptions(), 0, 1, (), None, int(sys.argv[1]), 0.0, None)
+models = (model,) * int(sys.argv[2])
+share = Share(models, RequestOptions(), 0, 1, (), None, int(sys.argv[1]), 0.0, None)
 loop = make_loop(share)
 sockets = [socket.socket() for _ in range(500)]
 loop.close()
 """
 
 
-@pytest.mark.parametrize(("concurrency", "code"), [(1000, 0), (10, 1)])
+@pytest.mark.parametrize(
+    ("concurrency", "num_targets", "code"), [(1000, 1, 0), (500, 2, 0), (10, 1, 1)]
+)
 def test_soft_limit_of_open_files_does_not_limit_the_concurrency(
-    concurrency: int, code: int
+    concurrency: int, num_targets: int, code: int
 ) -> None:
-    command = (sys.executable, "-c", OPEN_MANY, str(concurrency))
+    command = (sys.executable, "-c", OPEN_MANY, str(concurrency), str(num_targets))
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == code, result.stderr
     assert code == 0 or "Too many open files" in result.stderr

@@ -3,12 +3,13 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.fakes.triton.answers import Outputs, Request, exact_length
 from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, Load
@@ -86,6 +87,20 @@ def test_warmup_requests_are_not_measured(serve: Serve) -> None:
     server = FakeTriton()
     result = _run(serve(server), num_warmup_requests=3)
     assert (len(server.received), result.summary.num_requests) == (9, 6)
+
+
+def test_warmup_keeps_the_concurrency(serve: Serve) -> None:
+    in_flight: list[int] = []
+    together: list[int] = []
+
+    def answer(request: Request) -> Iterator[Outputs]:
+        in_flight.append(1)
+        together.append(len(in_flight))
+        yield from exact_length(request)
+        in_flight.pop()
+
+    _run(serve(FakeTriton(answer, ttft_s=0.02)), AtConcurrency(2), num_warmup_requests=6)
+    assert max(together) <= 2
 
 
 def test_ids_use_the_fallback_vocabulary_if_none_is_configured(serve: Serve) -> None:

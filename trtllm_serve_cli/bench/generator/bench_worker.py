@@ -79,7 +79,10 @@ def make_loop(share: Share) -> asyncio.AbstractEventLoop:
     open files is raised.
     """
     is_http = any(model.interface != "grpc" for model in share.models)
-    if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):
+    # Each target keeps its idle connections, up to the concurrency.
+    if is_http and (
+        share.concurrency is None or share.concurrency * len(share.models) > _MOST_SOCKETS
+    ):
         raise_open_file_limit()
         return asyncio.SelectorEventLoop()
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
@@ -147,13 +150,16 @@ async def _run(
 
 
 async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
-    """Send all warm-up requests to all targets at the same time and wait for the responses."""
+    """Send all warm-up requests to all targets, with the share's concurrency.
+
+    Wait for the responses.
+    """
     ready = [
         ReadyRequest(index, connection.encode(spec, f"tllm-warm-up-{index}"), spec, target)
         for target, connection in enumerate(connections)
         for index, spec in enumerate(share.warmup)
     ]
-    await LoadGenerator(connections).run_open(ready, [0.0] * len(ready))
+    await LoadGenerator(connections).run_open(ready, [0.0] * len(ready), share.concurrency)
 
 
 def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRequest]:
