@@ -72,9 +72,11 @@ def test_duration_includes_exactly_the_due_times_before_its_end(
     assert due_s[-1] < duration_s
 
 
-def test_constant_arrivals_number_rate_times_duration() -> None:
-    due_s = plan_due_times_until(AtRate(8, "constant"), 2.0, np.random.default_rng(0))
-    assert due_s.tolist() == [index / 8 for index in range(16)]
+@pytest.mark.parametrize(("rate_per_s", "duration_s"), [(8, 2.0), (10, 1.0), (100, 7.0)])
+def test_constant_arrivals_number_rate_times_duration(rate_per_s: float, duration_s: float) -> None:
+    load = AtRate(rate_per_s, "constant")
+    due_s = plan_due_times_until(load, duration_s, np.random.default_rng(0))
+    assert due_s.tolist() == [index / rate_per_s for index in range(int(rate_per_s * duration_s))]
 
 
 def test_ramp_increases_the_rate_linearly() -> None:

@@ -87,6 +87,9 @@ def plan_due_times(
         case AtTimes(times_s, speed):
             times = np.asarray(times_s[:num_requests], np.float64)
             return (times - times[:1]) / speed
+        case AtRate(rate_per_s, "constant"):
+            # Do not add up gaps, because their rounding errors would also add up.
+            return _stretch(np.arange(num_requests) / rate_per_s, load)
         case AtRate():
             due_s = np.zeros(num_requests)
             due_s[1:] = _stretch(np.cumsum(_draw_gaps(load, num_requests - 1, rng)), load)
@@ -102,26 +105,35 @@ def plan_due_times_until(
     """
     if isinstance(load, AtTimes):
         due_s = plan_due_times(load, len(load.times_s), rng)
-        return due_s[due_s < duration_s]
+    elif load.arrival == "constant":
+        # A ramp only delays requests, so no more requests than without a ramp are due.
+        due_s = plan_due_times(load, int(load.request_rate_per_s * duration_s) + 2, rng)
+    else:
+        due_s = _draw_times_until(load, duration_s, rng)
+    return due_s[due_s < duration_s]
+
+
+def _draw_times_until(
+    load: AtRate, duration_s: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Draw due times until the first one that is not before `duration_s`, or some more."""
     times = [np.zeros(1)]
     block = max(int(load.request_rate_per_s * duration_s / 4), 16)
     while _stretch(times[-1][-1:], load)[0] < duration_s:
         times.append(times[-1][-1] + np.cumsum(_draw_gaps(load, block, rng)))
-    due_s = _stretch(np.concatenate(times), load)
-    return due_s[due_s < duration_s]
+    return _stretch(np.concatenate(times), load)
 
 
 def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw the gaps between due times, in seconds, ignoring the ramp."""
+    """Draw the random gaps between due times, in seconds, ignoring the ramp."""
     gaps: NDArray[np.float64] = _GAPS[load.arrival](
         load, 1 / load.request_rate_per_s, num_gaps, rng
     )
     return gaps
 
 
-# Maps each arrival process to the function that draws the gaps between due times, in seconds.
+# Maps each random arrival process to the function that draws its gaps, in seconds.
 _GAPS: dict[ArrivalProcess, Callable[[AtRate, float, int, np.random.Generator], Any]] = {
-    "constant": lambda load, mean_s, num_gaps, rng: np.full(num_gaps, mean_s),
     "poisson": lambda load, mean_s, num_gaps, rng: rng.exponential(mean_s, num_gaps),
     "gamma": lambda load, mean_s, num_gaps, rng: rng.gamma(
         load.burstiness, mean_s / load.burstiness, num_gaps
