@@ -238,6 +238,21 @@ def test_reset_ends_one_call_and_a_lost_connection_all() -> None:
     run(test)
 
 
+def test_calls_do_not_wait_for_a_stream_of_a_connection_that_closes() -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
+        connection.data_received(frame(SETTINGS, 0, 0, struct.pack(">HL", 3, 1)))
+        running = await connection.start(b"", b"")
+        waiting = [asyncio.ensure_future(connection.start(b"", b"")) for _ in range(2)]
+        await asyncio.sleep(0)
+        connection.data_received(frame(GOAWAY, 0, 0, (1).to_bytes(4, "big") + bytes(4)))
+        for each in waiting:
+            with pytest.raises(ConnectionGone):
+                await asyncio.wait_for(each, 5)
+        assert not running.is_done
+
+    run(test)
+
+
 def test_cancel_resets_only_calls_that_have_not_ended() -> None:
     async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         calls = [await connection.start(b"", b"") for _ in range(2)]

@@ -114,6 +114,11 @@ class GrpcConnection:
         connection = await self._connect()
         try:
             return connection, await connection.start(self._headers, payload)
+        except ConnectionGone:
+            # The server closed the connection while the request waited for a free stream.
+            connection = await self._connect()
+        try:
+            return connection, await connection.start(self._headers, payload)
         except ConnectionGone as error:
             raise SendFailed(RequestError(NO_CONNECTION, str(error))) from error
 

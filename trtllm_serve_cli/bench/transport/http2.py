@@ -148,7 +148,7 @@ class Http2Connection(asyncio.Protocol):
         """Send a request with an encoded header block and a complete body.
 
         Wait while the number of concurrent streams is at the server's limit. Raise
-        `ConnectionGone` if the connection is closed.
+        `ConnectionGone` if the connection is closed. In this case, the request was not sent.
         """
         while self.is_open and not self.has_room:
             await self._wait_for_stream()
@@ -197,9 +197,7 @@ class Http2Connection(asyncio.Protocol):
         self.is_open = False
         gone = ConnectionGone(str(exc or "the server closed the connection"))
         self._end_all(list(self._calls.values()), gone)
-        for waiter in self._stream_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._wake_all_stream_waiters()
 
     def data_received(self, data: bytes) -> None:
         self._received_s = time.perf_counter()
@@ -299,6 +297,7 @@ class Http2Connection(asyncio.Protocol):
         self.is_open = False
         refused = [call for stream, call in self._calls.items() if stream > last]
         self._end_all(refused, ConnectionGone("the server is closing the connection (GOAWAY)"))
+        self._wake_all_stream_waiters()
 
     def _send_what_fits(self) -> None:
         """Send queued request bodies in call order, as far as the flow-control windows allow."""
@@ -330,6 +329,10 @@ class Http2Connection(asyncio.Protocol):
     def _end_all(self, calls: Sequence[Call], error: Exception) -> None:
         for call in calls:
             self._end(call.stream, error)
+
+    def _wake_all_stream_waiters(self) -> None:
+        while self._stream_waiters:
+            self._wake_stream_waiter()
 
     def _wake_stream_waiter(self) -> None:
         while self._stream_waiters:
