@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 from tests.samples.launch_plans import fake_plan
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.supervisor.hangs import report
 from trtllm_serve_cli.launch.supervisor.hangs.report import REPORT_FILE, report_hang
 from trtllm_serve_cli.runtime.watch.liveness import Owner, Sign, Silence
 
@@ -39,12 +41,27 @@ def test_report_has_the_gpus_the_stacks_and_the_log(tmp_path: Path, programs: Pa
     write_program(programs, "nvidia-smi", "echo 'H200 100 %'")
     write_program(programs, "py-spy", 'echo "stack of $*"')
     ended = 2**22 + 1  # above the kernel's limit, so no process has this id
-    report = report_of(fake_plan(tmp_path), "worker", ended)
-    sections = dict(each.split("\n", 1) for each in report.split("== ") if "\n" in each)
+    written = report_of(fake_plan(tmp_path), "worker", ended)
+    sections = dict(each.split("\n", 1) for each in written.split("== ") if "\n" in each)
     assert sections["nvidia-smi"].strip() == "H200 100 %"
     assert sections[f"py-spy dump --pid {ended}"].strip() == f"stack of dump --pid {ended}"
     assert sections["Server log before the stacks"].strip() == "first\nlast"
     assert f"{os.getpid()} running" in sections["Processes"]
+
+
+def test_report_has_the_last_2000_lines_of_stacks(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = fake_plan(tmp_path)
+    lines = [f"{number}:{'x' * 200}" for number in range(2500)]
+
+    def write_stacks(hanging: Sequence[Silence]) -> None:
+        with plan.log.open("a") as log:
+            log.write("\n".join(lines))
+
+    monkeypatch.setattr(report, "write_stacks", write_stacks)
+    section = report_of(plan, "worker", os.getpid()).partition("== Stacks")[2]
+    assert section.splitlines()[1:2001] == lines[500:]
 
 
 def test_triton_gets_no_python_stacks(tmp_path: Path, programs: Path) -> None:
@@ -57,6 +74,6 @@ def test_programs_that_fail_or_are_missing_do_not_prevent_the_report(
 ) -> None:
     write_program(programs, "nvidia-smi", "echo 'no devices were found' >&2; exit 6")
     plan = fake_plan(tmp_path)
-    report = report_of(plan, "triton", os.getpid())
-    assert "== nvidia-smi\nno devices were found" in report
+    written = report_of(plan, "triton", os.getpid())
+    assert "== nvidia-smi\nno devices were found" in written
     assert f"E supervisor] process {os.getpid()} hangs; restarting it" in plan.log.read_text()

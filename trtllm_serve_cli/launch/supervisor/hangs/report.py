@@ -19,6 +19,7 @@ from trtllm_serve_cli.runtime.watch.liveness import Silence, describe_silence
 REPORT_FILE = "hang-report.txt"
 _NUM_LOG_LINES = 30
 _NUM_STACK_LINES = 2000
+_MAX_STACK_BYTES = 1024 * 1024
 _TOOL_TIMEOUT_S = 10.0
 
 
@@ -76,13 +77,13 @@ def _read_wait_channel(pid: int) -> str:
 def _read_stacks(hanging: Sequence[Silence], log: Path) -> list[str]:
     """Make the hung processes write their stacks to the log, and return the new log lines.
 
-    If there are more than `_NUM_STACK_LINES` new lines, return only the last ones.
+    Return at most the last `_NUM_STACK_LINES` new lines, and at most `_MAX_STACK_BYTES`.
     """
     start = 0
     with contextlib.suppress(OSError):
         start = log.stat().st_size
     write_stacks(hanging)
-    return list(last_lines(log, _NUM_STACK_LINES, since=start))
+    return last_lines(log, _NUM_STACK_LINES, since=start, max_bytes=_MAX_STACK_BYTES)
 
 
 def _run(*command: str) -> list[str]:
