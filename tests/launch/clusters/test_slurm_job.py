@@ -136,14 +136,23 @@ def test_job_without_a_record_is_explained_by_its_files(folder: Path) -> None:
     )
 
 
-def test_accounting_is_queried_again_after_an_error(folder: Path) -> None:
-    error = (1, "", "sacct: error: Problem talking to the database\n")
-    slurm = FakeSlurm({"squeue": FORGOTTEN, "sacct": [error, (0, "TIMEOUT|None\n", "")]})
+@pytest.mark.parametrize(
+    ("sacct", "reason"),
+    [
+        ((1, "", "sacct: error: No database\n"), "`sacct` failed: sacct: error: No database"),
+        ((0, "RUNNING|None\n", ""), "`sacct` still reports RUNNING"),
+    ],
+)
+def test_accounting_is_queried_until_it_reports_the_end(
+    folder: Path, sacct: Output, reason: str
+) -> None:
+    slurm = FakeSlurm({"squeue": FORGOTTEN, "sacct": [sacct, (0, "TIMEOUT|None\n", "")]})
     phases = [read_job(folder, slurm) for _ in range(2)]
+    assert [found[1].phase for found in phases if found is not None] == ["failed", "failed"]
     assert [found[1].why for found in phases if found is not None] == [
         (
             "Slurm's controller has no record of job 12, and the job did not record an exit code",
-            "`sacct` failed: sacct: error: Problem talking to the database",
+            reason,
         ),
         ("Slurm job 12 is TIMEOUT",),
     ]

@@ -43,6 +43,7 @@ _QUEUED = (
 )  # fmt: skip
 _RUNNING = ("RUNNING", "RESIZING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED")
 _ENDING = ("COMPLETING",)
+_ALIVE = (*_QUEUED, *_RUNNING, *_ENDING)
 _ENDED = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "REVOKED", "TIMEOUT",
@@ -68,7 +69,7 @@ class SlurmJob:
     """A submitted job and its state when Slurm was last queried.
 
     - `state`: Slurm job state, or "UNKNOWN" if Slurm was not queried or did not report a state.
-    - `reason`: why the job is waiting or has ended, or the error of `sacct` if it failed.
+    - `reason`: why the job is waiting or has ended, or why `sacct` did not report its last state.
     - `is_forgotten`: true if the job has ended and tllm no longer queries its state, either because
       Slurm's controller has removed the job or because `tllm stop` was run for the job.
     """
@@ -90,7 +91,7 @@ class SlurmJob:
     @property
     def is_alive(self) -> bool:
         """True if Slurm reports that the job is queued, running or completing."""
-        return not self.is_forgotten and self.state in (*_QUEUED, *_RUNNING, *_ENDING)
+        return not self.is_forgotten and self.state in _ALIVE
 
     def describe(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
@@ -217,8 +218,8 @@ def read_job(
     """Return the plan, state and job in `directory`, or None if it contains no valid job file.
 
     Query Slurm for the job state unless the job was stopped. If the controller has removed the job,
-    save the last state, so that later calls do not query Slurm. Do not save it if `sacct` reports
-    an error, because the error may be temporary. If the query fails, the phase is "unknown".
+    save the last state, so that later calls do not query Slurm. Do not save it if `sacct` did not
+    report the last state, because it may do so later. If the query fails, the phase is "unknown".
     """
     try:
         facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
@@ -237,8 +238,8 @@ def read_job(
     except TllmError as error:
         why = (f"Slurm job {job.id}: {error.what}", *filter(None, (error.why,)))
         return plan, _state("unknown", why), job
-    has_accounting_failed = job.state == _UNKNOWN and job.reason
-    if job.is_forgotten and not ended and not has_accounting_failed:
+    may_change = job.state == _UNKNOWN and job.reason
+    if job.is_forgotten and not ended and not may_change:
         _update_job_file(directory, ended=[job.state, job.reason])
     if address is not None and job.state in _RUNNING:
         plan = dataclasses.replace(plan, endpoint=address)
@@ -251,8 +252,8 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     """Return the job with its current state in Slurm.
 
     If the controller has removed the job, the job has ended: query Slurm's accounting database
-    (`sacct`) instead. If `sacct` reports an error or has no record of the job, the state is
-    "UNKNOWN", and the error is the reason.
+    (`sacct`) instead. If `sacct` reports an error, has no record of the job or reports that the job
+    has not ended, the state is "UNKNOWN".
 
     Raise `MissingPart` if `squeue` or `sacct` is not installed. Raise `LaunchFailed` if one of the
     commands does not respond, or if `squeue` reports an error.
@@ -274,9 +275,13 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     if accounting.code == 0 and accounting.out.strip():
         state, _, reason = accounting.out.splitlines()[-1].partition("|")
         # Use only the first word, because the state may be, for example, "CANCELLED by 1000".
+        state = state.split()[0]
+        if state in _ALIVE:
+            # The database has not received the end of the job, yet or at all.
+            return SlurmJob(job_id, reason=f"`sacct` still reports {state}", is_forgotten=True)
         reason = "" if reason == "None" else reason.strip()
-        return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
-    error = _output_of(accounting) if accounting.code else ""
+        return SlurmJob(job_id, state, reason, is_forgotten=True)
+    error = f"`sacct` failed: {_output_of(accounting)}" if accounting.code else ""
     return SlurmJob(job_id, reason=error, is_forgotten=True)
 
 
@@ -368,7 +373,7 @@ def _explain(job: SlurmJob, plan: LaunchPlan, record: WatchRecord) -> tuple[str,
     )
     if job.reason:
         what = f"Slurm's controller has no record of job {job.id}, and {how}"
-        return (what, f"`sacct` failed: {job.reason}", *lines)
+        return (what, job.reason, *lines)
     return (f"Slurm has no record of job {job.id}, and {how}", *lines)
 
 
