@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ from trtllm_serve_cli.choices import (
     RequestLogging,
     ToolParserName,
 )
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.config import (
     DEFAULT_MAX_BODY_MIB,
     DEFAULT_MAX_IN_FLIGHT,
@@ -455,3 +457,15 @@ OPENAI_LIMITS = (
     "openai_max_body_mib", "openai_max_in_flight", "openai_max_waiting",
     "openai_receive_timeout_s", "openai_send_timeout_s",
 )  # fmt: skip
+
+
+def check_distinct(ports: Iterable[int | None]) -> None:
+    """Raise `BadInput` if two of `ports` are equal. Ports that are None are not compared."""
+    known = [port for port in ports if port is not None]
+    if len(set(known)) < len(known):
+        raise BadInput(
+            f"The ports {', '.join(map(str, known))} are not distinct.",
+            why="HTTP, gRPC, metrics and the OpenAI-compatible API each need a separate port",
+            next_step="set --http-port, --grpc-port, --metrics-port and --openai-port to different "
+            "ports",
+        )

@@ -236,6 +236,13 @@ def test_job_writes_its_address_and_exit_code(tmp_path: Path, job: Path) -> None
     assert (job / "address.json").stat().st_mode & 0o077 == 0
 
 
+def test_equal_ports_are_rejected() -> None:
+    options = SlurmOptions(http_port=8000, openai_port=8000)
+    with pytest.raises(BadInput, match=r"^The ports 8000, 8000 are not distinct\."):
+        script(PLAIN, options, gateway=GATEWAY)
+    assert "TLLM_HTTP_PORT=8000" in script(PLAIN, options)
+
+
 def test_job_keeps_the_ports_that_are_set(tmp_path: Path, job: Path) -> None:
     options = SlurmOptions(http_port=8000, grpc_port=8001, metrics_port=8002)
     text = script(PLAIN, options, triton_in(tmp_path), job)

@@ -34,7 +34,7 @@ from trtllm_serve_cli.launch.containers.deployment import (
     split_evenly,
     triton_words,
 )
-from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.launch_options import LaunchOptions, check_distinct
 from trtllm_serve_cli.launch.triton.telemetry_env import telemetry_environ
 from trtllm_serve_cli.launch.triton.triton_command import (
     backend_links,
@@ -157,6 +157,8 @@ def plan_slurm(
     Raise `BadInput` if an option is not valid, or if the model cannot run in a Slurm job on
     `options.nodes` nodes.
     """
+    ports = (options.http_port, options.grpc_port, options.metrics_port)
+    check_distinct((*ports, None if gateway is None else options.openai_port))
     check_nodes(model, options.nodes)
     _check_not_spawning(model)
     if options.container_image is None and (options.container_mounts or options.container_workdir):
@@ -191,7 +193,6 @@ def plan_slurm(
         },
     )
     is_split = model.num_ranks > 1 and not model.is_llm_api
-    ports = (options.http_port, options.grpc_port, options.metrics_port)
     return SlurmPlan(
         name=model.name,
         directives=_directives(model, options, tasks, in_slurm),

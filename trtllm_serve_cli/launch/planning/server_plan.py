@@ -16,7 +16,7 @@ from trtllm_serve_cli.containers.container import (
 )
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.containers.server_container import name_container
-from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.launch_options import LaunchOptions, check_distinct
 from trtllm_serve_cli.launch.planning.adapter_plan import list_adapter_folders
 from trtllm_serve_cli.launch.planning.gateway_plan import plan_gateway
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
@@ -99,14 +99,7 @@ def plan_launch(
             next_step="pass an IPv4 address, for example --host 127.0.0.1",
         )
     ports = (options.http_port, options.grpc_port, options.metrics_port)
-    every_port = (*ports, *((options.openai_port,) if options.openai else ()))
-    if len(set(every_port)) < len(every_port):
-        raise BadInput(
-            f"The ports {', '.join(map(str, every_port))} are not distinct.",
-            why="HTTP, gRPC, metrics and the OpenAI-compatible API each need a separate port",
-            next_step="set --http-port, --grpc-port, --metrics-port and --openai-port to different "
-            "ports",
-        )
+    check_distinct((*ports, options.openai_port if options.openai else None))
     for model in models:
         check_backend(model, triton)
     ranks = plan_ranks(engines, options)
