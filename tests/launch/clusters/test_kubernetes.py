@@ -157,6 +157,11 @@ def test_only_the_leader_of_several_pods_may_run_commands_in_other_pods() -> Non
     ]
 
 
+def test_rollout_may_take_as_long_as_the_start_and_the_image_pull() -> None:
+    spec = plan(timeout_s=3600.5)["Deployment"]["spec"]
+    assert spec["progressDeadlineSeconds"] == 3601 + 600
+
+
 def test_model_is_mounted_from_the_nodes_at_the_same_paths() -> None:
     manifest = plan()["Deployment"]
     volumes = manifest["spec"]["template"]["spec"]["volumes"]

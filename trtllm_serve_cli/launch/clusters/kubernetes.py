@@ -8,6 +8,7 @@ triton-inference-server/tutorials (Deployment/Kubernetes).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ Manifest = dict[str, Any]
 # Duration of the preStop hook in seconds. The hook delays SIGTERM, because a terminating pod still
 # receives new requests for a few seconds.
 _PRE_STOP_S = 5
+# Time, in seconds, that a pod may need before the server starts. A node needs minutes to pull an
+# NVIDIA image of many gigabytes. Kubernetes allows the same time for a whole rollout by default.
+_IMAGE_PULL_S = 600
 # Matches a DNS label as defined in RFC 1123.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -117,7 +121,7 @@ def plan_kubernetes(
         *((_object("v1", "ConfigMap", gateway_config_map(name), data=gateway_data(gateway)),)
           if gateway else ()),
         _leader_worker_set(model, name, options, pod, gateway) if is_spread else
-        _deployment(name, options, _server_template(name, pod, gateway)),
+        _deployment(name, options, launch, _server_template(name, pod, gateway)),
         _service(name, options, service_ports(gateway) if gateway else []),
         *((_pod_monitor(name),) if options.has_pod_monitor else ()),
         *((_autoscaler(model, name, options),) if options.max_replicas > options.replicas else ()),
@@ -200,9 +204,12 @@ def _server_template(name: str, pod: Manifest, gateway: PodGateway | None) -> Ma
     return {"metadata": metadata, "spec": pod}
 
 
-def _deployment(name: str, options: KubernetesOptions, template: Manifest) -> Manifest:
+def _deployment(
+    name: str, options: KubernetesOptions, launch: LaunchOptions, template: Manifest
+) -> Manifest:
     spec = {
         "replicas": options.replicas,
+        "progressDeadlineSeconds": math.ceil(launch.timeout_s) + _IMAGE_PULL_S,
         "selector": {"matchLabels": _server_labels(name)},
         # Delete the old pod first. Otherwise, the new pod may wait forever for GPUs that the old
         # pod uses.
