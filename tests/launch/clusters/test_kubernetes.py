@@ -157,6 +157,16 @@ def test_only_the_leader_of_several_pods_may_run_commands_in_other_pods() -> Non
     ]
 
 
+def test_ranks_of_all_pods_have_the_same_environment() -> None:
+    (leader, worker) = (
+        each["template"]["spec"]["containers"][0]["env"]
+        for each in templates(plan(SPREAD, ON_TWO, log_format="json")["LeaderWorkerSet"])
+    )
+    assert {"name": "OPENBLAS_NUM_THREADS", "value": "1"} in worker
+    assert {"name": "TLLM_LOG_FORMAT", "value": "json"} in worker
+    assert [each["name"] for each in leader if each not in worker] == ["POD_NAME"]
+
+
 def test_rollout_may_take_as_long_as_the_start_and_the_image_pull() -> None:
     spec = plan(timeout_s=3600.5)["Deployment"]["spec"]
     assert spec["progressDeadlineSeconds"] == 3601 + 600

@@ -98,6 +98,15 @@ def test_only_the_leader_of_several_pods_runs_the_gateway() -> None:
     assert "shareProcessNamespace" not in parts["workerTemplate"]["spec"]
 
 
+def test_pods_of_an_engine_have_the_same_time_to_stop() -> None:
+    parts = plan(SPREAD, ON_TWO, gateway=GATEWAY)["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+    grace = [
+        parts[template]["spec"]["terminationGracePeriodSeconds"]
+        for template in ("leaderTemplate", "workerTemplate")
+    ]
+    assert grace == [75, 75]
+
+
 def test_triton_writes_its_process_id_for_the_gateway(tmp_path: Path) -> None:
     triton = tmp_path / "tritonserver"
     triton.write_text('#!/bin/bash\necho "$$"\n')

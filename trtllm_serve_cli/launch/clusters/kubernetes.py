@@ -226,37 +226,42 @@ def _leader_worker_set(
     model: Deployable,
     name: str,
     options: KubernetesOptions,
-    leader: Manifest,
+    pod: Manifest,
     gateway: PodGateway | None,
 ) -> Manifest:
-    (server,) = leader["containers"]
+    (server,) = pod["containers"]
     agent = {"name": "agent", "configMap": {"name": name, "defaultMode": 0o755}}
     mount = {"name": "agent", "mountPath": AGENT_FOLDER, "readOnly": True}
     pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-    shared = {key: server[key] for key in ("image", "imagePullPolicy", "resources", "volumeMounts")}
+    # Ranks in worker pods get the environment of the worker's container from `kubectl exec`.
+    keys = ("image", "imagePullPolicy", "env", "resources", "volumeMounts")
+    shared = {key: server[key] for key in keys}
     script = render("kubernetes/worker.sh.j2")
     worker = {"name": "worker", **shared, "command": ["bash", "-c", script]}
-    worker_pod = {**leader, "containers": [worker]}
-    leader = {
-        **leader,
+    leader_pod = {
+        **pod,
         "serviceAccountName": name,
         "automountServiceAccountToken": True,
         "containers": [
             {
                 **server,
-                "env": [*server.get("env", ()), pod_name],
+                "env": [*server["env"], pod_name],
                 "volumeMounts": [*server["volumeMounts"], mount],
             }
         ],
-        "volumes": [*leader["volumes"], agent],
+        "volumes": [*pod["volumes"], agent],
     }
+    leader_template = _server_template(name, leader_pod, gateway)
+    # The ranks in worker pods run until the leader has drained.
+    grace = "terminationGracePeriodSeconds"
+    worker_pod = {**pod, "containers": [worker], grace: leader_template["spec"][grace]}
     spec = {
         "replicas": options.replicas,
         "leaderWorkerTemplate": {
             "size": options.nodes,
             # Restart all pods in the group, because an engine fails if one of its ranks exits.
             "restartPolicy": "RecreateGroupOnPodRestart",
-            "leaderTemplate": _server_template(name, leader, gateway),
+            "leaderTemplate": leader_template,
             "workerTemplate": {"metadata": {"labels": _labels(name)}, "spec": worker_pod},
         },
     }
