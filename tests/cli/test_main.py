@@ -289,6 +289,18 @@ def test_interrupt_during_the_import_has_no_traceback() -> None:
     assert (ran.returncode, ran.stderr) == (130, "")
 
 
+def test_exit_does_not_search_for_garbage() -> None:
+    code = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(len(gc.get_objects()), gc.get_freeze_count()))\n"
+        "from trtllm_serve_cli.cli.__main__ import main\n"
+        "sys.argv = ['tllm', '--version']\nmain()"
+    )
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    num_searched, num_frozen = map(int, ran.stdout.splitlines()[-1].split())
+    assert num_searched < 100 < num_frozen
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_error(closed: str, home_folder: Path) -> None:
     shell = ("sh", "-c", f'exec "$0" -m trtllm_serve_cli.cli list {closed}', sys.executable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -20,7 +21,12 @@ def main() -> None:
 
     if is_default:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    run()
+    try:
+        run()
+    finally:
+        # Python searches all objects for garbage when it exits. This would take about a tenth of a
+        # command's CPU time, and the memory is freed anyway.
+        gc.freeze()
 
 
 if __name__ == "__main__":
