@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,6 +93,16 @@ def test_alternatives_start_with_the_most_likely_token() -> None:
     reader = ResultReader(request(num_top_log_probs=2))
     (update,) = reader.read(result(7, logprobs=[entry(7, 8, 9)]))
     assert update.top_log_probs == (((9, -1 / 3), (8, -0.5)),)
+
+
+def test_log_probabilities_are_finite() -> None:
+    excluded = {7: SimpleNamespace(logprob=0.0), 8: SimpleNamespace(logprob=-math.inf)}
+    overflowed = {7: SimpleNamespace(logprob=math.nan)}
+    reader = ResultReader(request(return_log_probs=True, num_top_log_probs=2))
+    (update,) = reader.read(result(7, 7, logprobs=[excluded, overflowed]))
+    assert update.log_probs == (0.0, -9999.0)
+    assert update.cum_log_prob == -9999.0
+    assert update.top_log_probs == (((7, 0.0), (8, -9999.0)), ((7, -9999.0),))
 
 
 def test_a_missing_log_probability_fails_the_request() -> None:

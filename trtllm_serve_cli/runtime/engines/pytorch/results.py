@@ -18,6 +18,7 @@ from ...engine import (
     SequenceUpdate,
     TokenLogProb,
 )
+from ..log_probs import clamp_log_prob
 from ..sequence_end import find_end
 
 
@@ -110,13 +111,13 @@ def _log_prob(entry: Any, token: int) -> float:
     their log probabilities. Raise `ValueError` if the mapping does not contain the token.
     """
     if not isinstance(entry, dict):
-        return float(entry)
+        return clamp_log_prob(entry)
     if token not in entry:
         raise ValueError(
             f"TensorRT-LLM did not return the log probability of token {token}; send the request "
             "without log probabilities"
         )
-    return float(entry[token].logprob)
+    return clamp_log_prob(entry[token].logprob)
 
 
 def _most_likely(entry: Any, count: int) -> tuple[TokenLogProb, ...]:
@@ -124,7 +125,7 @@ def _most_likely(entry: Any, count: int) -> tuple[TokenLogProb, ...]:
 
     `entry` maps tokens to objects that contain their log probabilities.
     """
-    pairs = ((token, float(each.logprob)) for token, each in entry.items())
+    pairs = ((token, clamp_log_prob(each.logprob)) for token, each in entry.items())
     return tuple(sorted(pairs, key=lambda pair: -pair[1])[:count])
 
 

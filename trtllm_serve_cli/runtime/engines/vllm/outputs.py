@@ -17,6 +17,7 @@ from ...engine import (
     SequenceUpdate,
     TokenLogProb,
 )
+from ..log_probs import clamp_log_prob
 from ..sequence_end import find_end
 
 # The value of vLLM's `EngineCoreEventType.SCHEDULED`, copied because this module does not import
@@ -79,7 +80,7 @@ class SequenceReader:
         new = tuple(self._token_ids[start:end])
         log_probs: tuple[float, ...] = ()
         if self.request.return_log_probs:
-            log_probs = _log_probs(output, end - start)
+            log_probs = _log_probs(output.new_logprobs, end - start)
             self._cum_log_prob += sum(log_probs)
         prompt, self._prompt = self._prompt, None
         return SequenceUpdate(
@@ -120,14 +121,15 @@ class SequenceReader:
         )
 
 
-def _log_probs(output: Any, num_tokens: int) -> tuple[float, ...]:
-    """Return the log probabilities of the first `num_tokens` tokens in `output`.
+def _log_probs(rows: Any, num_tokens: int) -> tuple[float, ...]:
+    """Return the log probabilities of the tokens in the first `num_tokens` rows.
 
-    A token's log probability is the first value in its row.
+    A token's log probability is the first value in its row. `rows` may be None if `num_tokens` is
+    0.
     """
     if not num_tokens:
         return ()
-    return tuple(float(row[0]) for row in output.new_logprobs.logprobs[:num_tokens])
+    return tuple(map(clamp_log_prob, rows.logprobs[:num_tokens, 0].tolist()))
 
 
 def _top_log_probs(rows: Any, count: int, num_tokens: int) -> tuple[tuple[TokenLogProb, ...], ...]:
@@ -138,10 +140,11 @@ def _top_log_probs(rows: Any, count: int, num_tokens: int) -> tuple[tuple[TokenL
     """
     if not count or not num_tokens:
         return ()
-    ids, values = rows.logprob_token_ids, rows.logprobs
+    ids = rows.logprob_token_ids[:num_tokens, 1 : count + 1].tolist()
+    values = rows.logprobs[:num_tokens, 1 : count + 1].tolist()
     return tuple(
-        tuple(zip(ids[row].tolist()[1 : count + 1], values[row].tolist()[1:], strict=False))
-        for row in range(num_tokens)
+        tuple(zip(tokens, map(clamp_log_prob, log_probs), strict=True))
+        for tokens, log_probs in zip(ids, values, strict=True)
     )
 
 
@@ -157,7 +160,7 @@ def _describe_prompt(output: Any, request: GenerationRequest) -> PromptFacts | N
         return None if num_cached is None else PromptFacts(num_cached)
     return PromptFacts(
         num_cached,
-        tuple(row[0] for row in rows.logprobs.tolist()),
+        _log_probs(rows, len(rows.logprobs)),
         _top_log_probs(rows, request.num_top_log_probs, len(rows.logprobs)),
     )
 
