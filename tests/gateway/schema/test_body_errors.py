@@ -51,6 +51,9 @@ def refuse(data: bytes, kind: type[msgspec.Struct] = ChatBody) -> tuple[str | No
         ({"stop": 5}, "stop", "must be a string or an array, but is an integer."),
         ({"temperature": 5}, "temperature", "must be at most 2."),
         ({"repetition_penalty": 0}, "repetition_penalty", "must be greater than 0."),
+        ({"repetition_penalty": 1e39}, "repetition_penalty", "must be at most 10000."),
+        ({"top_k": 2**31}, "top_k", "must be at most 2147483647."),
+        ({"min_tokens": 2**31}, "min_tokens", "must be at most 2147483647."),
         ({"messages": []}, "messages", "must have a length of at least 1."),
     ],
 )
@@ -59,6 +62,12 @@ def test_error_names_the_field_and_the_accepted_values(
 ) -> None:
     data = msgspec.json.encode({**BODY, **fields})
     assert refuse(data) == (param, f"`{param}` {message}")
+
+
+def test_messages_have_the_same_maximum_of_top_k() -> None:
+    body = {**BODY, "max_tokens": 1, "top_k": 2**31}
+    param, message = refuse(msgspec.json.encode(body), MessagesBody)
+    assert (param, message) == ("top_k", "`top_k` must be at most 2147483647.")
 
 
 def test_error_of_a_value_in_an_object_names_the_object() -> None:

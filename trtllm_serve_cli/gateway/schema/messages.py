@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
-from trtllm_serve_cli.gateway.schema.sampling import Probability
+from trtllm_serve_cli.gateway.schema.sampling import MAX_INT32, Probability
 
 
 class TextBlock(msgspec.Struct, kw_only=True, tag="text"):
@@ -157,7 +157,7 @@ class MessagesBody(CountTokensBody, kw_only=True):
     stop_sequences: list[str] | None = None
     temperature: Probability | None = None
     top_p: Probability | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0, le=MAX_INT32)] | None = None
     # Fields that have no effect on the response.
     diagnostics: Annotated[dict[str, Any] | None, IGNORED] = None
     metadata: Annotated[dict[str, Any] | None, IGNORED] = None

@@ -30,6 +30,11 @@ Metadata = Annotated[
     msgspec.Meta(max_length=16),
 ]
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
+# The maxima of the following types are those of Triton's INT32 inputs and of the engine workers.
+MAX_INT32 = 2**31 - 1
+TopK = Annotated[int, msgspec.Meta(ge=-1, le=MAX_INT32)]
+MinTokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT32)]
+RepetitionPenalty = Annotated[float, msgspec.Meta(gt=0, le=1e4)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -68,9 +73,9 @@ class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
 
     temperature: Temperature | None = None
     top_p: Probability | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    top_k: TopK | None = None
     min_p: Probability | None = None
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
 
 
 class SamplingBody(msgspec.Struct, kw_only=True):
@@ -94,10 +99,10 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     stop: str | Stop | None = None
     response_format: ResponseFormat | None = None
     # vLLM's extensions to the OpenAI API.
-    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    top_k: TopK | None = None
     min_p: Probability | None = None
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    min_tokens: MinTokens | None = None
     ignore_eos: bool = False
     stop_token_ids: list[TokenId] | None = None
     bad_words: list[str] | None = None
