@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.gateway.fakes import LetterTokenizer
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.errors import ApiError
+from trtllm_serve_cli.gateway.generation.text_stream import TextSequence
 from trtllm_serve_cli.gateway.generation.triton_backend import EmbeddingReader, ResponseReader
 from trtllm_serve_cli.gateway.generation.triton_request import plan_embedding, plan_message
 from trtllm_serve_cli.runtime.embedding import decode_vector
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 
 BASIC = {"input_ids": (1, 2), "max_new_tokens": 3, "num_return_sequences": 1}
 INPUTS = ("input_ids", "input_lengths", "request_output_len", "embedding_bias")
@@ -101,6 +105,44 @@ def test_sequences_of_one_response_are_separated(has_prompt: bool) -> None:
 def test_response_without_outputs_has_no_updates() -> None:
     reader = ResponseReader(ModelInfo("tensorrt_llm"), BASIC, 7)
     assert reader.read(respond()) == []
+
+
+def read_tokens(stop_words: tuple[tuple[int, ...], ...], *steps: list[int]) -> list[SequenceUpdate]:
+    """Return the updates of one sequence with these tokens in each response."""
+    reader = ResponseReader(ModelInfo("tensorrt_llm"), {**BASIC, "stop_words": stop_words}, 7)
+    updates = [
+        update
+        for ids in steps
+        for update in reader.read(respond(output_ids=[[ids]], sequence_length=[[len(ids)]]))
+    ]
+    return updates + reader.finish(None)
+
+
+@pytest.mark.parametrize("steps", [([65], [59]), ([65], [66], [59]), ([65, 59],), ([65, 59], [])])
+def test_stop_token_is_in_the_last_update(steps: tuple[list[int], ...]) -> None:
+    *updates, last = read_tokens(((58,), (59,)), *steps)
+    assert (last.token_ids[-1], last.finish_reason) == (59, "stop")
+    assert not any(59 in each.token_ids or each.finish_reason for each in updates)
+    sequence = TextSequence(
+        0, StreamDecoder(LetterTokenizer().decode), stop_token_ids=frozenset({58, 59})
+    )
+    deltas = [sequence.push(each) for each in (*updates, last)]
+    assert "".join(each.text for each in deltas) in ("A", "AB")
+    assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == ("stop", 59)
+
+
+def test_stop_token_does_not_end_a_sequence_that_continues() -> None:
+    updates = read_tokens(((59,),), [65], [59], [66])
+    assert [(each.token_ids, each.finish_reason) for each in updates] == [
+        ((65,), None), ((59,), None), ((66,), None), ((), "length"),
+    ]  # fmt: skip
+
+
+def test_longer_stop_words_are_not_held_back() -> None:
+    updates = read_tokens(((65, 59),), [65], [59])
+    assert [(each.token_ids, each.finish_reason) for each in updates] == [
+        ((65,), None), ((59,), None), ((), "stop"),
+    ]  # fmt: skip
 
 
 def test_embedding_is_the_only_update() -> None:

@@ -15,7 +15,7 @@ import itertools
 import struct
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,7 +42,7 @@ from trtllm_serve_cli.gateway.generation.triton_request import (
     plan_message,
     plan_stop,
 )
-from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.engine import FinishReason, SequenceUpdate
 from trtllm_serve_cli.runtime.lora.adapter_request import LORA_TENSORS
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
@@ -342,7 +342,8 @@ class ResponseReader:
     """Converts `tensorrt_llm` responses into sequence updates.
 
     `tensorrt_llm` does not report why a sequence finished. A sequence with fewer tokens than
-    requested must have reached its end token or a stop word.
+    requested must have reached its end token or a stop word. An update that ends with a stop token
+    is held back, because the update that ends a sequence must contain the stop token.
     """
 
     def __init__(self, core: ModelInfo, fields: Mapping[str, Any], request_id: int) -> None:
@@ -353,6 +354,9 @@ class ResponseReader:
             not core.is_decoupled and not core.excludes_input and EXCLUDE_INPUT not in core.inputs
         )
         self._prompt_len = len(fields["input_ids"]) if has_prompt else 0
+        self._stop_words = frozenset(fields.get("stop_words", ()))
+        # Maps sequence indexes to the updates that are held back.
+        self._held: dict[int, SequenceUpdate] = {}
 
     def read(self, response: Any) -> list[SequenceUpdate]:
         """Return the updates in a response."""
@@ -375,9 +379,17 @@ class ResponseReader:
             log_probs = values.get("output_log_probs", [])[start : start + len(ids)]
             index = first + number
             self._num_tokens[index] += len(ids)
-            updates.append(
-                SequenceUpdate(self._request_id, index, tuple(ids), log_probs=tuple(log_probs))
-            )
+            update = SequenceUpdate(self._request_id, index, tuple(ids), log_probs=tuple(log_probs))
+            updates += self._hold(update) if ids else [update]
+        return updates
+
+    def _hold(self, update: SequenceUpdate) -> list[SequenceUpdate]:
+        """Hold `update` back if it ends with a stop token. Return the updates not held back."""
+        index = update.sequence_index
+        updates = [self._held.pop(index)] if index in self._held else []
+        if update.token_ids[-1:] not in self._stop_words:
+            return [*updates, update]
+        self._held[index] = update
         return updates
 
     def finish(self, error: str | None) -> list[SequenceUpdate]:
@@ -385,11 +397,10 @@ class ResponseReader:
         if error is not None:
             is_rejected = not any(self._num_tokens.values())
             return [SequenceUpdate(self._request_id, error=error, rejected=is_rejected)]
-        return [
-            SequenceUpdate(
-                self._request_id,
-                index,
-                finish_reason="length" if count >= self._max_new_tokens else "stop",
-            )
-            for index, count in self._num_tokens.items()
-        ]
+        return [self._end(index, count) for index, count in self._num_tokens.items()]
+
+    def _end(self, index: int, num_tokens: int) -> SequenceUpdate:
+        if index in self._held:
+            return replace(self._held[index], finish_reason="stop")
+        reason: FinishReason = "length" if num_tokens >= self._max_new_tokens else "stop"
+        return SequenceUpdate(self._request_id, index, finish_reason=reason)
