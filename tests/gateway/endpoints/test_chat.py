@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import json
+import string
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from tests.gateway.fakes import FakeBackend, fail, generates, make_client, read_events
+from tests.gateway.fakes import FakeBackend, fail, generates, make_client, make_model, read_events
+from trtllm_serve_cli.gateway.endpoints.chat import ChatWriter, plan_chat
+from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
+from trtllm_serve_cli.gateway.http import decode_json
+from trtllm_serve_cli.gateway.schema.chat import ChatBody
 from trtllm_serve_cli.runtime.engine import PromptFacts, SequenceUpdate
 
 PATH = "/v1/chat/completions"
@@ -57,6 +63,20 @@ def test_stream_has_role_content_finish_reason_usage_and_end() -> None:
     assert (set(reasons[:-1]), reasons[-1]) == ({None}, "stop")
     assert all(each["usage"] is None for each in deltas)
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 3)
+
+
+def test_stream_does_not_keep_its_text() -> None:
+    model = make_model(FakeBackend())
+    writer = ChatWriter(model, plan_chat(model, decode_json(json.dumps(body()).encode(), ChatBody)))
+    length = 10_000
+    tracemalloc.start()
+    try:
+        for letter in string.ascii_letters:
+            assert letter * length in writer.events(TextDelta(0, letter * length)).decode()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 10 * length
 
 
 def test_several_choices_and_log_probabilities() -> None:

@@ -153,17 +153,28 @@ def _template_variables(body: ChatBody) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Choice:
-    """The message generated so far for one sequence."""
+    """The state of one sequence and, unless the response is a stream, its message so far.
+
+    `tool_calls` maps the index of each tool call to its parts.
+    """
 
     parser: OutputParser
-    content: str = ""
-    reasoning: str = ""
-    tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
-    log_probs: list[dict[str, Any]] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
     num_tokens: int = 0
+    has_calls: bool = False
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tool_calls: dict[int, list[ToolCallDelta]] = field(default_factory=dict)
+    log_probs: list[dict[str, Any]] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+
+    def collect(self, output: OutputDelta) -> None:
+        """Add new text to the message."""
+        self.content.append(output.content)
+        self.reasoning.append(output.reasoning)
+        for call in output.tool_calls:
+            self.tool_calls.setdefault(call.index, []).append(call)
 
 
 class ChatWriter(Writer):
@@ -187,17 +198,14 @@ class ChatWriter(Writer):
         self._tail = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
 
     def push(self, delta: TextDelta) -> OutputDelta:
-        """Add newly generated text to its choice and return the parsed text."""
+        """Parse newly generated text, update the state of its choice, and return the output."""
         choice = self._choices[delta.index]
         output = choice.parser.push(delta.text, is_last=delta.finish_reason is not None)
         choice.num_tokens += len(delta.token_ids)
-        choice.content += output.content
-        choice.reasoning += output.reasoning
-        for call in output.tool_calls:
-            _merge_call(choice.tool_calls, call)
+        choice.has_calls = choice.has_calls or bool(output.tool_calls)
         if delta.finish_reason is not None:
             choice.stop_reason = delta.stop_reason
-            is_call = choice.tool_calls and delta.finish_reason == "stop"
+            is_call = choice.has_calls and delta.finish_reason == "stop"
             choice.finish_reason = "tool_calls" if is_call else delta.finish_reason
         return output
 
@@ -315,9 +323,10 @@ class ChatWriter(Writer):
         """Return the body of a non-streaming response."""
         async for deltas in batches:
             for delta in deltas:
-                self.push(delta)
-                self._choices[delta.index].log_probs += self._describe_log_probs(delta) or []
-                self._choices[delta.index].token_ids += delta.token_ids
+                choice = self._choices[delta.index]
+                choice.collect(self.push(delta))
+                choice.log_probs += self._describe_log_probs(delta) or []
+                choice.token_ids += delta.token_ids
         ids = self._plan.generation.input_ids
         return _encode(
             {
@@ -341,16 +350,16 @@ class ChatWriter(Writer):
         )
 
     def _describe_choice(self, index: int, choice: _Choice) -> dict[str, Any]:
-        calls = list(choice.tool_calls.values())
+        content, reasoning = "".join(choice.content), "".join(choice.reasoning)
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": choice.content or (None if calls or choice.reasoning else ""),
+            "content": content or (None if choice.has_calls or reasoning else ""),
             "refusal": None,
         }
-        if choice.reasoning:
-            message["reasoning_content"] = choice.reasoning
-        if calls:
-            message["tool_calls"] = calls
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if choice.has_calls:
+            message["tool_calls"] = list(map(_describe_call, choice.tool_calls.values()))
         log_probs = {"content": choice.log_probs, "refusal": None}
         described = {
             "index": index,
@@ -365,12 +374,11 @@ class ChatWriter(Writer):
         return described
 
 
-def _merge_call(calls: dict[int, dict[str, Any]], delta: ToolCallDelta) -> None:
-    call = calls.setdefault(
-        delta.index,
-        {"id": delta.id, "type": "function", "function": {"name": delta.name, "arguments": ""}},
-    )
-    call["function"]["arguments"] += delta.arguments
+def _describe_call(parts: Sequence[ToolCallDelta]) -> dict[str, Any]:
+    """Return a complete tool call. Only its first part contains the id and the name."""
+    arguments = "".join(part.arguments for part in parts)
+    function = {"name": parts[0].name, "arguments": arguments}
+    return {"id": parts[0].id, "type": "function", "function": function}
 
 
 def _describe_call_delta(call: ToolCallDelta) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def _decode_prompt(model: LoadedModel, prompt: str | list[int]) -> str:
 class _Choice:
     """The output generated so far for one sequence."""
 
-    text: str = ""
+    text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     top_log_probs: list[Any] = field(default_factory=list)
@@ -304,7 +304,7 @@ class CompletionWriter(Writer):
         async for deltas in batches:
             for delta in map(self._keep, deltas):
                 choice = self._choices[delta.index]
-                choice.text += delta.text
+                choice.text.append(delta.text)
                 choice.token_ids += delta.token_ids
                 choice.log_probs += delta.log_probs
                 choice.top_log_probs += delta.top_log_probs
@@ -352,7 +352,7 @@ class CompletionWriter(Writer):
                 described.append(
                     _describe_choice(
                         len(described),
-                        self._prompt_of(index) + choice.text,
+                        "".join((self._prompt_of(index), *choice.text)),
                         log_probs,
                         choice.finish_reason,
                         choice.stop_reason,
