@@ -92,6 +92,8 @@ _INPUT_PARAMS = {
     "lora_task_id": "model",
     "lora_task_id or lora_name": "model",
 }
+# A token id as a key of `logit_bias`. The length is limited, because `int` rejects long numbers.
+_TOKEN_ID = re.compile("[0-9]{1,20}")
 _GUIDES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf_grammar"}
 
 
@@ -290,7 +292,7 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
         if value is None or value is False:
             continue
         if key == "choice":
-            guides.append(("regex", "|".join(re.escape(str(choice)) for choice in value)))
+            guides.append(("regex", _match_choices(value)))
         elif key == "json_object":
             guides.append(("json_schema", json.dumps(_ANY_OBJECT)))
         elif key in _GUIDES:
@@ -305,6 +307,20 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
     return guides
 
 
+def _match_choices(choices: Any) -> str:
+    """Return a regular expression that matches each of the `choices`.
+
+    Raise `ApiError` (400) if `choices` is not a list of strings, or is empty.
+    """
+    is_list = isinstance(choices, list) and all(isinstance(each, str) for each in choices)
+    if not is_list or not choices:
+        raise invalid(
+            "`structured_outputs.choice` must be a list of at least one string.",
+            "structured_outputs",
+        )
+    return "|".join(map(re.escape, choices))
+
+
 def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float], ...]:
     """Return a (token id, bias) pair for each nonzero bias.
 
@@ -315,7 +331,7 @@ def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float]
     vocab_size = model.info.vocab_size or model.tokenizer.vocab_size
     bias = []
     for key, value in body.logit_bias.items():
-        token = int(key) if key.isascii() and key.isdigit() else -1
+        token = int(key) if _TOKEN_ID.fullmatch(key) else -1
         if not 0 <= token < vocab_size:
             raise invalid(
                 f"The key {key[:40]!r} of `logit_bias` is not a token id of this model. Use token "

@@ -146,6 +146,17 @@ def test_json_object_forces_an_object(fields: dict[str, Any], schema: dict[str, 
     assert json.loads(backend.submitted[0]["guide"]) == schema
 
 
+@pytest.mark.parametrize(
+    "fields", [{"guided_choice": ["a.", "b"]}, {"structured_outputs": {"choice": ["a.", "b"]}}]
+)
+def test_choices_become_a_regular_expression(fields: dict[str, Any]) -> None:
+    backend = FakeBackend()
+    with make_client(backend) as client:
+        client.post(PATH, json=body(**fields))
+    submitted = backend.submitted[0]
+    assert (submitted["guide_type"], submitted["guide"]) == ("regex", r"a\.|b")
+
+
 def test_usage_omits_unknown_details() -> None:
     """OpenAI's specification requires an object if the field exists."""
     with make_client(FakeBackend()) as client:
@@ -210,6 +221,13 @@ def test_content_parts_and_developer_messages_are_rendered() -> None:
         ({"logit_bias": {"five": 1}}, 400, "logit_bias", None),
         ({"logit_bias": {"1114112": 1}}, 400, "logit_bias", None),
         ({"logit_bias": {"5": 101}}, 400, "logit_bias", None),
+        ({"logit_bias": {"1" * 5000: 1}}, 400, "logit_bias", None),
+        ({"guided_choice": []}, 400, "guided_choice", None),
+        ({"structured_outputs": {"choice": []}}, 400, "structured_outputs", None),
+        ({"structured_outputs": {"choice": 5}}, 400, "structured_outputs", None),
+        ({"structured_outputs": {"choice": True}}, 400, "structured_outputs", None),
+        ({"structured_outputs": {"choice": "yes"}}, 400, "structured_outputs", None),
+        ({"structured_outputs": {"choice": ["yes", 5]}}, 400, "structured_outputs", None),
         ({"logprobs": True, "top_logprobs": 1}, 400, "top_logprobs", "unsupported_parameter"),
         ({"response_format": {"type": "json_schema"}}, 400, "response_format", None),
     ],

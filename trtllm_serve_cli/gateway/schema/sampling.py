@@ -111,7 +111,7 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
     guided_grammar: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
     structured_outputs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
     length_penalty: Annotated[float | None, IGNORED] = None
