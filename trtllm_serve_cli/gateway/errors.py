@@ -141,6 +141,11 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param=param, code=code)
 
 
+def too_deep() -> ApiError:
+    """Return the error (400) for a request body whose JSON is nested too deeply."""
+    return invalid("The JSON in the request body is nested too deeply. Reduce the nesting depth.")
+
+
 def model_not_found(name: str, known: tuple[str, ...]) -> ApiError:
     """Return the error (404) for an unknown model. The message lists the names in `known`."""
     available = ", ".join(known) or "none"

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from trtllm_serve_cli.gateway.errors import ApiError, invalid
+from trtllm_serve_cli.gateway.errors import ApiError, too_deep
 from trtllm_serve_cli.gateway.response_body import ResponseBody, find_response_body
 from trtllm_serve_cli.gateway.schema.body_errors import explain_invalid_field, explain_invalid_json
 from trtllm_serve_cli.gateway.schema.marks import check_rejected
@@ -103,9 +103,7 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
     except msgspec.ValidationError as error:
         raise explain_invalid_field(error, kind) from error
     except RecursionError as error:
-        raise invalid(
-            "The JSON in the request body is nested too deeply. Reduce the nesting depth."
-        ) from error
+        raise too_deep() from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise explain_invalid_json(data, error) from error
     check_rejected(body)

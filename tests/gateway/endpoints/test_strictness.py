@@ -10,7 +10,8 @@ import pytest
 from tests.gateway.fakes import FakeBackend, fail, make_client, read_events
 from trtllm_serve_cli.client.model_info import ModelInfo
 
-CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 USER = {"role": "user", "content": "Hi"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}
@@ -116,6 +117,42 @@ def test_request_is_rejected_as_by_openai(name: str) -> None:
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param)
     assert param.split("[")[0].split(".")[0] in error["message"] or param == "messages"
+
+
+DEEP = {"enum": json.loads("[" * 700 + "]" * 700)}
+DEEP_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": chat(
+        tools=[{"type": "function", "function": {"name": "f", "parameters": DEEP}}],
+        tool_choice="required",
+    ),
+    "messages": (
+        MESSAGES,
+        {
+            "max_tokens": 5,
+            "messages": [USER],
+            "tools": [{"name": "f", "input_schema": DEEP}],
+            "tool_choice": {"type": "any"},
+        },
+    ),
+    "responses": (
+        RESPONSES,
+        {
+            "input": "Hi",
+            "tools": [{"type": "function", "name": "f", "parameters": DEEP}],
+            "tool_choice": "required",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("length", [1, 10_000])
+@pytest.mark.parametrize("name", DEEP_TOOLS)
+def test_deep_schema_is_rejected(name: str, length: int) -> None:
+    """A long request is processed in a thread. The maximum depth depends on Python's version."""
+    path, body = DEEP_TOOLS[name]
+    with make_client(FakeBackend()) as client:
+        response = client.post(path, json={"model": "demo", **body, "x": "y" * length})
+    assert response.status_code == 400
 
 
 GUIDE = "guided_decoding_guide cannot be used: Unsupported type"

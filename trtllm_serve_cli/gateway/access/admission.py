@@ -19,7 +19,7 @@ from starlette.requests import Request
 
 from trtllm_serve_cli.gateway.access.call import find_call
 from trtllm_serve_cli.gateway.access.limits import Limits
-from trtllm_serve_cli.gateway.errors import ApiError, model_not_found
+from trtllm_serve_cli.gateway.errors import ApiError, model_not_found, too_deep
 from trtllm_serve_cli.gateway.http import run_while_connected
 from trtllm_serve_cli.runtime.text.text_limits import LONG_TEXT
 
@@ -66,11 +66,14 @@ async def process(request: Request, work: Callable[[], Result]) -> Result:
 
     If the request body has more than `LONG_TEXT` bytes, call `work` in a thread. The request must
     already be admitted, so that the limits apply to the work. A client disconnect does not stop
-    the work.
+    the work. Raise `ApiError` (400) if the body is nested too deeply for the work.
     """
-    if request.state.num_body_bytes <= LONG_TEXT:
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, work)
+    try:
+        if request.state.num_body_bytes <= LONG_TEXT:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, work)
+    except RecursionError as error:
+        raise too_deep() from error
 
 
 def charge_prompt(request: Request, num_tokens: int) -> None:
