@@ -19,8 +19,14 @@ def call(arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("arguments", "converted"),
-    [('{"a": 1}', {"a": 1}), ("", {}), ("{a", "{a"), ("[1]", "[1]")],
-    ids=["object", "empty", "invalid", "array"],
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("", {}),
+        ("{a", "{a"),
+        ("[1]", "[1]"),
+        (r'{"\uDC00": ["\ud83d"]}', {"\ufffd": ["\ufffd"]}),
+    ],
+    ids=["object", "empty", "invalid", "array", "surrogates"],
 )
 def test_arguments_become_objects(arguments: str, converted: object) -> None:
     message = msgspec.convert(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from trtllm_serve_cli.gateway.errors import invalid
+from trtllm_serve_cli.gateway.prompts.load_json import load_json
 from trtllm_serve_cli.gateway.schema.chat import ChatMessage, ContentPart
 
 
@@ -79,7 +79,7 @@ def _read_part(part: ContentPart) -> str:
 
 def _read_arguments(text: str) -> Any:
     try:
-        value = json.loads(text or "{}")
+        value = load_json(text or "{}")
     except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text

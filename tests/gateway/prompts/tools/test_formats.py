@@ -114,6 +114,18 @@ HERMES = {
         "<tool_call><function=get_time></function></tool_call>",
         Parsed(calls=[["id0", "get_time", "{}"]]),
     ),
+    "surrogate in the name": (
+        hermes(r"\ud83d", "{}"),
+        Parsed(calls=[["id0", "\ufffd", "{}"]]),
+    ),
+    "surrogate in a string": (
+        hermes("a", json.dumps('{"x": "\ud83d"}')),
+        Parsed(calls=[["id0", "a", '{"x": "\ufffd"}']]),
+    ),
+    "surrogate in XML": (
+        XML.replace("\n3\n", '\n"\\ud83d"\n'),
+        Parsed(calls=[["id0", "get_weather", '{"city": "Pa\\"ris", "days": "\ufffd"}']]),
+    ),
     "other XML": ("<tool_call><a></tool_call>", Parsed("<tool_call><a></tool_call>")),
 }
 LLAMA3 = {

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+from trtllm_serve_cli.gateway.prompts.load_json import load_json
 from trtllm_serve_cli.gateway.prompts.tools.json_scanner import InvalidCall, JsonScanner
 
 _NAME_KEYS = ("name", "function")
@@ -144,15 +145,15 @@ class ObjectBody:
     def _close_token(self) -> None:
         text, self._text = "".join(self._text or ()), None
         if self._scanner.expects == "colon":
-            self._key = json.loads(text)
+            self._key = load_json(text)
             if self._key not in (*_NAME_KEYS, *_ARGUMENT_KEYS, *_OTHER_KEYS):
                 raise InvalidCall(f"the tool call has an unknown key: {self._key!r}")
             if self._key in _ARGUMENT_KEYS and self._arguments is not None:
                 raise InvalidCall("the tool call has duplicate arguments")
         elif self._key in _NAME_KEYS:
-            self._read_name(json.loads(text))
+            self._read_name(load_json(text))
         elif self._key in _ARGUMENT_KEYS:
-            self._arguments = self._arguments or _read_arguments(json.loads(text))
+            self._arguments = self._arguments or _read_arguments(load_json(text))
 
     def _read_name(self, name: Any) -> None:
         if not isinstance(name, str) or not name or self.name:
@@ -265,7 +266,7 @@ def _to_json(text: str, schema: Any) -> str:
         literals = {"true": "true", "false": "false", "null": "null", "none": "null"}
         try:
             return json.dumps(
-                json.loads(literals.get(lowered, text)), ensure_ascii=False, allow_nan=False
+                load_json(literals.get(lowered, text)), ensure_ascii=False, allow_nan=False
             )
         except (ValueError, RecursionError):
             pass
