@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from starlette.testclient import TestClient
 
 from tests.gateway.fakes import FakeBackend, fail, make_client
 from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.gateway.endpoints import embeddings
 from trtllm_serve_cli.gateway.endpoints.embeddings import cut_tokens
 from trtllm_serve_cli.runtime.embedding import decode_vector, encode_vector
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
@@ -80,6 +82,28 @@ def test_input_has_four_forms(client: TestClient, body_input: Any, ids: list[lis
         {"object": "embedding", "index": index, "embedding": vector_of(each).tolist()}
         for index, each in enumerate(ids)
     ]
+
+
+@pytest.mark.parametrize(("num_values", "is_thread"), [(4, False), (10_000, True)])
+def test_large_responses_are_encoded_in_a_thread(
+    num_values: int, is_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = np.arange(num_values, dtype=np.float32)
+    names = []
+
+    def decode(text: str) -> Any:
+        names.append(threading.current_thread().name)
+        return decode_vector(text)
+
+    def reply(request_id: int, fields: Mapping[str, Any]) -> list[SequenceUpdate]:
+        text = encode_vector(vector)
+        return [SequenceUpdate(request_id, finish_reason="stop", embedding=text)]
+
+    monkeypatch.setattr(embeddings, "decode_vector", decode)
+    with make_embedder(FakeBackend(reply), EmbeddingSettings(num_values)) as client:
+        data = ask(client, input=["ab", "c"])["data"]
+    assert [each["embedding"] for each in data] == [vector.tolist()] * 2
+    assert [name.startswith("long-request") for name in names] == [is_thread] * 2
 
 
 def test_base64_contains_the_same_values(client: TestClient) -> None:

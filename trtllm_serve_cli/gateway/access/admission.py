@@ -64,16 +64,24 @@ async def admit(request: Request, model: str, num_sequences: int = 1) -> None:
 async def process(request: Request, work: Callable[[], Result]) -> Result:
     """Call `work` and return its result.
 
-    If the request body has more than `LONG_TEXT` bytes, call `work` in a thread. The request must
-    already be admitted, so that the limits apply to the work. A client disconnect does not stop
-    the work. Raise `ApiError` (400) if the body is nested too deeply for the work.
+    If the request body has more than `LONG_TEXT` bytes, call `work` in a thread (see `run_work`).
+    Raise `ApiError` (400) if the body is nested too deeply for the work.
     """
     try:
-        if request.state.num_body_bytes <= LONG_TEXT:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(_THREADS, work)
+        return await run_work(work, is_long=request.state.num_body_bytes > LONG_TEXT)
     except RecursionError as error:
         raise too_deep() from error
+
+
+async def run_work(work: Callable[[], Result], *, is_long: bool) -> Result:
+    """Call `work` and return its result. If `is_long` is set, call `work` in a thread.
+
+    The request must already be admitted, so that the limits apply to the work. A client disconnect
+    does not stop the work.
+    """
+    if not is_long:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, work)
 
 
 def charge_prompt(request: Request, num_tokens: int) -> None:

@@ -6,21 +6,27 @@ Source of the fields and limits: `CreateEmbeddingRequest` in OpenAI's openapi.ya
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_serve_cli.gateway.access.admission import admit, charge_prompt, process
+from trtllm_serve_cli.gateway.access.admission import admit, charge_prompt, process, run_work
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.embeddings import compute_embeddings
-from trtllm_serve_cli.gateway.http import json_response, read_json, run_while_connected
+from trtllm_serve_cli.gateway.http import JsonResponse, read_json, run_while_connected
 from trtllm_serve_cli.gateway.schema.embeddings import MAX_INPUTS, EmbeddingsBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.runtime.embedding import decode_vector, encode_vector, shorten
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.runtime.engine import InvalidRequest
+
+# Larger responses are encoded in a thread. The unit is characters of Base64. Encoding this size as
+# JSON numbers takes about 2 ms.
+_LONG_EMBEDDINGS = 32 * 1024
 
 
 async def create_embeddings(request: Request) -> Response:
@@ -36,12 +42,32 @@ async def create_embeddings(request: Request) -> Response:
     )
     if embeddings is None:
         return Response(status_code=499)
+    encode = partial(_encode_response, model, body, settings, embeddings, num_tokens)
+    return JsonResponse(
+        await run_work(encode, is_long=sum(map(len, embeddings)) > _LONG_EMBEDDINGS)
+    )
+
+
+def _encode_response(
+    model: LoadedModel,
+    body: EmbeddingsBody,
+    settings: EmbeddingSettings,
+    embeddings: Sequence[str],
+    num_tokens: int,
+) -> bytes:
+    # Encode each embedding separately, because msgspec does not release the GIL.
     data = [
-        {"object": "embedding", "index": index, "embedding": _convert(each, settings, body)}
+        msgspec.Raw(
+            msgspec.json.encode(
+                {"object": "embedding", "index": index, "embedding": _convert(each, settings, body)}
+            )
+        )
         for index, each in enumerate(embeddings)
     ]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    return json_response({"object": "list", "data": data, "model": model.name, "usage": usage})
+    return msgspec.json.encode(
+        {"object": "list", "data": data, "model": model.name, "usage": usage}
+    )
 
 
 def plan_embeddings(
