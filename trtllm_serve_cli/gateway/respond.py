@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_serve_cli.gateway.access.admission import charge_prompt
+from trtllm_serve_cli.gateway.access.admission import charge_prompt, run_work
 from trtllm_serve_cli.gateway.access.call import Call, find_call
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
@@ -19,6 +19,9 @@ from trtllm_serve_cli.gateway.response_body import ResponseBody, find_response_b
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 
 Batches = AsyncGenerator[list[TextDelta], None]
+# The end of a response with more tokens is written in a thread. Encoding this many tokens takes
+# about 2 ms.
+_LONG_OUTPUT = 1000
 
 
 class Writer(Protocol):
@@ -44,7 +47,10 @@ class Writer(Protocol):
         """
         return generation.finish_reasons
 
-    async def whole(self, batches: Batches, generation: Generation) -> bytes:
+    def collect(self, delta: TextDelta) -> None:
+        """Add new text of one sequence to the body of a non-streaming response."""
+
+    def whole(self, generation: Generation) -> bytes:
         """Return the body of a non-streaming response."""
 
 
@@ -86,7 +92,10 @@ async def respond(
 
 async def _finish(batches: Batches, writer: Writer, generation: Generation, call: Call) -> bytes:
     try:
-        return await writer.whole(batches, generation)
+        async for deltas in batches:
+            for delta in deltas:
+                writer.collect(delta)
+        return await _write_end(writer.whole, generation)
     finally:
         _describe_end(call, writer, generation)
         await batches.aclose()
@@ -107,7 +116,7 @@ async def _stream(
         async for deltas in batches:
             if events := b"".join(map(writer.events, deltas)):
                 yield events
-        yield writer.last_events(generation)
+        yield await _write_end(writer.last_events, generation)
     except ApiError as error:
         # Status 200 has already been sent, so send the error as an event.
         call.late_error = error.status
@@ -115,6 +124,12 @@ async def _stream(
     finally:
         _describe_end(call, writer, generation)
         await batches.aclose()
+
+
+async def _write_end(write: Callable[[Generation], bytes], generation: Generation) -> bytes:
+    """Return the end of a response. Some writers count the reasoning tokens, which takes time."""
+    is_long = generation.num_output_tokens > _LONG_OUTPUT
+    return await run_work(partial(write, generation), is_long=is_long)
 
 
 def _write_events(body: ResponseBody, writer: Writer, delta: TextDelta) -> bool:

@@ -12,11 +12,19 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from tests.gateway.fakes import FakeBackend, LetterTokenizer, LoadedRegistry, make_model
+from tests.gateway.fakes import (
+    FakeBackend,
+    LetterTokenizer,
+    LoadedRegistry,
+    generates,
+    make_model,
+)
+from tests.gateway.live_server import TEMPLATE
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
+from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 
 LONG = "a" * 5000
 MESSAGES = [{"role": "user", "content": LONG}]
@@ -54,10 +62,13 @@ class PausingTokenizer(LetterTokenizer):
 
 
 class Gateway:
-    def __init__(self, max_seq_len: int = 10_000) -> None:
+    def __init__(self, max_seq_len: int = 10_000, reply: str = "Hello!") -> None:
         self.tokenizer = PausingTokenizer()
         info = ModelInfo("demo", max_seq_len=max_seq_len, engine_kind="openvino", vocab_size=2000)
-        model = dataclasses.replace(make_model(FakeBackend(), info=info), tokenizer=self.tokenizer)
+        model = make_model(
+            FakeBackend(generates(reply)), info=info, template=ChatTemplate(TEMPLATE)
+        )
+        model = dataclasses.replace(model, tokenizer=self.tokenizer)
         config = GatewayConfig((ServedModel("demo", "demo", Endpoint()),))
         self.app: Starlette = build_app(config, LoadedRegistry(config, model))
         transport = httpx.ASGITransport(self.app)
@@ -89,6 +100,31 @@ def test_other_requests_are_served_while_a_long_text_is_processed(path: str) -> 
         gateway.tokenizer.resume.set()
         assert (await long).status_code == 200
         assert gateway.app.state.limits.num_in_flight == 0
+
+    run(gateway, test)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5000}),
+        ("/v1/responses", {"input": "Hi"}),
+    ],
+)
+def test_other_requests_are_served_while_reasoning_tokens_are_counted(
+    path: str, body: dict[str, Any], stream: bool
+) -> None:
+    gateway = Gateway(reply=f"<think>{'a' * 2000}</think>Hi")
+
+    async def test() -> None:
+        long = asyncio.create_task(gateway.post(path, **body, stream=stream))
+        await asyncio.to_thread(gateway.tokenizer.is_paused.wait, 10)
+        short = await gateway.post("/v1/completions", prompt="Hi", max_tokens=2)
+        assert short.json()["choices"][0]["text"] == "<t"
+        assert not long.done()
+        gateway.tokenizer.resume.set()
+        assert '_tokens":2000' in (await long).text
 
     run(gateway, test)
 

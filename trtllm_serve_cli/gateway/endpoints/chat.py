@@ -26,7 +26,7 @@ from trtllm_serve_cli.gateway.prompts.output_parser import (
     ToolCallDelta,
 )
 from trtllm_serve_cli.gateway.prompts.output_plan import ToolPlan, plan_parser, plan_tools
-from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
+from trtllm_serve_cli.gateway.respond import Writer, respond
 from trtllm_serve_cli.gateway.sampling import (
     apply_defaults,
     plan_generation,
@@ -319,14 +319,15 @@ class ChatWriter(Writer):
         reasons = (choice.finish_reason for choice in self._choices)
         return tuple(reason for reason in reasons if reason is not None)
 
-    async def whole(self, batches: Batches, generation: Generation) -> bytes:
+    def collect(self, delta: TextDelta) -> None:
+        """Add new text to the body of a non-streaming response."""
+        choice = self._choices[delta.index]
+        choice.collect(self.push(delta))
+        choice.log_probs += self._describe_log_probs(delta) or []
+        choice.token_ids += delta.token_ids
+
+    def whole(self, generation: Generation) -> bytes:
         """Return the body of a non-streaming response."""
-        async for deltas in batches:
-            for delta in deltas:
-                choice = self._choices[delta.index]
-                choice.collect(self.push(delta))
-                choice.log_probs += self._describe_log_probs(delta) or []
-                choice.token_ids += delta.token_ids
         ids = self._plan.generation.input_ids
         return _encode(
             {

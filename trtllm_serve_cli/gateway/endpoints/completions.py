@@ -23,7 +23,7 @@ from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import read_json
-from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
+from trtllm_serve_cli.gateway.respond import Writer, respond
 from trtllm_serve_cli.gateway.sampling import apply_defaults, plan_generation
 from trtllm_serve_cli.gateway.schema.completions import (
     DEFAULT_MAX_TOKENS,
@@ -299,20 +299,21 @@ class CompletionWriter(Writer):
             events = self._start + b'],"usage":' + _encode(usage) + b"}\n\n"
         return events + b"data: [DONE]\n\n"
 
-    async def whole(self, batches: Batches, generation: Generation) -> bytes:
+    def collect(self, delta: TextDelta) -> None:
+        """Add new text to the body of a non-streaming response."""
+        kept, choice = self._keep(delta), self._choices[delta.index]
+        choice.text.append(kept.text)
+        choice.token_ids += kept.token_ids
+        choice.log_probs += kept.log_probs
+        choice.top_log_probs += kept.top_log_probs
+        if kept.prompt is not None:
+            self._prompts[kept.index // self._plan.num_generated] = kept.prompt
+        if kept.finish_reason is not None:
+            choice.finish_reason = kept.finish_reason
+            choice.stop_reason = kept.stop_reason
+
+    def whole(self, generation: Generation) -> bytes:
         """Return the body of a non-streaming response."""
-        async for deltas in batches:
-            for delta in map(self._keep, deltas):
-                choice = self._choices[delta.index]
-                choice.text.append(delta.text)
-                choice.token_ids += delta.token_ids
-                choice.log_probs += delta.log_probs
-                choice.top_log_probs += delta.top_log_probs
-                if delta.prompt is not None:
-                    self._prompts[delta.index // self._plan.num_generated] = delta.prompt
-                if delta.finish_reason is not None:
-                    choice.finish_reason = delta.finish_reason
-                    choice.stop_reason = delta.stop_reason
         usage = self._describe_usage(generation)
         return _encode(self._head | {"choices": self._describe_choices(), "usage": usage})
 

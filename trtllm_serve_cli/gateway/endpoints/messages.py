@@ -30,7 +30,7 @@ from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import json_response, read_json
 from trtllm_serve_cli.gateway.prompts.output_blocks import Block, BlockEvent, BlockReader
 from trtllm_serve_cli.gateway.prompts.output_plan import plan_tools
-from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
+from trtllm_serve_cli.gateway.respond import Writer, respond
 from trtllm_serve_cli.gateway.schema.messages import CountTokensBody, MessagesBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.translate.messages import CHAT_PARAMS, convert_body
@@ -140,11 +140,12 @@ class MessageWriter(Writer):
         reason = self._stop_reason()
         return () if reason is None else (reason,)
 
-    async def whole(self, batches: Batches, generation: Generation) -> bytes:
+    def collect(self, delta: TextDelta) -> None:
+        """Add new text to the message."""
+        self._reader.push(delta)
+
+    def whole(self, generation: Generation) -> bytes:
         """Return the message as one object."""
-        async for deltas in batches:
-            for delta in deltas:
-                self._reader.push(delta)
         blocks = [self._describe_block(each) for each in self._reader.blocks]
         return _encode(self._describe(blocks, self._describe_usage(generation)))
 

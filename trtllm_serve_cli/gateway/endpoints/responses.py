@@ -24,7 +24,7 @@ from trtllm_serve_cli.gateway.generation.generation import Generation
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import read_json
 from trtllm_serve_cli.gateway.prompts.output_blocks import Block, BlockEvent, BlockReader
-from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
+from trtllm_serve_cli.gateway.respond import Writer, respond
 from trtllm_serve_cli.gateway.schema.responses import ResponsesBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.translate.responses import CHAT_PARAMS, convert_body
@@ -101,11 +101,12 @@ class ResponseWriter(Writer):
             return ("tool_calls",)
         return () if reader.finish_reason is None else (reader.finish_reason,)
 
-    async def whole(self, batches: Batches, generation: Generation) -> bytes:
+    def collect(self, delta: TextDelta) -> None:
+        """Add new text to the response."""
+        self._reader.push(delta)
+
+    def whole(self, generation: Generation) -> bytes:
         """Return the response as one object."""
-        async for deltas in batches:
-            for delta in deltas:
-                self._reader.push(delta)
         return _encode(self._describe(self._status(), generation))
 
     def _event(self, kind: str, **fields: Any) -> bytes:
