@@ -140,6 +140,13 @@ def test_timing_cache_is_in_the_scratch_folder_in_the_first_version() -> None:
     }
 
 
+def test_timing_cache_has_no_flag_in_pre_releases_of_the_version_that_renames_it() -> None:
+    assert options_in(plan("llama-2-7b", "0.9.0.dev2024022700")[1].command) == {
+        "--checkpoint_dir": _SCRATCH,
+        "--output_dir": "{work}",
+    }
+
+
 def test_external_draft_tokens_have_no_mode_flag_in_0_9() -> None:
     requested = {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5}
     arguments = options_in(plan("llama-2-7b", "0.9.0", **requested)[1].command)
@@ -322,7 +329,7 @@ _ANY_OPTIONS = st.lists(_OPTIONS, max_size=5).map(
 )
 _OTHER_VERSIONS = (
     "0.5.0", "0.6.1", "0.7.0", "0.7.1",
-    "0.10.0.dev2024041600", "0.12.0.dev2024071600", "0.13.0.dev2024081300",
+    "0.9.0.dev2024022700", "0.10.0.dev2024041600", "0.12.0.dev2024071600", "0.13.0.dev2024081300",
     "0.17.0.dev2024121700", "1.2.0rc6", "1.3.0rc21",
 )  # fmt: skip
 _ANY_VERSION = st.sampled_from([*map(str, VERSIONS), *_OTHER_VERSIONS])

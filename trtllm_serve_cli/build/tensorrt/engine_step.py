@@ -37,7 +37,7 @@ def plan_engine(
     requested = [
         RequestedFlag("--checkpoint_dir", (SCRATCH,)),
         RequestedFlag("--output_dir", (WORK,)),
-        _timing_cache(version),
+        *_timing_cache(version),
         *request_value("--max_batch_size", options.max_batch_size, "max_batch_size"),
         *split_length(options, flags_of(TRTLLM_BUILD, version), version),
         *request_value("--max_num_tokens", options.max_num_tokens, "max_num_tokens"),
@@ -87,11 +87,14 @@ def _title(options: EngineOptions, version: Version) -> str:
     return title
 
 
-def _timing_cache(version: Version) -> RequestedFlag:
-    """Return the flag that puts the timing cache in `SCRATCH`, not in the working directory."""
-    flags = flags_of(TRTLLM_BUILD, version)
-    flag = "--output_timing_cache" if "--output_timing_cache" in flags else "--timing_cache"
-    return RequestedFlag(flag, (f"{SCRATCH}/model.cache",))
+def _timing_cache(version: Version) -> Iterator[RequestedFlag]:
+    """Yield the flag that puts the timing cache in `SCRATCH`, not in the working directory.
+
+    Yield nothing for pre-releases of 0.9.0, because 0.9.0 renames the flag.
+    """
+    for flag in ("--output_timing_cache", "--timing_cache"):
+        if flag in flags_of(TRTLLM_BUILD, version):
+            yield RequestedFlag(flag, (f"{SCRATCH}/model.cache",))
 
 
 def _paged_cache(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
