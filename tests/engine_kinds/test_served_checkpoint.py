@@ -16,7 +16,7 @@ from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.engine_kinds.dispatch import describe_checkpoint
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
@@ -106,6 +106,14 @@ def test_quantized_checkpoint_keeps_its_weights(
     assert engine.weights == "fp8"
     with pytest.raises(BadInput, match="cannot serve this checkpoint with --quantization nvfp4"):
         describe("pytorch", source, quantization="nvfp4")
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]"], ids=["empty", "list"])
+def test_broken_record_of_the_weights_is_an_error(tmp_path: Path, content: str) -> None:
+    source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512)
+    (tmp_path / "hf_quant_config.json").write_text(content)
+    with pytest.raises(SourceError, match=r"hf_quant_config.json cannot be used"):
+        describe("pytorch", source)
 
 
 def test_fingerprint_depends_on_options(tmp_path: Path) -> None:

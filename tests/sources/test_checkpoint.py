@@ -124,10 +124,11 @@ def test_model_type_replaces_missing_architectures(tmp_path):
         (b"[]", "the file does not contain a JSON object"),
         (b"{}", "the file specifies neither architectures nor model_type"),
         (b'{"architectures": [3]}', "the file specifies neither architectures nor model_type"),
+        (b'{"architectures": ["A"], "model_type": ["llama"]}', "model_type is not a string"),
         (b"[" * 100_000, "recursion"),
         (b"\xff", "invalid start byte"),
     ],
-    ids=["broken", "list", "empty", "number", "deep", "bytes"],
+    ids=["broken", "list", "empty", "number", "types", "deep", "bytes"],
 )
 def test_rejects_invalid_config(tmp_path, config, why):
     write_files(tmp_path, hf_files() | {"config.json": config})

@@ -14,9 +14,15 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.sizing.precision import name_weight_format, read_quantization_word
 from trtllm_serve_cli.sizing.shape import find_text_config
-from trtllm_serve_cli.sources.checkpoint import Checkpoint, has_tokenizer, read_config
+from trtllm_serve_cli.sources.checkpoint import (
+    QUANTIZATION_FILE,
+    Checkpoint,
+    has_tokenizer,
+    read_config,
+)
 from trtllm_serve_cli.sources.formats.chat_templates import DEFAULT, TOOL_USE, read_templates
 from trtllm_serve_cli.sources.formats.gguf import read_gguf
+from trtllm_serve_cli.sources.formats.json_file import read_object
 from trtllm_serve_cli.sources.formats.sentence_transformers import (
     is_embedding_model,
     read_embedding,
@@ -79,9 +85,11 @@ def read_weight_format(checkpoint: Checkpoint) -> str | None:
 
     The format comes from hf_quant_config.json (NVIDIA checkpoints) or config.json. The result is
     the format's key in `WEIGHT_FORMATS` if possible. Otherwise, it is the lower-case name in the
-    file, or "unknown" if the file does not name the format.
+    file, or "unknown" if the file does not name the format. Raise `SourceError` if a file is not
+    valid.
     """
-    nvidia_config = _read_json_if_present(checkpoint.path / "hf_quant_config.json")
+    path = checkpoint.path / QUANTIZATION_FILE
+    nvidia_config = read_object(path) if path.exists() else {}
     quantization = nvidia_config.get("quantization") or find_text_config(
         read_config(checkpoint)
     ).get("quantization_config")

@@ -34,6 +34,8 @@ FILES_WITH_AUTO_MAP = (
     "processor_config.json",
     "preprocessor_config.json",
 )
+# The file in which NVIDIA's ModelOpt records the format of quantized weights.
+QUANTIZATION_FILE = "hf_quant_config.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 _TOKENIZERS = (
@@ -354,9 +356,9 @@ def read_architecture(folder: Path) -> str:
     config = read_object(path)
     architectures, model_type = config.get("architectures"), config.get("model_type")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
-    architecture = next(
-        (each for each in (named, model_type) if isinstance(each, str) and each), ""
-    )
+    if not isinstance(model_type, str | None):
+        raise broken_json(path, "model_type is not a string")
+    architecture = named if isinstance(named, str) and named else model_type
     if not architecture:
         raise broken_json(path, "the file specifies neither architectures nor model_type")
     if is_embedding_model(folder):

@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.hub import COMMIT, FakeHub, serve
 from tests.samples.checkpoints import hf_files, safetensors
 from tests.samples.embedding_models import embedding_files
+from trtllm_serve_cli.build.checkpoint_facts import read_weight_format
 from trtllm_serve_cli.errors import BadInput, GatedModel, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
@@ -90,6 +91,14 @@ def test_downloads_additional_chat_templates(fake, hub):
     fake.files.update({template: b"{{ tools }}", "other/default.jinja": b"{{ messages }}"})
     folder = fetch(hub).path
     assert [str(path.relative_to(folder)) for path in folder.rglob("*.jinja")] == [template]
+
+
+def test_inspection_includes_the_format_of_quantized_weights(fake, hub):
+    facts = json.dumps({"quantization": {"quant_algo": "NVFP4"}}).encode()
+    fake.files["hf_quant_config.json"] = facts
+    planned = inspect_on_hub(TINY, hub=hub, options=FetchOptions())
+    assert planned is not None and read_weight_format(planned) == "nvfp4"
+    assert "model.safetensors" not in {path.name for path in planned.path.iterdir()}
 
 
 def test_a_module_that_is_not_supported_is_rejected_before_the_weights(fake, hub):

@@ -22,6 +22,7 @@ from trtllm_serve_cli.errors import BadInput, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import Home, write_text
 from trtllm_serve_cli.sources.checkpoint import (
     FILES_WITH_AUTO_MAP,
+    QUANTIZATION_FILE,
     WEIGHTS_INDEX,
     Checkpoint,
     FetchOptions,
@@ -254,7 +255,7 @@ def _choose_files(
     checkpoint is rejected. This function does not download large files.
     """
     check_has_config(str(pinned), files)
-    for name in FILES_WITH_AUTO_MAP:
+    for name in (*FILES_WITH_AUTO_MAP, QUANTIZATION_FILE):
         if name in files:
             folder = _download_one(pinned, name, hub).parent
     if not options.trust_remote_code:
