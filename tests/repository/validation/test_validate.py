@@ -419,6 +419,17 @@ def test_engine_of_another_version_contradicts_the_tensors(tmp_path: Path) -> No
     ]
 
 
+def test_invalid_plugins_of_an_engine_are_unknown(tmp_path: Path) -> None:
+    options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
+    engine = tensorrt_engine(tmp_path)
+    write_repository(plan_repository("mine", engine, options), tmp_path / "mine")
+    path = engine.path / "config.json"
+    config = json.loads(path.read_text())
+    config["build_config"]["plugin_config"] = ["paged_kv_cache"]
+    path.write_text(json.dumps(config))
+    assert findings(tmp_path / "mine") == []
+
+
 def test_reuse_needs_an_engine_with_paged_context(tmp_path: Path) -> None:
     options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
     engine = tensorrt_engine(tmp_path, plugin_config={"use_paged_context_fmha": True})

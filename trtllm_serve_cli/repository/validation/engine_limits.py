@@ -127,6 +127,7 @@ def read_limits(directory: Path) -> EngineLimits | None:
         return EngineLimits(path, tokens, max_seq_len=positions) if facts else None
     model, build = facts.get("pretrained_config"), facts["build_config"]
     mapping = model.get("mapping") if isinstance(model, dict) else None
+    has_plugins = isinstance(build, dict) and isinstance(build.get("plugin_config"), dict | None)
     return EngineLimits(
         config_file,
         _number(model, "vocab_size"),
@@ -134,7 +135,7 @@ def read_limits(directory: Path) -> EngineLimits | None:
         _number(build, "max_beam_width"),
         _number(build, "max_seq_len"),
         _number(mapping, "world_size"),
-        has_paged_context_fmha(build) if isinstance(build, dict) else None,
+        has_paged_context_fmha(build) if has_plugins else None,
         str(facts.get("version") or ""),
     )
 
