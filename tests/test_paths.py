@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,20 @@ def test_written_file_replaces_the_old_one(tmp_path: Path) -> None:
         write_text(tmp_path / "file", text)
         assert (tmp_path / "file").read_text(encoding="utf-8") == text
     assert names_in(tmp_path) == ["file"]
+
+
+def test_overlapping_writes_of_a_file_wait_for_each_other(tmp_path: Path) -> None:
+    texts = ["one", "two"] * 100
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda text: write_text(tmp_path / "file", text), texts))
+    assert (tmp_path / "file").read_text() in ("one", "two")
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_write_uses_the_file_of_a_killed_one(tmp_path: Path) -> None:
+    (tmp_path / ".file.aside").write_text("a longer text")
+    write_text(tmp_path / "file", "new")
+    assert (names_in(tmp_path), (tmp_path / "file").read_text()) == (["file"], "new")
 
 
 def test_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import os
 import re
@@ -207,19 +208,45 @@ def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
     """Write or replace the file `final` atomically. The parent folder must exist.
 
     `mode` contains the permission bits before the umask is applied. By default, an existing file
-    keeps its permissions, and a new file gets the default permissions.
+    keeps its permissions, and a new file gets the default permissions. If the process is killed, a
+    hidden file remains next to `final`, and the next call with the same `final` uses it. Calls with
+    the same `final` may overlap, also in several processes: each waits until the other has ended.
     """
     aside = final.with_name(f".{final.name}.aside")
-    try:
-        if mode is not None:
+    with _lock_file(aside, 0o666 if mode is None else mode):
+        try:
+            aside.write_text(text, encoding="utf-8")
+            if mode is None and final.is_file():
+                shutil.copymode(final, aside)
+            aside.replace(final)
+        except BaseException:
             aside.unlink(missing_ok=True)
-            aside.touch(mode)
-        aside.write_text(text, encoding="utf-8")
-        if mode is None and final.is_file():
-            shutil.copymode(final, aside)
-        aside.replace(final)
-    finally:
-        aside.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _lock_file(path: Path, mode: int) -> Iterator[None]:
+    """Create the file if it is missing, and hold a lock on it until the block ends.
+
+    While this function waits for the lock, its holder may rename or remove the file. In this case,
+    create and lock a new file.
+    """
+    while True:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, mode)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if _is_at(path, fd):
+                yield
+                return
+        finally:
+            os.close(fd)
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    """Return whether `path` is the path of the open file `fd`."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    return False
 
 
 def put_in_place(new: Path, final: Path) -> None:

@@ -43,10 +43,10 @@ def complete_changes(repository: Path) -> None:
     Raise `RepositoryError` if the committed change is damaged.
     """
     committed = repository / _COMMITTED
-    if not committed.exists():
-        return
     try:
         texts = json.loads(committed.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
     except ValueError as error:
         raise RepositoryError(
             f"A change of {repository} cannot be completed.",
