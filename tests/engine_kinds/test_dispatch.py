@@ -18,7 +18,6 @@ from trtllm_serve_cli.engine_kinds.dispatch import (
     describe_checkpoint,
     find_tools,
     plan_build,
-    refuse_foreign_options,
 )
 from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
 from trtllm_serve_cli.errors import BadInput
@@ -153,16 +152,6 @@ def test_requested_version_replaces_the_installed_version() -> None:
     assert find_tools("24.07").trtllm_version == "0.11.0"
     with pytest.raises(BadInput, match="'newest' is not a valid TensorRT-LLM version"):
         find_tools("newest")
-
-
-@pytest.mark.parametrize(
-    ("gpu", "timing"), [("h200", None), (None, Path("t.json"))], ids=["gpu", "timing"]
-)
-def test_rejects_gpu_and_timing_for_other_kinds(gpu: str | None, timing: Path | None) -> None:
-    with pytest.raises(BadInput, match="The openvino engine kind does not accept --") as refused:
-        refuse_foreign_options("openvino", {"gpu": gpu, "timing": timing})
-    assert "--engine sim --" in refused.value.next_step
-    refuse_foreign_options("sim", {"gpu": gpu, "timing": timing})
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_plan_without_access_to_the_hub(home: Home) -> None:
 @pytest.mark.usefixtures("no_hub")
 @pytest.mark.parametrize("kind", ["tensorrt", "pytorch", "vllm", "openvino", "sim"])
 def test_catalog_contains_the_shape_of_its_models(home: Home, kind: str) -> None:
-    version = "1.1.0" if kind == "pytorch" else "0.17.0"
+    version = {"pytorch": "1.1.0", "tensorrt": "0.17.0"}.get(kind)
     engine = EngineSection(kind, trtllm_version=version, gpu="h200" if kind == "sim" else None)
     declaration = Declaration(ModelSection("llama-2-7b"), engine=engine)
     plan = plan_import(declaration, home, is_dry_run=True)

@@ -155,22 +155,6 @@ def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
     return image.examples
 
 
-def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
-    """Raise `BadInput` if one of `options` is set but the engine kind does not support it.
-
-    `options` maps `BuildRequest` field names to values, or to None for options that are not set.
-    """
-    for option, value in options.items():
-        if value is None or option in find_kind(name).building.request_options:
-            continue
-        users = [each.name for each in all_kinds() if option in each.building.request_options]
-        raise BadInput(
-            f"The {name} engine kind does not accept --{option}.",
-            why=f"the option applies only to the {' or '.join(users)} engine kind",
-            next_step=f"omit --{option}, or use --engine {users[0]} --{option} {value}",
-        )
-
-
 def check_computes_embeddings(kind: EngineKind, source: str) -> None:
     """Raise `BadInput` if the kind cannot serve the embedding model from `source`."""
     if "embedding" in kind.serving.layouts:

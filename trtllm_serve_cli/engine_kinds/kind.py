@@ -88,8 +88,8 @@ class Building:
     - `tools` are the Python distributions that the build uses. The toolchain records their
       versions.
     - `needs_weights` is false if the build does not read the checkpoint's weights.
-    - `request_options` are the fields of `BuildRequest` that this kind supports but some other
-      kinds do not.
+    - `request_options` are the options in the `engine` section of tllm.yaml that this kind supports
+      but some other kinds do not, except `dir`, which all kinds with a build support.
     - `describe` returns the `Engine` for a checkpoint that is served directly. It is None if the
       kind requires a build.
     - `no_build_reason` is a sentence that explains to the user why nothing is built. It is empty if

@@ -18,7 +18,6 @@ from trtllm_serve_cli.engine_kinds.dispatch import (
     check_computes_embeddings,
     find_tools,
     plan_build,
-    refuse_foreign_options,
 )
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
 from trtllm_serve_cli.engine_kinds.registry import AUTO, UPSTREAM, find_kind
@@ -44,6 +43,7 @@ from trtllm_serve_cli.importing.import_checks import (
     describe_path_problem,
     find_path_problem,
 )
+from trtllm_serve_cli.importing.unused_options import refuse_unused
 from trtllm_serve_cli.paths import Home, expand_user
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
 from trtllm_serve_cli.repository.model.store import (
@@ -190,9 +190,7 @@ def plan_import(
     source = apply_revision(_find_source(declaration, home), declaration.model.revision)
     machine = machine or _detect_machine(declaration)
     choice = _choose_kind(declaration, source, machine, is_dry_run=is_dry_run)
-    refuse_foreign_options(
-        choice.kind, {"gpu": declaration.engine.gpu, "timing": declaration.engine.timing}
-    )
+    refuse_unused(declaration, choice.kind, source)
     check_mode(declaration, choice.kind)
     check_layout(declaration.repository.layout, choice.kind)
     check_parameters(declaration.repository.parameters, choice.kind)

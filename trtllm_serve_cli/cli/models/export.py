@@ -29,12 +29,15 @@ def export(
     Example:  tllm export demo > tllm.yaml && tllm import -f tllm.yaml
     """
     from trtllm_serve_cli.importing.declaration import declare_model, render_declaration
+    from trtllm_serve_cli.importing.unused_options import drop_unused
     from trtllm_serve_cli.repository.model.store import read_manifest
+    from trtllm_serve_cli.sources.registry import parse_source
     from trtllm_serve_cli.yaml_schema import plain_changes
 
     repository = open_named(name, repo)
     model = read_manifest(repository.path)
-    declaration = declare_model(model, repository)
+    declared = declare_model(model, repository)
+    declaration = drop_unused(declared, model.engine_kind, parse_source(model.source))
     if as_json:
         output.show_json(plain_changes(declaration))
     else:

@@ -65,7 +65,9 @@ KIND = EngineKind(
     summary="TensorRT-LLM's LLM API, on NVIDIA GPUs",
     package=PACKAGE,
     offer=_offer,
-    building=dataclasses.replace(_BUILDING, describe=_describe),
+    building=dataclasses.replace(
+        _BUILDING, describe=_describe, request_options=frozenset(("trtllm_version",))
+    ),
     serving=SERVING,
     deployment=DEPLOYMENT,
 )

@@ -35,6 +35,7 @@ KIND = EngineKind(
     building=Building(
         plan=plan_build,
         complete_options=complete_options,
+        request_options=frozenset(("trtllm_version",)),
         describe_built=describe_built,
         describe_source=describe_source,
         read_details=read_tensorrt_build,
