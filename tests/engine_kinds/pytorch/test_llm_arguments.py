@@ -41,13 +41,7 @@ def plan(version: str = "1.2.0", weights: str | None = None, **options: Any) -> 
             {"dtype": "float16", "max_input_len": 512, "max_seq_len": 1024, "max_num_tokens": 4096},
             {"dtype": "float16", "max_input_len": 512, "max_seq_len": 1024, "max_num_tokens": 4096},
         ),
-        (
-            {"max_batch_size": 256},
-            {
-                "max_batch_size": 256,
-                "cuda_graph_config": {"enable_padding": True, "max_batch_size": 256},
-            },
-        ),
+        ({"max_batch_size": 256}, {"max_batch_size": 256}),
         (
             {"max_beam_width": 4, "max_batch_size": 8},
             {

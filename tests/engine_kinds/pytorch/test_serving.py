@@ -27,7 +27,10 @@ from trtllm_serve_cli.repository.validation.validate import validate_repository
 from trtllm_serve_cli.runtime.engines.kinds import find_kind
 from trtllm_serve_cli.runtime.triton.parameters import Parameters
 
-_SAMPLER = {"sampler_type": "TRTLLMSampler", "cuda_graph_config": {"enable_padding": True}}
+_SAMPLER = {
+    "sampler_type": "TRTLLMSampler",
+    "cuda_graph_config": {"enable_padding": True, "max_batch_size": 256},
+}
 
 
 def engine(context: int = 4096, weights: str | None = None, **options: Any) -> Engine:
@@ -137,7 +140,24 @@ def test_parameters_become_llm_arguments() -> None:
             "free_gpu_memory_fraction": 0.8,
             "tokens_per_block": 64,
         },
+        cuda_graph_config={"enable_padding": True, "max_batch_size": 8},
     )
+
+
+@pytest.mark.parametrize(
+    ("graphs", "rendered"),
+    [
+        ({}, {"enable_padding": True, "max_batch_size": 256}),
+        ({"max_batch_size": 64}, {"enable_padding": True, "max_batch_size": 64}),
+        ({"batch_sizes": [1, 8]}, {"enable_padding": True, "batch_sizes": [1, 8]}),
+        ({"enable_padding": False}, {"enable_padding": False}),
+        (None, None),
+    ],
+    ids=["default", "largest size", "sizes", "no padding", "no graphs"],
+)
+def test_graphs_cover_all_batch_sizes_by_default(graphs: Any, rendered: Any) -> None:
+    parameters = {"llm_args": json.dumps({"cuda_graph_config": graphs})}
+    assert model_yaml(engine(), parameters=parameters)["cuda_graph_config"] == rendered
 
 
 def worker_config(files: dict[str, str], **more: str) -> dict[str, Any]:

@@ -175,12 +175,8 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
     if is_beam_search:
         # According to TensorRT-LLM's documentation, beam search works only with these two settings.
         return arguments | {"disable_overlap_scheduler": True, "cuda_graph_config": None}
-    # Without padding, a batch uses a CUDA graph only if a graph was captured for its exact size. By
-    # default, the largest captured size is 128, so larger batches would not use a CUDA graph.
-    graphs: Arguments = {"enable_padding": True}
-    if options.max_batch_size is not None:
-        graphs["max_batch_size"] = options.max_batch_size
-    return arguments | {"cuda_graph_config": graphs}
+    # Without padding, a batch uses a CUDA graph only if a graph was captured for its exact size.
+    return arguments | {"cuda_graph_config": {"enable_padding": True}}
 
 
 def _sampler(version: Version) -> Arguments:

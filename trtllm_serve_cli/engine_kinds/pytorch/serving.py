@@ -30,6 +30,9 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
 
+# Arguments in `cuda_graph_config` that set the sizes of the captured graphs. `LLM` rejects both
+# together.
+_GRAPH_SIZES = frozenset(("batch_sizes", "max_batch_size"))
 # Entries that tllm's model or engine worker reads. These entries are not `LLM` arguments.
 _MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 
@@ -86,7 +89,21 @@ def _merge(engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
         "max_num_tokens": MAX_NUM_TOKENS,
         "max_beam_width": 1,
     }
-    return merge_arguments(defaults, arguments)
+    return _with_graphs(merge_arguments(defaults, arguments))
+
+
+def _with_graphs(arguments: Arguments) -> Arguments:
+    """Return the arguments with CUDA graphs for all batch sizes up to `max_batch_size`.
+
+    By default, the largest captured size is 128, so larger batches would not use a CUDA graph. Do
+    not change the sizes that the user set, and do not add graphs without padding, which need a
+    graph for each size.
+    """
+    graphs = arguments.get("cuda_graph_config") or {}
+    if not graphs.get("enable_padding") or not _GRAPH_SIZES.isdisjoint(graphs):
+        return arguments
+    sized = {**graphs, "max_batch_size": arguments["max_batch_size"]}
+    return {**arguments, "cuda_graph_config": sized}
 
 
 def _version_of(engine: Engine) -> str:
