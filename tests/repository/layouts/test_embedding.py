@@ -81,6 +81,11 @@ def test_client_and_worker_read_the_settings() -> None:
     }
 
 
+def test_plan_has_the_limit_of_the_rendered_model() -> None:
+    plan = plan_repository("mine", EMBEDDER, ServingOptions(layout="embedding"))
+    assert plan.parameters["max_num_tokens"] == entries(render())["max_num_tokens"] == "16384"
+
+
 def test_vllm_reads_its_arguments() -> None:
     engine = dataclasses.replace(
         EMBEDDER, kind="vllm", llm_arguments={"tensor_parallel_size": 2, "dtype": "auto"}

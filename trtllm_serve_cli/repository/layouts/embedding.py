@@ -14,8 +14,8 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePol
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Default value of `max_num_tokens`. The value can be high, because embedding models do not require
-# memory for a KV cache.
+# Minimum of the default value of `max_num_tokens`. The value can be high, because embedding models
+# do not require memory for a KV cache.
 _MAX_NUM_TOKENS = 16384
 # Maps parameters to their keys in `parameters` of `config.pbtxt`.
 _ENTRIES = {
@@ -33,14 +33,19 @@ _ENTRIES = {
 _FIELDS = ("triton_max_batch_size", "max_queue_size")
 
 
+def embedding_values(options: ServingOptions, values: Mapping[str, str]) -> dict[str, str]:
+    """Return `values` with this layout's default of `max_num_tokens`, unless the user set it."""
+    if options.max_num_tokens or options.parameters.get("max_num_tokens"):
+        return dict(values)
+    return {**values, "max_num_tokens": str(max(int(values["max_num_tokens"]), _MAX_NUM_TOKENS))}
+
+
 def plan_embedding(
     name: str, engine: Engine, options: ServingOptions, values: Mapping[str, str]
 ) -> tuple[ModelConfig, ...]:
     """Return the configuration of the layout's only model, named `name`."""
     assert engine.embedding is not None
     contract = load_contracts()["embedding"]
-    requested = options.max_num_tokens or options.parameters.get("max_num_tokens")
-    values = {**values, "max_num_tokens": str(requested or _MAX_NUM_TOKENS)}
     entries = {
         entry: values[parameter] for parameter, entry in _ENTRIES.items() if parameter in values
     }

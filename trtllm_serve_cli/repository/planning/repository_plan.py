@@ -12,6 +12,7 @@ from trtllm_serve_cli.engine_kinds.selection import kinds_in_layout
 from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL, ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.layouts.embedding import (
+    embedding_values,
     list_embedding_parameters,
     plan_embedding,
 )
@@ -187,7 +188,7 @@ def _plan_vllm(name: str, engine: Engine, options: ServingOptions) -> _LayoutPla
 
 
 def _plan_embedding(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
-    values = _values(engine, options)
+    values = embedding_values(options, _values(engine, options))
     models = plan_embedding(name, engine, options, values)
     return _LayoutPlan(values, models, list_embedding_parameters(engine.kind))
 
