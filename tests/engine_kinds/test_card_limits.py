@@ -51,6 +51,8 @@ def values_on(
         ("pytorch", "h200", {"max_batch_size": 8}, ("8", "16384")),
         # vLLM requires at least as many tokens as sequences.
         ("vllm", "h200", {"max_num_tokens": 300}, ("300", "300")),
+        ("vllm", None, {"max_num_tokens": 128}, ("128", "128")),
+        ("vllm", "l4", {"max_batch_size": 4096}, ("4096", "4096")),
         ("pytorch", "h200", {"max_beam_width": 2}, ("256", "8192")),
         # The GPU does not support bfloat16, so the estimate is impossible.
         ("vllm", "v100", {"dtype": "bfloat16"}, ("256", "8192")),

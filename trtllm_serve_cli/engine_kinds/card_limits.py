@@ -18,8 +18,8 @@ _SHARED = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dt
 def find_card_limits(request: BuildRequest, tools: Toolchain) -> ServingLimits | None:
     """Return the default limits for the checkpoint on this machine's GPUs.
 
-    If the user set `max_num_tokens`, limit `max_num_seqs` to this value, because vLLM does not
-    accept a `max_num_seqs` above `max_num_tokens`. Return None if the GPU is unknown, if the model
+    If the user set `max_num_tokens`, limit `max_num_seqs` to this value, because a step generates
+    at least one token for each sequence. Return None if the GPU is unknown, if the model
     computes embeddings or does not fit, or if `plan_size` rejects the model or an option. Also
     return None for beam search, because the estimate assumes one sequence per request.
     """

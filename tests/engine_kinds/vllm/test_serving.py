@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2
 from tests.samples.builds import ENGINE
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
@@ -91,6 +92,30 @@ def test_worker_gets_engine_arguments() -> None:
 
 def test_batch_invariance_is_a_setting_of_the_worker() -> None:
     assert worker_config(engine(), parameters={"batch_invariant": "true"})["batch_invariant"]
+
+
+def test_limit_that_is_not_set_fits_the_other() -> None:
+    by_parameter = worker_config(engine(), parameters={"max_num_seqs": "10000"})["llm"]
+    by_argument = worker_config(
+        engine(), parameters={"vllm_args": '{"max_num_batched_tokens": 64}'}
+    )["llm"]
+    limits = [
+        (each["max_num_seqs"], each["max_num_batched_tokens"])
+        for each in (by_parameter, by_argument)
+    ]
+    assert limits == [(10000, 10000), (64, 64)]
+
+
+@pytest.mark.parametrize("layout", ["inflight", "vllm"])
+def test_rejects_fewer_tokens_than_sequences(layout: Layout) -> None:
+    options = ServingOptions(layout=layout, max_batch_size=512, max_num_tokens=256)
+    with pytest.raises(BadInput) as raised:
+        plan_repository("mine", engine(), options)
+    assert str(raised.value) == (
+        "The limit of 512 sequences in a batch exceeds the limit of 256 tokens per step.\n"
+        "Why: vLLM requires at least one token per step for each sequence\n"
+        "Next: set --max-batch-size to 256 or less, or --max-num-tokens to 512 or more"
+    )
 
 
 def test_lora_rank_is_that_of_the_engine() -> None:

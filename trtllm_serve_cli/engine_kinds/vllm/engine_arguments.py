@@ -5,6 +5,7 @@ Source of the names: vllm/engine/arg_utils.py and vllm/config in vllm-project/vl
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unsupported
@@ -50,6 +51,28 @@ def plan_vllm_limits(limits: ServingLimits) -> dict[str, Any]:
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_tokens,
     }
+
+
+def fit_limits(arguments: Mapping[str, Any], requested: Collection[str]) -> dict[str, int]:
+    """Return the limit to change so that a step has at least one token per sequence.
+
+    vLLM rejects other limits. `requested` contains the names of the arguments that the user set.
+    Raise `BadInput` if the user set both limits.
+    """
+    num_seqs, num_tokens = arguments.get("max_num_seqs"), arguments.get("max_num_batched_tokens")
+    if not isinstance(num_seqs, int) or not isinstance(num_tokens, int) or num_seqs <= num_tokens:
+        return {}
+    if "max_num_batched_tokens" not in requested:
+        return {"max_num_batched_tokens": num_seqs}
+    if "max_num_seqs" not in requested:
+        return {"max_num_seqs": num_tokens}
+    raise BadInput(
+        f"The limit of {num_seqs} sequences in a batch exceeds the limit of {num_tokens} tokens "
+        "per step.",
+        why="vLLM requires at least one token per step for each sequence",
+        next_step=f"set --max-batch-size to {num_tokens} or less, or --max-num-tokens to "
+        f"{num_seqs} or more",
+    )
 
 
 def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]:

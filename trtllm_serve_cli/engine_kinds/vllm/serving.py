@@ -19,12 +19,13 @@ from trtllm_serve_cli.engine_kinds.serving import (
     ServingOptions,
     choose_context_length,
 )
-from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import check_lora_rank
+from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import check_lora_rank, fit_limits
 from trtllm_serve_cli.runtime.engines.engine_arguments import merge_arguments
 from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
 # The default `gpu_memory_utilization` in Triton's vLLM backend.
 _GPU_MEMORY_UTILIZATION = 0.9
+_LIMITS = ("max_num_seqs", "max_num_tokens")
 _LORA_RANK = "lora_cache_max_adapter_size"
 
 
@@ -33,8 +34,8 @@ def _plan_values(
 ) -> dict[str, str]:
     """Return the parameter values.
 
-    Raise `BadInput` if an argument is invalid, if vLLM does not support the LoRA rank, or if the
-    context length is too large.
+    Raise `BadInput` if an argument is invalid, if vLLM does not support the LoRA rank, if the
+    context length is too large, or if the user set fewer tokens per step than sequences.
     """
     choose_context_length(engine, options, overrides)
     defaults = {
@@ -46,16 +47,21 @@ def _plan_values(
         "enable_chunked_prefill": True,
         "gpu_memory_utilization": _GPU_MEMORY_UTILIZATION,
     }
-    limits = {
-        VLLM_ARGUMENTS.rows[name][0]: limit for name, limit in requested_limits(options).items()
-    }
-    arguments = merge_arguments(merge_arguments(defaults, engine.llm_arguments or {}), limits)
-    arguments = merge_arguments(arguments, json.loads(overrides.get(VLLM_ARGUMENTS.rest) or "{}"))
+    limits = {_argument(name): limit for name, limit in requested_limits(options).items()}
+    rest = json.loads(overrides.get(VLLM_ARGUMENTS.rest) or "{}")
+    requested = merge_arguments(limits, rest)
+    arguments = merge_arguments(merge_arguments(defaults, engine.llm_arguments or {}), requested)
+    changed = {_argument(name): int(overrides[name]) for name in _LIMITS if overrides.get(name)}
+    arguments |= fit_limits({**arguments, **changed}, {*requested, *changed})
     values = values_of(VLLM_ARGUMENTS, arguments)
     values |= front_ends(overrides, int(values["triton_max_batch_size"]))
     if arguments.get("enable_lora") and (rank := {**values, **overrides}.get(_LORA_RANK)):
         check_lora_rank(_LORA_RANK, int(rank))
     return values | {"engine_python": options.engine_python}
+
+
+def _argument(parameter: str) -> str:
+    return VLLM_ARGUMENTS.rows[parameter][0]
 
 
 SERVING = Serving(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.engine_kinds.checkpoint_serving import requested_limits
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
+from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import fit_limits
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.repository.model.model_config import ModelConfig
 from trtllm_serve_cli.repository.model.parameters import check_parameters, load_parameters
@@ -59,14 +60,18 @@ def list_vllm_parameters() -> set[str]:
 def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     """Return the configuration of the model named `name`.
 
-    The parameters in `values` override the engine's own arguments.
+    The parameters in `values` override the engine's own arguments. Raise `BadInput` if the user set
+    fewer tokens per step than sequences.
     """
     contract = load_contracts()["vllm"]
     arguments: dict[str, Any] = {"model": str(engine.path), "tensor_parallel_size": 1}
-    arguments |= engine.llm_arguments or {}
-    for parameter, argument in _ARGUMENTS.items():
-        if parameter in values:
-            arguments[argument] = _parse_value(values[parameter])
+    requested = {
+        argument: _parse_value(values[parameter])
+        for parameter, argument in _ARGUMENTS.items()
+        if parameter in values
+    }
+    arguments |= {**(engine.llm_arguments or {}), **requested}
+    arguments |= fit_limits(arguments, requested)
     model = ModelConfig(
         name=name,
         title=f"{engine.model_name} in Triton's vLLM backend",
