@@ -88,6 +88,22 @@ def test_engine_folder_with_other_files_is_refused_before_the_download(
     assert stages == []
 
 
+def test_files_of_the_user_in_the_repository_are_kept(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    repository = home.models / "mine"
+    write_files(repository / "own", {"config.pbtxt": b""})
+    (repository / ".import.json.aside").touch()
+    with pytest.raises(BadInput) as raised:
+        run(home, builder, "mine", gguf)
+    assert raised.value.what == f"{repository} contains files that tllm did not create: own."
+    assert (repository / "own/config.pbtxt").exists()
+    run(home, builder, "mine", gguf, force=True)
+    assert not (repository / "own").exists()
+    run(home, builder, "mine", gguf)
+
+
 def test_repository_and_engine_are_written_to_the_requested_folders(
     home: Home, builder: Builder, gguf: str, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol
 
@@ -34,7 +35,7 @@ from trtllm_serve_cli.importing.import_plan import (
     plan_import,
     request_build,
 )
-from trtllm_serve_cli.importing.import_record import ImportRecord, record_import
+from trtllm_serve_cli.importing.import_record import RECORD_FILE, ImportRecord, record_import
 from trtllm_serve_cli.importing.import_repository import (
     plan_import_repository,
     preview_repository,
@@ -135,9 +136,9 @@ def import_model(
     new import.
 
     Raise `RepositoryError` if the name is used for another source and `force` is not set. Raise
-    `BadInput` if the repository folder contains files but no model repository, or `OSError` if the
-    folder cannot be created. Raise another `TllmError` if the import cannot be planned or a stage
-    fails.
+    `BadInput` if the repository folder contains files but no model repository, or if it contains
+    files that tllm did not create and `force` is not set. Raise `OSError` if the folder cannot be
+    created. Raise another `TllmError` if the import cannot be planned or a stage fails.
     """
     stages_s: dict[str, float] = {}
     display = display.collect_stages(stages_s)
@@ -151,6 +152,7 @@ def import_model(
         check_can_create(plan.repository)
         if not force:
             _check_name_is_free(declaration.model.name, plan)
+            _check_deletes_no_files(plan.repository)
         with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
             # Read the settings again, because `tllm set` may have run during the build.
             preserved = find_preserved_settings(
@@ -212,7 +214,7 @@ def _obtain_engine(
 
 
 def _check_replaceable(repository: Path) -> None:
-    """Raise `BadInput` if the import would delete files that are not part of a model repository."""
+    """Raise `BadInput` if the folder contains files but is not a model repository of tllm."""
     if not repository.exists() or (repository / MANIFEST).exists():
         return
     if not repository.is_dir() or any(repository.iterdir()):
@@ -220,6 +222,24 @@ def _check_replaceable(repository: Path) -> None:
             f"{repository} is neither an empty folder nor a model repository created by tllm.",
             why="the import would delete everything at this path",
             next_step="move the existing files elsewhere, or choose another folder with --repo DIR",
+        )
+
+
+def _check_deletes_no_files(repository: Path) -> None:
+    """Raise `BadInput` if the repository contains files or folders that tllm did not create.
+
+    Raise `RepositoryError` if the manifest is not valid.
+    """
+    if not (repository / MANIFEST).exists():
+        return
+    own = {MANIFEST, RECORD_FILE, *read_manifest(repository).models}
+    others = sorted(path.name for path in repository.iterdir() if path.name not in own)
+    # A killed process may leave the temporary file of a write.
+    if others := [name for name in others if not fnmatch(name, ".*.aside")]:
+        raise BadInput(
+            f"{repository} contains files that tllm did not create: {', '.join(others)}.",
+            why="the import replaces the whole folder and would delete these files",
+            next_step="move the files elsewhere, or delete them with --force",
         )
 
 
