@@ -55,6 +55,13 @@ def test_removing_a_model_removes_its_engine(home: Home) -> None:
     assert (list_models(home), other.engine_path.exists()) == ([other], True)
 
 
+def test_ignores_a_model_that_another_process_has_removed(home: Home) -> None:
+    model = add_model(home, "mine")
+    removal = plan_removal(home, [model.path], unused=False)
+    remove(home, removal)
+    assert remove(home, removal) == []
+
+
 def test_keeps_an_engine_outside_the_store(home: Home, tmp_path: Path) -> None:
     model = add_model(home, "mine", tmp_path / "my-engine")
     removed(home, model, unused=True)

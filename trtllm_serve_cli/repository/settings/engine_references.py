@@ -89,13 +89,14 @@ def plan_removal(home: Home, repositories: Iterable[Path], *, unused: bool) -> R
 
 
 def remove(home: Home, removal: Removal) -> list[Path]:
-    """Delete the folders that `removal` lists.
+    """Delete the folders that `removal` lists. Ignore folders that have already been deleted.
 
     Keep an engine or a partial build if another process has started to use it since the removal was
     planned. Return the paths of the kept engines and builds.
     """
     for path in removal.repositories:
-        remove_folder(path)
+        with contextlib.suppress(FileNotFoundError):
+            remove_folder(path)
     for link in (home.engines / _LINKS).glob("*"):
         if not link.exists():
             link.unlink(missing_ok=True)
