@@ -143,12 +143,18 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
             why="each line of a JSONL file must contain one request as an object",
             next_step='write a line such as {"prompt": "…"}',
         )
+    if {"prompt", "text_input"} <= values.keys():
+        raise BadInput(
+            "the line contains two prompts.",
+            why="prompt and text_input are two names of the same field",
+            next_step="remove one of the two fields",
+        )
     if "prompt" in values:
-        values.setdefault("text_input", values.pop("prompt"))
-    if "text_input" not in values:
+        values["text_input"] = values.pop("prompt")
+    if values.get("text_input") in (None, ""):
         raise BadInput(
             "the line does not contain a prompt.",
-            why="the object has neither a prompt field nor a text_input field",
+            why="the prompt field, or text_input, is missing or empty",
             next_step='write a line such as {"prompt": "…"}',
         )
     if unknown := sorted(values.keys() - _FIELDS):
