@@ -74,6 +74,18 @@ def test_output_fits_80_columns(tllm: Tllm) -> None:
     assert "Minimum number of GPUs: 1 (--tp 1 --pp 1)" in out
 
 
+def test_long_description_of_a_model_fits_80_columns(tllm: Tllm) -> None:
+    _write(configs.DEEPSEEK_V3)
+    index = {"metadata": {"total_size": 688_586_727_753}, "weight_map": {"w": "w.safetensors"}}
+    Path("m/model.safetensors.index.json").write_text(json.dumps(index))
+    out = tllm("plan", "-s", "local:m", "--gpu", "h200")[1]
+    assert out.splitlines()[1:3] == [
+        "  671.03 billion parameters, 37.55 billion active; bfloat16, weights fp8; 688.6",
+        "  GB on disk",
+    ]
+    assert max(map(len, out.splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
     ("gpu", "limits"),
     [
@@ -153,6 +165,17 @@ def test_imported_engine_for_cpus_is_planned_for_the_cpu(
     )
     assert "32,768 tokens in the KV cache" in " ".join(out.split())
     assert "one stream" in tllm("plan", "-s", "local:m")[1]
+
+
+@pytest.mark.usefixtures("cpu")
+def test_quantization_of_an_imported_model_for_cpus_is_planned(tllm: Tllm) -> None:
+    manifest = add_model(find_home(), "mine").path / "tllm.json"
+    values = json.loads(manifest.read_text())
+    values["engine"]["source"] = f"local:{Path('m').absolute()}"
+    manifest.write_text(json.dumps(values))
+    assert "GiB of weights (int4)" in tllm("plan", "mine", "--quantization", "int4")[1]
+    code, _, err = tllm("plan", "mine", "--quantization", "fp8")
+    assert (code, "fp8" in err) == (3, True)
 
 
 def test_imported_model_is_found_by_its_name(tllm: Tllm) -> None:

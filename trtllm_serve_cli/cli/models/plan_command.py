@@ -94,7 +94,8 @@ def plan(
     source = apply_revision(_find_source(name, model.get("source"), home), model.get("revision"))
     if gpu is None and num_gpus is None and not size.requires_gpu:
         engine = find_cpu_engine(home, name) if name is not None and not model else None
-        if engine is None and not find_gpus():
+        is_for_cpu = engine is not None or not find_gpus()
+        if is_for_cpu and (engine is None or size.quantization is not None):
             engine = preview_cpu_engine(source, home, size.quantization)
         if engine is not None:
             show_cpu_plan(engine, size, as_json=as_json)
@@ -165,12 +166,14 @@ def _show(plan: SizePlan) -> None:
     quantized = f", weights {formats.quantization}" if formats.quantization != "none" else ""
     print(f"{plan.facts.source} ({shape.architecture})")
     stored = f"; {show_size(plan.facts.weight_bytes)} on disk" if plan.facts.weight_bytes else ""
-    print(f"  {_billions(counts.total)} parameters{active}; {formats.dtype}{quantized}{stored}")
+    parameters = f"{_billions(counts.total)} parameters{active}"
+    described = f"{parameters}; {formats.dtype}{quantized}{stored}"
+    print(output.wrap(described, first="  ", rest="  ", limit=_WIDTH))
     if reason := plan.facts.catalog_reason:
         sentence = f"The model's dimensions are from tllm's catalog. {reason}"
         print(output.wrap(sentence, first="  ", rest="  ", limit=_WIDTH))
     cache = f"{plan.kv_bytes_per_token:,} bytes of KV cache per token ({formats.kv_cache_dtype})"
-    print(output.wrap(cache, first="  ", rest="  "))
+    print(output.wrap(cache, first="  ", rest="  ", limit=_WIDTH))
     print(
         output.wrap(
             f"{gpu.name}: {_gib(gpu.memory_bytes)} GiB, {gpu.bandwidth_gb_per_s / 1000:g} TB/s, "
