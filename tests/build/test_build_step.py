@@ -13,8 +13,3 @@ def test_a_step_writes_into_the_work_folder_and_one_in_it() -> None:
         "build", "--from", "/engines/my engine/.scratch", "--into", "/engines/my engine",
         "/other/{work}",
     )  # fmt: skip
-
-
-def test_a_step_is_shown_quoted_for_the_shell() -> None:
-    step = BuildStep("Build", ("build", SCRATCH, WORK))
-    assert step.show(Path("/my engine")) == "build '/my engine/.scratch' '/my engine'"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +27,6 @@ class BuildStep:
     outputs: tuple[str, ...] = ()
     estimated_bytes: int = 0
     is_local: bool = False
-
-    def show(self, work: Path) -> str:
-        """Return the shell command line, with the `WORK` placeholder replaced by `work`."""
-        return shlex.join(self.command_in(work))
 
     def command_in(self, work: Path) -> tuple[str, ...]:
         """Return the command with the `WORK` placeholder replaced by `work`."""

@@ -40,12 +40,11 @@ def _parser_of(program: str, version: Version) -> argparse.ArgumentParser:
 
 
 def _add(parser: argparse.ArgumentParser, flag: Flag) -> None:
-    names = (flag.name, *flag.aliases)
     if flag.type == "flag":
-        parser.add_argument(*names, action="store_true", required=flag.required)
+        parser.add_argument(flag.name, action="store_true", required=flag.required)
         return
     parser.add_argument(
-        *names,
+        flag.name,
         type=_TYPES[flag.type],
         choices=flag.choices or None,
         nargs=flag.nargs,

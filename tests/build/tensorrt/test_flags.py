@@ -132,7 +132,7 @@ def test_every_row_is_parsed_in_every_version(program: str, versions: list[Versi
 
 def test_arguments_are_parsed_as_by_the_program() -> None:
     arguments = ("--max_batch_size", "8", "--lora_target_modules", "attn_q", "attn_k",
-                 "--gather_context_logits", "--max_decoder_seq_len", "562")  # fmt: skip
+                 "--gather_context_logits", "--max_seq_len", "562")  # fmt: skip
     read = parse_arguments("trtllm-build", Version("0.16.0"), arguments)
     chosen = "max_batch_size", "lora_target_modules", "gather_context_logits", "max_seq_len"
     assert [read[name] for name in chosen] == [8, ["attn_q", "attn_k"], True, 562]

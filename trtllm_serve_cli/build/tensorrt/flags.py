@@ -34,7 +34,6 @@ class Flag:
     nargs: str | int | None = None
     default: str | int | float | None = None
     required: bool = False
-    aliases: tuple[str, ...] = ()
 
 
 def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
@@ -124,7 +123,6 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
         nargs=row.get("nargs"),
         default=row.get("default"),
         required=row.get("required", False),
-        aliases=tuple(row.get("aliases", ())),
     )
 
 
@@ -147,5 +145,4 @@ def _intersect(one: Flag, other: Flag) -> Flag | None:
         choices=choices,
         default=one.default if one.default == other.default else None,
         required=one.required or other.required,
-        aliases=tuple(each for each in one.aliases if each in other.aliases),
     )
