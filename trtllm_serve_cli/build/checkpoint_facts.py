@@ -22,15 +22,13 @@ from trtllm_serve_cli.sources.checkpoint import (
 )
 from trtllm_serve_cli.sources.formats.chat_templates import DEFAULT, TOOL_USE, read_templates
 from trtllm_serve_cli.sources.formats.gguf import read_gguf
-from trtllm_serve_cli.sources.formats.json_file import read_object
+from trtllm_serve_cli.sources.formats.json_file import CONTEXT_KEYS, read_object
 from trtllm_serve_cli.sources.formats.sentence_transformers import (
     is_embedding_model,
     read_embedding,
     read_max_length,
 )
 
-# config.json keys for the context length. The key depends on the architecture.
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
 # GGUF key of the default chat template. The keys of other templates end with their names. Source:
 # gguf-py/gguf/constants.py in llama.cpp.
 _GGUF_TEMPLATE = "tokenizer.chat_template"
@@ -60,7 +58,7 @@ def read_context_length(checkpoint: Path) -> int:
         length = read_max_length(checkpoint)
     else:
         config = read_text_config(checkpoint)
-        length = next((config[key] for key in _CONTEXT_KEYS if config.get(key)), None)
+        length = next((config[key] for key in CONTEXT_KEYS if config.get(key)), None)
     if not length:
         raise ValueError(f"{checkpoint} does not specify a context length")
     return int(length)

@@ -12,7 +12,7 @@ from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 from trtllm_serve_cli.sizing.size_options import SizeOptions
 
 # Options that affect memory and speed. `EngineOptions` and `SizeOptions` use the same names.
-_SHARED = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
+SIZE_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 
 
 def find_card_limits(request: BuildRequest, tools: Toolchain) -> ServingLimits | None:
@@ -27,7 +27,7 @@ def find_card_limits(request: BuildRequest, tools: Toolchain) -> ServingLimits |
     is_beam_search = (options.max_beam_width or 1) > 1
     if tools.gpu is None or request.checkpoint.is_embedding_model or is_beam_search:
         return None
-    size = SizeOptions(**{name: getattr(options, name) for name in _SHARED})
+    size = SizeOptions(**{name: getattr(options, name) for name in SIZE_OPTIONS})
     try:
         facts = read_checkpoint_facts(request.checkpoint)
         plan = plan_size(facts, tools.gpu, options.world_size, size)

@@ -24,6 +24,10 @@ _ACTIVATION_BYTES = 2
 _LOGIT_BYTES = 4
 
 
+# TensorRT-LLM's default limits.
+MAX_BATCH_SIZE, MAX_NUM_TOKENS = 2048, 8192
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The formats, lengths and limits that a plan must support.
@@ -42,8 +46,8 @@ class Demand:
     input_len: int
     output_len: int
     max_seq_len: int
-    max_batch_size: int = 2048
-    max_num_tokens: int = 8192
+    max_batch_size: int = MAX_BATCH_SIZE
+    max_num_tokens: int = MAX_NUM_TOKENS
     kv_cache_free_gpu_mem_fraction: float = 0.9
     scale: float = 1.0
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.assumptions import list_assumptions
-from trtllm_serve_cli.sizing.capacity import Demand, Memory, plan_memory, weight_bytes
+from trtllm_serve_cli.sizing.capacity import (
+    MAX_BATCH_SIZE,
+    MAX_NUM_TOKENS,
+    Demand,
+    Memory,
+    plan_memory,
+    weight_bytes,
+)
 from trtllm_serve_cli.sizing.facts import ModelFacts
 from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sizing.kv_cache import kv_bytes_per_token
@@ -29,7 +36,6 @@ from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
-_MAX_BATCH_SIZE, _MAX_NUM_TOKENS = 2048, 8192
 # Maximum number of GPUs to try if the model does not fit on `num_gpus` GPUs.
 _MAX_GPUS = 128
 # Bounds on the ratio of on-disk size to computed size. Above the maximum, the weights are stored in
@@ -325,8 +331,8 @@ def _choose_demand(
         input_len=input_len,
         output_len=output_len,
         max_seq_len=options.max_seq_len or input_len + output_len,
-        max_batch_size=options.max_batch_size or _MAX_BATCH_SIZE,
-        max_num_tokens=options.max_num_tokens or _MAX_NUM_TOKENS,
+        max_batch_size=options.max_batch_size or MAX_BATCH_SIZE,
+        max_num_tokens=options.max_num_tokens or MAX_NUM_TOKENS,
         kv_cache_free_gpu_mem_fraction=options.kv_cache_free_gpu_mem_fraction,
     )
     return dataclasses.replace(demand, scale=_find_scale(facts, demand, options))

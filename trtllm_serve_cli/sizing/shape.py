@@ -9,6 +9,7 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES, Config, Family
 from trtllm_serve_cli.sizing.precision import read_quantization_word
+from trtllm_serve_cli.sources.formats.json_file import CONTEXT_KEYS
 
 # Maps each field to its possible config.json keys, which depend on the architecture.
 _NAMES = {
@@ -19,13 +20,7 @@ _NAMES = {
     "num_key_value_heads": ("num_key_value_heads",),
     "head_dim": ("head_dim", "kv_channels"),
     "vocab_size": ("padded_vocab_size", "vocab_size"),
-    "max_position_embeddings": (
-        "max_position_embeddings",
-        "n_positions",
-        "max_seq_len",
-        "seq_length",
-        "n_ctx",
-    ),
+    "max_position_embeddings": CONTEXT_KEYS,
     "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
 }
 # Upper limits for config.json values. Larger values are rejected, because no real model comes close

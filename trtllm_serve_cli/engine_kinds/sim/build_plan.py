@@ -19,6 +19,7 @@ from trtllm_serve_cli.build.build_plan import (
 from trtllm_serve_cli.build.build_step import WORK, BuildStep
 from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unsupported
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.engine_kinds.card_limits import SIZE_OPTIONS
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.runtime.engines.sim.timing import (
@@ -37,7 +38,6 @@ from trtllm_serve_cli.sizing.roofline import estimate_step_cost
 from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 
-_GPU_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
 # Maps each checkpoint format to the package that loads the tokenizer on the server.
 TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
@@ -109,7 +109,7 @@ def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simu
         facts,
         gpu,
         options=SizeOptions(
-            **{name: getattr(options, name) for name in _GPU_OPTIONS},
+            **{name: getattr(options, name) for name in SIZE_OPTIONS},
             max_batch_size=options.max_batch_size or defaults.max_batch_size,
             max_num_tokens=options.max_num_tokens or defaults.max_num_tokens,
         ),
@@ -149,7 +149,7 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
                 next_step="omit --gpu or --timing",
             )
         return read_simulation(request.timing)
-    refuse_unsupported(request.options, request.kind, supported=(*_GPU_OPTIONS, *LIMITS))
+    refuse_unsupported(request.options, request.kind, supported=(*SIZE_OPTIONS, *LIMITS))
     gpu = load_gpu(request.gpu) if request.gpu else tools.gpu
     if gpu is None:
         raise BadInput(

@@ -8,6 +8,9 @@ from typing import Any
 
 from trtllm_serve_cli.errors import SourceError
 
+# The keys of the context length in config.json. The key depends on the architecture.
+CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+
 
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file.

@@ -14,7 +14,12 @@ from typing import Any, TypeGuard
 
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.runtime.embedding_settings import POOLING_MODES, EmbeddingSettings
-from trtllm_serve_cli.sources.formats.json_file import broken_json, read_json, read_object
+from trtllm_serve_cli.sources.formats.json_file import (
+    CONTEXT_KEYS,
+    broken_json,
+    read_json,
+    read_object,
+)
 
 MODULES_FILE = "modules.json"
 # File with the Transformer module's limits, for example `max_seq_length`.
@@ -35,7 +40,6 @@ _FLAGS = {
 # Model families whose first input token has the position `pad_token_id` + 1, so fewer positions are
 # available.
 _OFFSET_POSITIONS = ("camembert", "mpnet", "roberta", "xlm-roberta")
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
 def is_embedding_model(folder: Path) -> bool:
@@ -83,7 +87,7 @@ def read_max_length(folder: Path) -> int:
     file is not valid.
     """
     config = read_object(folder / "config.json")
-    positions = next((config[key] for key in _CONTEXT_KEYS if _is_count(config.get(key))), 0)
+    positions = next((config[key] for key in CONTEXT_KEYS if _is_count(config.get(key))), 0)
     if config.get("model_type") in _OFFSET_POSITIONS:
         padding = config.get("pad_token_id")
         positions -= (padding if isinstance(padding, int) else 1) + 1
