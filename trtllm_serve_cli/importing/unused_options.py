@@ -33,7 +33,7 @@ def refuse_unused(declaration: Declaration, kind: str, source: Source) -> None:
         option, value = each.shown_as, getattr(declaration.engine, each.name)
         raise BadInput(
             f"The {kind} engine kind does not accept {option}.",
-            why=f"the option applies only to the {' or '.join(users)} engine kind",
+            why=f"the option applies only to --engine {' or --engine '.join(users)}",
             next_step=f"omit {option}, or use --engine {users[0]} {option} {value}",
         )
     if isinstance(source, EngineSource) and (unused := _list_of_builds(declaration)):

@@ -53,7 +53,8 @@ ReplaceOption = Annotated[
     bool,
     typer.Option(
         "--force",
-        help=f"{_REBUILD}, and replace a model that has the same name but a different source.",
+        help=f"{_REBUILD}, and replace a model that has the same name but a different source. Also "
+        "delete files that tllm did not create from the model's repository.",
     ),
 ]
 DraftOption = Annotated[
