@@ -109,6 +109,9 @@ def test_prompt_is_prepended(model: Any) -> None:
     [
         ({}, "must contain exactly one of the inputs text_input and input_ids"),
         ({"text_input": texts("a"), "input_ids": [[1]]}, "send one of the two inputs"),
+        ({"text_input": np.zeros((0, 1), dtype=object)}, "text_input has no rows; send at least"),
+        ({"text_input": np.zeros((1, 0), dtype=object)}, "text_input has no rows; send at least"),
+        ({"input_ids": np.zeros((0, 1), dtype=np.int32)}, "input_ids has no rows; send at least"),
         ({"text_input": texts("a" * 12)}, "the input has 13 tokens, but .* at most 12 tokens"),
         ({"text_input": np.array([[b"\xff"]], dtype=object)}, "not valid UTF-8"),
         ({"input_ids": [[256]]}, "input_ids contains 256"),

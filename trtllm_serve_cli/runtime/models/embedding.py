@@ -66,6 +66,9 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
                 "a request must contain exactly one of the inputs text_input and input_ids; send "
                 "one of the two inputs and omit the other"
             )
+        if not rows:
+            name = "input_ids" if texts is None else "text_input"
+            raise InvalidRequest(f"{name} has no rows; send at least one row")
         return [
             EmbeddingRow({"input_ids": tuple(row), "max_new_tokens": 0}, index, dimensions)
             for index, row in enumerate(rows)
