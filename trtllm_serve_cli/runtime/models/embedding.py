@@ -21,7 +21,7 @@ from ..requests.responses import ResponseBuilder
 from ..text.text_limits import check_prompt_lengths
 from ..text.tokenizer import load_tokenizer
 from ..triton.parameters import Parameters
-from ..triton.tensors import Array, GetTensor
+from ..triton.tensors import Array, GetTensor, as_text
 
 _INPUTS = frozenset(("text_input", "input_ids", "prompt_name", "dimensions"))
 
@@ -81,13 +81,13 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 
     def _encode(self, texts: Array, prompt_name: Array | None) -> list[list[int]]:
         prefix = self._find_prompt(prompt_name)
-        rows = [prefix + _as_text(text, "text_input") for text in texts.reshape(-1)]
+        rows = [prefix + as_text(text, "text_input") for text in texts.reshape(-1)]
         check_prompt_lengths("text_input", rows, self._worker.limits.max_seq_len)
         return [self._tokenizer.encode(row) for row in rows]
 
     def _find_prompt(self, prompt_name: Array | None) -> str:
         names = [] if prompt_name is None else list(prompt_name.reshape(-1))
-        found = {self._settings.find_prompt(_as_text(each, "prompt_name")) for each in names}
+        found = {self._settings.find_prompt(as_text(each, "prompt_name")) for each in names}
         if len(found) > 1:
             raise InvalidRequest(
                 "prompt_name differs between rows; send a separate request for each prompt_name"
@@ -132,12 +132,3 @@ class EmbeddingResponseBuilder:
         """End the row. Return no responses, because a row has none until its embedding arrives."""
         self.is_done = True
         return []
-
-
-def _as_text(value: Any, tensor: str) -> str:
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"{tensor} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
-        ) from error

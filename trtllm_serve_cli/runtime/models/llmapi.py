@@ -27,7 +27,7 @@ from ..text.text_limits import check_prompt_lengths, check_word_lengths
 from ..text.tokenizer import load_tokenizer
 from ..triton.model_yaml import as_parameters, parse_model_yaml
 from ..triton.parameters import Parameters
-from ..triton.tensors import Array, GetTensor
+from ..triton.tensors import GetTensor, as_text
 
 # Maps each scalar tensor to its `GenerationRequest` field and the value's type.
 _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -187,17 +187,8 @@ def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> N
 
 
 def _strings(get: GetTensor, name: str) -> list[str]:
-    tensor: Array | None = get(name)
-    if tensor is None:
-        return []
-    try:
-        return [
-            each.decode() if isinstance(each, bytes) else str(each) for each in tensor.reshape(-1)
-        ]
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"{name} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
-        ) from error
+    tensor = get(name)
+    return [] if tensor is None else [as_text(each, name) for each in tensor.reshape(-1)]
 
 
 def _scalar(get: GetTensor, name: str) -> Any:

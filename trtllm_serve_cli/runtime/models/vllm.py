@@ -27,7 +27,7 @@ from ..text.tokenizer import load_tokenizer
 from ..triton.model_json import as_parameters
 from ..triton.parameters import Parameters
 from ..triton.sampling_parameters import SamplingParameters, parse_sampling_parameters
-from ..triton.tensors import Array, GetTensor
+from ..triton.tensors import Array, GetTensor, as_text
 
 _SAMPLING = "sampling_parameters"
 _OUTPUTS = Outputs.__slots__
@@ -172,13 +172,7 @@ def _read_text(get: GetTensor, name: str) -> str:
     tensor = get(name)
     if tensor is None or tensor.size != 1:
         raise InvalidRequest(f"{name} must contain exactly one string; send one string")
-    value = tensor.reshape(-1)[0]
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"{name} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
-        ) from error
+    return as_text(tensor.reshape(-1)[0], name)
 
 
 def _is_set(tensor: Array | None) -> bool:

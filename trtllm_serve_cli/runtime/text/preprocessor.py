@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine import InvalidRequest
 from ..triton.parameters import Parameters
-from ..triton.tensors import Array, GetTensor
+from ..triton.tensors import Array, GetTensor, as_text
 from ..triton.word_lists import encode_words
 from .text_limits import check_prompt_lengths, check_word_lengths
 from .tokenizer import Tokenizer, load_tokenizer
@@ -146,7 +146,7 @@ class Preprocessor:
             )
         _check_num_rows("embedding_bias_words", words, num_rows)
         bias = np.zeros((num_rows, self._tokenizer.vocab_size), dtype=np.float32)
-        texts = [[_as_text(word, "embedding_bias_words") for word in row] for row in words]
+        texts = [[as_text(word, "embedding_bias_words") for word in row] for row in words]
         check_word_lengths("embedding_bias_words", texts)
         for row, values in enumerate(weights):
             for word, value in zip(texts[row], values, strict=True):
@@ -165,7 +165,7 @@ class Preprocessor:
         if num_rows > 1:
             _check_num_rows(name, words, num_rows)
         rows = [
-            [text for text in (_as_text(word, name) for word in row) if text]
+            [text for text in (as_text(word, name) for word in row) if text]
             for row in words.reshape(num_rows, -1)
         ]
         check_word_lengths(name, rows)
@@ -190,19 +190,10 @@ def _check_num_rows(name: str, words: Array, num_rows: int) -> None:
 
 
 def _as_prompt(value: Any) -> str:
-    text = _as_text(value, "text_input (QUERY)")
+    text = as_text(value, "text_input (QUERY)")
     if not text:
         raise InvalidRequest("text_input (QUERY) is empty; send a prompt")
     return text
-
-
-def _as_text(value: Any, tensor: str) -> str:
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"{tensor} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
-        ) from error
 
 
 def _pad(rows: list[list[int]], pad_id: int) -> tuple[Array, Array]:

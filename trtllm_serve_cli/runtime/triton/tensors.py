@@ -42,14 +42,14 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "return_perf_metrics": ("return_perf_metrics", bool),
     "guided_decoding_guide_type": (
         "guide_type",
-        lambda value: _text(value, "guided_decoding_guide_type") or None,
+        lambda value: as_text(value, "guided_decoding_guide_type") or None,
     ),
     # TensorRT-LLM 0.19 and earlier and the gpt layout use these names. `output_log_probs` is an
     # input only in the gpt layout.
     "random_seed": ("seed", int),
     "min_length": ("min_tokens", int),
     "output_log_probs": ("return_log_probs", bool),
-    "guided_decoding_guide": ("guide", lambda value: _text(value, "guided_decoding_guide")),
+    "guided_decoding_guide": ("guide", lambda value: as_text(value, "guided_decoding_guide")),
 }
 # Tensors with one value per row that the model reads itself instead of passing them to the engine.
 _MODEL_SCALARS = (
@@ -82,6 +82,19 @@ SUPPORTED_INPUTS = frozenset(
         "streaming",
     )
 )
+
+
+def as_text(value: Any, tensor: str) -> str:
+    """Return a value of the string tensor `tensor` as text.
+
+    Raise `InvalidRequest` if the value is not valid UTF-8.
+    """
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"{tensor} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
+        ) from error
 
 
 class EngineRow(Protocol):
@@ -260,15 +273,6 @@ def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:
             "one value per row"
         )
     return tensor.reshape(num_rows)
-
-
-def _text(value: Any, tensor: str) -> str:
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"{tensor} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
-        ) from error
 
 
 def _bias_rows(tensor: Array, num_rows: int) -> list[tuple[tuple[int, float], ...]]:
