@@ -39,7 +39,7 @@ from ..requests.draft_decoding import (
 from ..requests.in_flight import InFlight, send_error
 from ..requests.request_record import RequestLedger, RequestRecord, ResponseRecorder
 from ..requests.responses import merge_responses
-from ..requests.stop_requests import StopHandler, TextRequest
+from ..requests.stop_requests import StopHandler, StoppableRequest
 from ..requests.text_response import RowTextResponseBuilder
 from ..text.detokenize import StreamDecoder, TextStream, decode_whole
 from ..text.preprocessor import TEXT_INPUTS
@@ -150,7 +150,7 @@ class TritonPythonModel:
                 self._stop(request.request_id(), sender)
                 continue
             record = self._ledger.open_record(request)
-            running = TextRequest(request.request_id(), sender)
+            running = StoppableRequest(request.request_id(), sender)
             self._in_flight.add(running)
             self._threads.submit(self._serve, request, inputs, sender, record, running)
 
@@ -174,7 +174,7 @@ class TritonPythonModel:
         received: dict[str, Array],
         sender: Any,
         record: RequestRecord,
-        running: TextRequest,
+        running: StoppableRequest,
     ) -> None:
         try:
             if sender.is_cancelled():
@@ -200,7 +200,7 @@ class TritonPythonModel:
         received: dict[str, Array],
         sender: Any,
         record: RequestRecord,
-        running: TextRequest,
+        running: StoppableRequest,
     ) -> None:
         reject_if_draining(self._name)
         reject_tensors(received.get, self._unsupported_inputs, self._engine_kind)
@@ -250,7 +250,7 @@ class TritonPythonModel:
         sender: Any,
         inputs: dict[str, Array],
         record: RequestRecord,
-        running: TextRequest,
+        running: StoppableRequest,
     ) -> None:
         """Generate tokens directly on an engine worker of `tensorrt_llm`.
 
@@ -276,7 +276,7 @@ class TritonPythonModel:
         sender: Any,
         inputs: dict[str, Array],
         record: RequestRecord,
-        running: TextRequest,
+        running: StoppableRequest,
         drafts: DraftRequest | None = None,
     ) -> None:
         """Generate tokens by calling the `tensorrt_llm` model through BLS.
@@ -318,7 +318,7 @@ class TritonPythonModel:
             sender.send(single_response or pb_utils.InferenceResponse([]), flags=_FINAL)
 
     def _drafted_outputs(
-        self, drafts: DraftRequest, internal_id: str, running: TextRequest
+        self, drafts: DraftRequest, internal_id: str, running: StoppableRequest
     ) -> Iterator[dict[str, Array]]:
         """Generate the response to a request with draft tokens and yield the response's outputs."""
 

@@ -64,7 +64,7 @@ class StopHandler:
             self._as_caller.close()
 
 
-class TextRequest:
+class StoppableRequest:
     """A text model's request, which its client can cancel or end with a stop request.
 
     A stop request may arrive while the text model is still encoding the prompt.
