@@ -7,9 +7,10 @@ Other arguments have the names of parameters in `config.pbtxt`.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
+
+from .parameters import parse_scalar
 
 # Maps each vLLM argument to the parameter in `config.pbtxt`.
 _PARAMETERS = {
@@ -37,14 +38,6 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 def render_model_json(parameters: Mapping[str, str]) -> str:
     """Convert `parameters` to arguments and return the text of a `model.json`."""
     arguments = {
-        _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
+        _ARGUMENTS.get(name, name): parse_scalar(value) for name, value in parameters.items()
     }
     return json.dumps(arguments, indent=2) + "\n"
-
-
-def _parse_scalar(text: str) -> Any:
-    """Return `text` as a boolean or a non-negative integer if possible, otherwise unchanged.
-
-    Integers with leading zeros or more than 18 digits are also unchanged.
-    """
-    return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text

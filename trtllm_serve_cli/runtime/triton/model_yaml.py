@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from .parameters import parse_scalar
+
 # Maps `LLM` arguments to `tensorrt_llm` parameters in `config.pbtxt` if the names differ.
 _PARAMETERS = {
     "model": "gpt_model_path",
@@ -83,9 +85,7 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str, Any]) -> str:
     """Convert `parameters` back to arguments and return the text of a `model.yaml`."""
-    values = {
-        _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
-    }
+    values = {_ARGUMENTS.get(name, name): parse_scalar(value) for name, value in parameters.items()}
     return render_arguments(nest(values), triton_config)
 
 
@@ -116,14 +116,6 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             nested[key] = value
     return nested
-
-
-def _parse_scalar(text: str) -> Any:
-    """Return `text` as a boolean or a non-negative integer if possible, otherwise unchanged.
-
-    Integers with leading zeros or more than 18 digits are also unchanged.
-    """
-    return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text
 
 
 def _render_scalar(value: Any) -> str:

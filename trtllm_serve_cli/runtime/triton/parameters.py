@@ -128,3 +128,11 @@ class Parameters:
                 f"{text!r}"
             )
         return text in ("1", "true")
+
+
+def parse_scalar(text: str) -> Any:
+    """Return a parameter as a boolean or a non-negative integer if possible, otherwise as text.
+
+    Integers with leading zeros or more than 18 digits stay text.
+    """
+    return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text
