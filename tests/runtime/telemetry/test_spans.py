@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,6 +76,34 @@ def test_logs_an_unreachable_collector_once(capsys: pytest.CaptureFixture[str]) 
     exporter.add(Span(PARENT, "engine", 5, 9))
     exporter.close()
     assert not has_failed()
+
+
+@pytest.mark.parametrize(
+    "response",
+    [b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort"],
+    ids=["no HTTP", "incomplete"],
+)
+def test_close_ignores_an_invalid_response(
+    response: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def respond() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(response)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
+
+        thread = threading.Thread(target=respond)
+        thread.start()
+        exporter = SpanExporter(f"http://127.0.0.1:{server.getsockname()[1]}/", "demo", 3600.0)
+        exporter.add(Span(PARENT, "engine", 5, 9))
+        exporter.close()
+        thread.join()
+    assert "spans cannot be sent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ Logic Scripting) are not traced, because Triton 2.51 frees their traces too earl
 
 from __future__ import annotations
 
+import http.client
 import json
 import queue
 import secrets
@@ -119,7 +120,7 @@ class SpanExporter:
             with self._opener.open(request, timeout=_TIMEOUT_S) as response:
                 response.read()
             self._is_reachable = True
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             if self._is_reachable:
                 write_log("W", f"spans cannot be sent to {self._url}, so they are dropped: {error}")
             self._is_reachable = False
