@@ -78,9 +78,10 @@ class StreamKeeper:
         Call this method after reading all of `responses`.
         """
         now_s = self._clock()
+        due = []
         with self._lock:
             self._kept.append((now_s + self._kept_s, responses))
-            num_due = sum(1 for until_s, _ in self._kept if until_s <= now_s)
-            due = [self._kept.popleft() for _ in range(num_due)]
+            while self._kept and self._kept[0][0] <= now_s:
+                due.append(self._kept.popleft())
         # Release the responses outside the lock, because freeing a long response takes time.
         due.clear()
