@@ -209,6 +209,46 @@ def test_decoded_windows_stay_short_for_long_sequences() -> None:
     assert len(lengths) < 1100
 
 
+@pytest.mark.parametrize("name", _FAMILIES)
+@settings(max_examples=settings().max_examples // 2)
+@given(st.data())
+def test_repeated_tokens_are_decoded_in_short_windows(name: str, data: st.DataObject) -> None:
+    """A model may repeat an end token, a space or a part of a character until its length limit."""
+    family, tokens = _FAMILIES[name]
+    # At the start of a text, the text of "##" is "##", so it does not show that it adds no text.
+    tokens = tokens.filter(lambda token: token != "##")
+    first, last = (data.draw(st.lists(tokens, max_size=3)) for _ in range(2))
+    repeated = data.draw(st.lists(tokens, min_size=1, max_size=3))
+    vocabulary = [*first, *(repeated * 200)[:200], *last]
+    decode, lengths = family(vocabulary), []  # type: ignore[operator]
+
+    def count_and_decode(ids: list[int]) -> str:
+        lengths.append(len(ids))
+        return decode(ids)
+
+    assert _stream(count_and_decode, len(vocabulary)) == decode(list(range(len(vocabulary))))
+    assert sum(lengths) < 40 * len(vocabulary)
+
+
+def test_repeated_broken_bytes_are_emitted_before_the_end() -> None:
+    decoder = StreamDecoder(byte_level("replace")([b"a\xe4"] * 100))
+    streamed = decoder.push(range(100))
+    assert streamed == "a\ufffd" * (len(streamed) // 2) + "a" * (len(streamed) % 2)
+    assert len(streamed) + len(decoder.finish()) == 200
+    assert len(streamed) > 160
+
+
+@pytest.mark.parametrize("token", ["</s>", "\n", "▁", "<0xE4>"])
+def test_repeated_tokens_are_predicted_in_short_windows(token: str) -> None:
+    tokenizer = sentence_piece([token.replace("</s>", "")] * 500)
+    decoder = StreamDecoder(tokenizer)
+    lengths = []
+    for each in range(500):
+        lengths += map(len, decoder.predict_windows([each]))
+        decoder.push([each])
+    assert max(lengths) <= 32
+
+
 @pytest.mark.parametrize(
     ("accumulates", "pieces"),
     [(False, ["Hi", "", "\ufffd"]), (True, ["Hi", "Hi", "Hi\ufffd"])],

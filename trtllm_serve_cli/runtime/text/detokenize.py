@@ -11,7 +11,12 @@ piece. A piece that ends inside a character is held back until the character is 
 
 To limit the window's length, a long window is cut to the tokens of the latest piece. A space or
 part of a character may then be missing at the window's start. It is missing from both texts, so it
-does not affect their difference.
+does not affect their difference. If the latest piece is whitespace, the window's first tokens are
+kept before it, because decoders may strip leading whitespace.
+
+If many tokens have been held back, they are not the beginning of one character. Their text is then
+emitted except for its last characters. Tokens that decode to no text, such as special tokens, stay
+in the window, but the window is not decoded until a token with text follows.
 
 Some decoders change earlier text when more tokens follow. In Transformers' byte fallback, one
 invalid byte changes the text of the bytes before it. `clean_up_tokenization_spaces` removes the
@@ -33,6 +38,8 @@ from .token_texts import UNFINISHED_CHARACTER, TokenTexts
 # Minimum length, in tokens, at which a window is shortened. Shorter windows are kept, because
 # shortening requires another decode call.
 _LONG_WINDOW = 16
+# Maximum number of characters of an incomplete character: U+FFFD for each of its bytes.
+_MAX_UNFINISHED = 3
 
 
 class StreamDecoder:
@@ -61,6 +68,8 @@ class StreamDecoder:
 
     def predict_windows(self, token_ids: Sequence[int]) -> list[list[int]]:
         """Return the windows that `push` will decode if each token adds visible text."""
+        if self._holds_many:
+            return [[each] for each in token_ids]
         windows = []
         window, num_emitted = self._window, self._num_emitted
         for token_id in token_ids:
@@ -79,14 +88,22 @@ class StreamDecoder:
         self._restart([], 0, "")
         return piece
 
+    @property
+    def _holds_many(self) -> bool:
+        """True if too many tokens are held back to decode them again for each token."""
+        return len(self._window) - self._num_emitted >= _LONG_WINDOW
+
     def _push_one(self, token_id: int) -> str:
         text = None if self._token_texts is None else self._token_texts.find(token_id)
         if text is not None and not self._window:
             return text
+        holds_many = self._holds_many
         self._window.append(token_id)
+        if holds_many and not self._decode([token_id]):
+            return ""
         piece = self._pending()
         if not piece or piece.endswith(UNFINISHED_CHARACTER):
-            return ""
+            return self._emit_part(piece) if holds_many else ""
         if text is None:
             self._advance(piece)
         else:
@@ -108,9 +125,28 @@ class StreamDecoder:
         if len(self._window) < _LONG_WINDOW:
             return
         text = self._decode(newest)
-        # Restart the window only at visible text, because decoders may strip leading whitespace.
         if text.strip():
             self._restart(newest, len(newest), text)
+            return
+        # Decoders may strip leading whitespace, so keep other tokens before it.
+        window = [*self._window[: len(self._window) // 2], *newest]
+        text = self._decode(window)
+        if text == self._decode(window[: -len(newest)]) + piece:
+            self._restart(window, len(window), text)
+
+    def _emit_part(self, piece: str) -> str:
+        """Return the part of an unfinished piece that further tokens cannot change.
+
+        Cut the window to its latest tokens, unless their text does not show how the piece ends.
+        """
+        window = self._window[-_LONG_WINDOW:]
+        text = self._decode(window)
+        num_held = _MAX_UNFINISHED if text.endswith(UNFINISHED_CHARACTER) else 0
+        end = len(text) - num_held
+        if len(text) <= _MAX_UNFINISHED or not piece.endswith(text[end:]):
+            return ""
+        self._restart(window, len(window) - num_held, text[:end])
+        return piece[: len(piece) - num_held]
 
     def _restart(self, window: list[int], num_emitted: int, emitted: str) -> None:
         self._window, self._num_emitted, self._emitted = window, num_emitted, emitted
