@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from trtllm_serve_cli.runtime.pulse import (
     PulseWriter,
     read_pulses,
 )
+from trtllm_serve_cli.runtime.worker import protocol
 from trtllm_serve_cli.runtime.worker.abstract_socket import connect
 from trtllm_serve_cli.runtime.worker.protocol import ProtocolError, encode_frame, read_frame
 from trtllm_serve_cli.runtime.worker.worker import Worker
@@ -231,6 +233,51 @@ def test_sends_statistics_before_the_first_step() -> None:
     assert ready["is"] == "ready"
     assert (before["updates"], before["stats"]["active_requests"]) == ([], 1)
     assert (len(after["updates"]), after["stats"]["active_requests"]) == (1, 0)
+
+
+class LongUpdates(ScriptedEngine):
+    """Repeats each token as often as the square of the prompt's length."""
+
+    def _count(self, request: GenerationRequest, num_steps: int) -> list[SequenceUpdate]:
+        count = len(request.input_ids) ** 2
+        updates = super()._count(request, num_steps)
+        return [replace(each, token_ids=each.token_ids * count) for each in updates]
+
+
+@pytest.fixture
+def short_frames(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    """Start a worker whose messages contain at most 2,000 bytes."""
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 2000)
+    started = Model(stats_period_s=0.0, engine=LongUpdates())
+    assert started.read()["is"] == "ready"
+    yield started
+    started.close()
+
+
+def test_update_that_is_too_long_fails_only_its_request(short_frames: Model) -> None:
+    short_frames.submit(7, COUNT, input_ids=(COUNT,) * 30)
+    short_frames.submit(8, COUNT, max_new_tokens=2)
+    updates = short_frames.read_updates(3)
+    short_frames.submit(9, COUNT_CANCELLED)
+    (failed,) = [each for each in updates if each.request_id == 7]
+    assert (failed.error or "").startswith(
+        "the response of an engine step cannot be sent, because the frame is "
+    )
+    assert [each for each in updates if each.request_id == 8] == [
+        SequenceUpdate(8, 0, (10,)),
+        SequenceUpdate(8, 0, (11,), "length"),
+    ]
+    assert short_frames.read_updates(1) == [SequenceUpdate(9, 0, (1,), "stop")]
+
+
+def test_updates_that_are_too_long_together_are_sent_in_several_frames(short_frames: Model) -> None:
+    short_frames.submit(7, COUNT, input_ids=(COUNT,) * 20, num_return_sequences=4)
+    updates = short_frames.read_updates(8)
+    assert [each.token_ids for each in updates] == [
+        (10 * sequence + step,) * 400 for step in (0, 1) for sequence in (1, 2, 3, 4)
+    ]
+    short_frames.submit(9, COUNT_CANCELLED)
+    assert short_frames.read_updates(1) == [SequenceUpdate(9, 0, (0,), "stop")]
 
 
 def test_worker_ends_when_the_socket_closes(model: Model) -> None:

@@ -368,15 +368,46 @@ class Worker:
             entry[0] &= REQUEST_ID_MASK
             entries_by_client.setdefault(number, []).append(entry)
         for number, entries in entries_by_client.items():
-            message: dict[str, Any] = {"is": "step", "updates": entries}
+            fields: dict[str, Any] = {}
             if number == 0 and is_stats_due:
                 stats = self._engine.stats()
                 self._pulse.note_iteration(stats.iteration)
-                message["stats"] = _as_dict(stats)
+                fields["stats"] = _as_dict(stats)
                 self._stats_due_s = now_s + self._stats_period_s
             client = self._clients[number]
-            if client.reads and (entries or "stats" in message):
-                self._disconnect_on_error(client, partial(client.send, message))
+            if client.reads and (entries or fields):
+                self._disconnect_on_error(client, partial(self._send_step, client, entries, fields))
+
+    def _send_step(
+        self, client: ClientConnection, entries: list[list[Any]], fields: dict[str, Any]
+    ) -> None:
+        """Send a `step` message with `entries` and `fields`.
+
+        If the message is too long, send several messages. Fail the request of an entry that is too
+        long for one message.
+        """
+        try:
+            client.send({"is": "step", "updates": entries, **fields})
+        except ProtocolError as error:
+            half = len(entries) // 2
+            if half:
+                self._send_step(client, entries[:half], {})
+            else:
+                entries = [self._fail_request(client, entries[0][0], error)]
+            self._send_step(client, entries[half:], fields)
+
+    def _fail_request(
+        self, client: ClientConnection, request_id: int, error: ProtocolError
+    ) -> list[Any]:
+        """Cancel a request whose update cannot be sent. Return the entry that reports the error."""
+        engine_id = client.engine_id(request_id)
+        client.open.pop(engine_id, None)
+        self._engine.cancel(engine_id)
+        why = (
+            f"the response of an engine step cannot be sent, because {error}; request fewer log "
+            "probabilities or shorten the prompt"
+        )
+        return SequenceUpdate(request_id, error=why).to_wire()
 
     def _ping_clients(self) -> None:
         """Send a ping to each client if pings are due."""
