@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ class WorkerThread:
         with self._lock:
             if self._is_closed:
                 sock.close()
-                raise OSError("the worker is closed")
+                raise OSError(errno.EBADF, "the worker is closed")
             self.clients.append(ClientSocket(sock))
             return self.clients[-1], address
 

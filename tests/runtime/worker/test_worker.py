@@ -238,10 +238,19 @@ def test_sends_statistics_before_the_first_step() -> None:
 class LongUpdates(ScriptedEngine):
     """Repeats each token as often as the square of the prompt's length."""
 
-    def _count(self, request: GenerationRequest, num_steps: int) -> list[SequenceUpdate]:
-        count = len(request.input_ids) ** 2
-        updates = super()._count(request, num_steps)
-        return [replace(each, token_ids=each.token_ids * count) for each in updates]
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: dict[int, int] = {}
+
+    def submit(self, request: GenerationRequest) -> None:
+        self._counts[request.id] = len(request.input_ids) ** 2
+        super().submit(request)
+
+    def step(self) -> list[SequenceUpdate]:
+        return [
+            replace(each, token_ids=each.token_ids * self._counts[each.request_id])
+            for each in super().step()
+        ]
 
 
 @pytest.fixture

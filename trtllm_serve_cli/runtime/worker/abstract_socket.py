@@ -1,4 +1,4 @@
-"""Connect to abstract sockets, and check that a peer runs as the same user.
+"""Connect to and accept on abstract sockets, and check that a peer runs as the same user.
 
 An abstract socket has no file and therefore no file permissions. Any user can connect to it, and
 any user can bind a free name, for example the name of a worker that has just exited. Both sides of
@@ -7,11 +7,20 @@ a connection must therefore check the peer.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
+import time
+from collections.abc import Iterator
+
+from ..log import write_log
 
 _CREDENTIALS = struct.Struct("3i")
+# The errors of `accept` after the listener was closed or shut down.
+_CLOSED = (errno.EBADF, errno.EINVAL)
+# Pause, in seconds, after another error of `accept`, which usually returns again immediately.
+_RETRY_S = 0.2
 
 
 def connect(name: str, timeout_s: float | None) -> socket.socket:
@@ -31,6 +40,31 @@ def connect(name: str, timeout_s: float | None) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def accept_clients(listener: socket.socket, retry_s: float = _RETRY_S) -> Iterator[socket.socket]:
+    """Yield a socket for each client that connects, until `listener` is closed.
+
+    Disconnect clients that run as other users. If accepting fails, for example because this process
+    has too many open files, log the first of these errors and retry every `retry_s` seconds.
+    """
+    has_failed = False
+    while True:
+        try:
+            sock, _ = listener.accept()
+        except OSError as error:
+            if error.errno in _CLOSED:
+                return
+            if not has_failed:
+                write_log("W", f"a connection cannot be accepted: {error}; retrying")
+            has_failed = True
+            time.sleep(retry_s)
+            continue
+        has_failed = False
+        if is_same_user(sock):
+            yield sock
+        else:
+            sock.close()
 
 
 def is_same_user(sock: socket.socket) -> bool:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from .abstract_socket import connect, is_same_user
+from .abstract_socket import accept_clients, connect
 
 _SOCKETS = Path("/proc/net/unix")
 # Timeout, in seconds, for the response of an instance. Instances usually respond much sooner,
@@ -65,16 +65,11 @@ class StopForwarder:
         self._thread.join(_TIMEOUT_S)
 
     def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # the listener was closed
-                return
+        for connection in accept_clients(self._listener):
             with contextlib.suppress(OSError), connection:
                 connection.settimeout(self._timeout_s)
-                if is_same_user(connection):
-                    request_id = _read_all(connection).decode(errors="replace")
-                    connection.sendall(_STOPPED if self._stop(request_id) else _NOT_HERE)
+                request_id = _read_all(connection).decode(errors="replace")
+                connection.sendall(_STOPPED if self._stop(request_id) else _NOT_HERE)
 
 
 def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:

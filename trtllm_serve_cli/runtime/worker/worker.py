@@ -7,7 +7,6 @@ exits when the process that started it exits or closes the connection.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import queue
 import socket
 import struct
@@ -30,7 +29,7 @@ from ..engine import (
 from ..log import write_log, write_traceback
 from ..pulse import PulseWriter
 from ..request_check import check_request, fit_to_vocabulary
-from .abstract_socket import is_same_user
+from .abstract_socket import accept_clients
 from .client_connection import CLIENT_SHIFT, REQUEST_ID_MASK, ClientConnection
 from .protocol import ProtocolError, read_frame
 
@@ -171,14 +170,7 @@ class Worker:
 
     def accept(self, listener: socket.socket) -> None:
         """Accept clients on `listener` until the listener is closed."""
-        for number in itertools.count(1):
-            try:
-                sock, _ = listener.accept()
-            except OSError:  # the listener was closed
-                return
-            if not is_same_user(sock):
-                sock.close()
-                continue
+        for number, sock in enumerate(accept_clients(listener), 1):
             self._limit_sending(sock)
             client = ClientConnection(number, sock, self._max_unanswered_pings)
             self._commands.put((client, {"do": "join"}))
