@@ -97,9 +97,20 @@ def test_rejects_an_invalid_config(tmp_path: Path, text: str) -> None:
         read_peft(tmp_path)
 
 
-def test_rejects_an_invalid_npy_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x93NUMPY",
+        b"PK\x03\x04",
+        b"\x93NUMPY\x01\x00\x02\x00(\n",
+        b"\x93NUMPY\x01\x00\x04\x00(1,\n",
+        b"\x93NUMPY\x01\x00\x04\x001 2\n",
+    ],
+    ids=["short", "zip", "empty header", "open bracket", "no expression"],
+)
+def test_rejects_an_invalid_npy_file(tmp_path: Path, content: bytes) -> None:
     for name in ("model.lora_weights.npy", "model.lora_config.npy"):
-        (tmp_path / name).write_bytes(b"\x93NUMPY")
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(BadAdapter, match="is not a valid NumPy array"):
         read_adapter(tmp_path, SITES)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tokenize
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,14 @@ def read_npy(path: Path) -> Array:
     Raise `BadAdapter` if the file is not a valid array, or `OSError` if it cannot be read.
     """
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            # Unlike `np.load`, this function reads no archives.
+            array: Array = np.lib.format.read_array(  # type: ignore[no-untyped-call]
+                file, allow_pickle=False
+            )
+            return array
+    # NumPy parses the header as Python code.
+    except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
         raise BadAdapter(
             f"{path} is not a valid NumPy array: {error}; convert the adapter again"
         ) from error
