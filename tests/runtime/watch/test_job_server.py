@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import shutil
@@ -22,7 +24,7 @@ from tests.samples.launch_plans import FAKE_TRITON
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.clusters.server_watch import watch_command
 from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE, PulseFile, PulseWriter
-from trtllm_serve_cli.runtime.watch.job_server import ServerWatch
+from trtllm_serve_cli.runtime.watch.job_server import ServerWatch, log
 from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 from trtllm_serve_cli.runtime.watch.watch_settings import WatchSettings
 
@@ -232,3 +234,13 @@ def test_token_and_regions_are_hidden_from_other_users(job: Job) -> None:
         wait_until(lambda: region.stat().st_mode & 0o777 == 0o600)
         for pid in (task.pid, triton):
             wait_until(lambda line=Path(f"/proc/{pid}/cmdline"): TOKEN not in line.read_text())
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_full_disk_does_not_end_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    log("E", "the engine worker of m (process 7) has not responded for 2.5 s")

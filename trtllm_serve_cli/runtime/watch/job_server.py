@@ -175,8 +175,12 @@ class SecretGuard:
 
 
 def log(level: str, message: str) -> None:
-    """Write a line to the task's log."""
-    print(f"{level} watch] {message}", file=sys.stderr, flush=True)
+    """Write a line to the task's log.
+
+    Ignore write errors, because a full disk must not end the task and thereby the server.
+    """
+    with contextlib.suppress(OSError):
+        print(f"{level} watch] {message}", file=sys.stderr, flush=True)
 
 
 def run_task(
