@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,19 @@ def test_the_least_recently_used_adapter_is_evicted(tmp_path: Path) -> None:
     assert known.find(request(lora_task_id=1)) and known.find(request(lora_task_id=3))
     with pytest.raises(InvalidRequest, match="LoRA task 2 not found in cache"):
         known.find(request(lora_task_id=2))
+
+
+def test_a_deleted_folder_does_not_affect_other_adapters(tmp_path: Path) -> None:
+    """The system may clean its temporary folder while the server runs."""
+    known = folders(tmp_path, lora_cache_host_memory_bytes=1)
+    for number in (1, 2):
+        sending = request(lora_task_id=number, lora_file=send(PIRATE, tmp_path / "sent"))
+        found = known.find(sending)
+        known.release(sending)
+        assert found is not None and found.folder.is_dir()
+        shutil.rmtree(found.folder)
+    with pytest.raises(InvalidRequest, match="LoRA task 1 not found in cache"):
+        known.find(request(lora_task_id=1))
 
 
 def test_an_adapter_in_use_is_not_evicted(tmp_path: Path) -> None:

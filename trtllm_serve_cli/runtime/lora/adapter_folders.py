@@ -164,7 +164,7 @@ class AdapterFolders:
             evicted = self._sent.pop(key)
             del self._users[key]
             total -= _size(evicted)
-            shutil.rmtree(evicted.folder)
+            shutil.rmtree(evicted.folder, ignore_errors=True)
 
 
 class AdapterReader:
@@ -259,4 +259,5 @@ def _pad(change: LowRank, rank: int) -> LowRank:
 
 
 def _size(known: KnownAdapter) -> int:
-    return sum(file.stat().st_size for file in known.folder.iterdir())
+    """Return the size of an adapter's files, or 0 if its folder was deleted."""
+    return sum(file.stat().st_size for file in known.folder.glob("*"))
