@@ -8,8 +8,9 @@ followed by that many bytes of JSON. A client sends:
 
 The worker's first message is `ready` or `failed`. After each engine step, the worker sends a `step`
 message to each client whose requests have updates. The message contains the updates of all requests
-from this client. At regular intervals, the worker also sends `stats` to the model that started it,
-in a `step` message that may contain no updates. These are the worker's messages:
+from this client; if it would be too long, it is split. At regular intervals, the worker also sends
+`stats` to the model that started it, in a `step` message that may contain no updates. These are the
+worker's messages:
 
     {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...],
      "for_guests": {"excludes_input": false, "num_engines": 1},
