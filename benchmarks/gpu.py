@@ -22,14 +22,24 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpu_check import FULL, SHORT, Check, draw_burst, draw_warmup, greedy_prompts, prompt_of
+from gpu_check import (
+    ENGINE_GPUS,
+    FULL,
+    SHORT,
+    Check,
+    draw_burst,
+    draw_warmup,
+    greedy_prompts,
+    prompt_of,
+)
 from gpu_clocks import watching_gpus
 from gpu_embeddings import check_embeddings
-from gpu_gateway import check_gateway
+from gpu_gateway import check_engines, check_gateway
 from gpu_greedy import check_greedy, compare_tokens, generate_all, generate_raw
 from gpu_lora import check_lora
 from gpu_models import write_shape, write_small
@@ -52,7 +62,7 @@ from trtllm_serve_cli.sizing.gpus import find_gpus
 
 # Seconds after which a part is stopped.
 LIMITS = {"raw": 420, "greedy": 300, "lora": 300, "served": 480, "ready": 300, "gateway": 560,
-          "text": 560, "embeddings": 300, "tp2": 480}  # fmt: skip
+          "engines": 700, "text": 560, "embeddings": 300, "tp2": 480}  # fmt: skip
 
 
 def check_raw(check: Check) -> dict[str, Any]:
@@ -121,6 +131,7 @@ PARTS: dict[str, Callable[[Check], dict[str, Any]]] = {
     "served": check_served,
     "ready": check_ready,
     "gateway": check_gateway,
+    "engines": check_engines,
     "text": check_text,
     "embeddings": check_embeddings,
     "tp2": check_tp2,
@@ -179,16 +190,27 @@ def main() -> None:
         "--vllm-args", type=json.loads, default={}, metavar="JSON",
         help="engine arguments for vLLM, alone and behind Triton",
     )  # fmt: skip
+    parser.add_argument(
+        "--engine-gpus", default=ENGINE_GPUS,
+        help="gpu_device_ids of the part engines, with one GPU per engine. Default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument(
+        "--grouped-shape", type=json.loads, default={}, metavar="JSON",
+        help="changes of the config.json of the model with the shape of Mistral 7B",
+    )  # fmt: skip
     parser.add_argument("--rehearse", action="store_true")
     arguments = parser.parse_args()
     work = arguments.work.absolute()
     work.mkdir(parents=True, exist_ok=True)
     python = rehearsal_python(work) if arguments.rehearse else _find_python(arguments.engine_python)
+    sizes = SHORT if arguments.rehearse else FULL
+    sizes = replace(sizes, grouped_shape=sizes.grouped_shape | arguments.grouped_shape)
     check = Check(
-        work, python, SHORT if arguments.rehearse else FULL, arguments.rehearse,
+        work, python, sizes, arguments.rehearse,
         arguments.text_instances, arguments.vllm_args,
         {"at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
          "gpus": [gpu.shown_as for gpu in find_gpus()], "command": sys.argv},
+        engine_gpus=arguments.engine_gpus,
     )  # fmt: skip
     write_shape(check.big, check.sizes.shape)
     write_shape(check.grouped, check.sizes.grouped_shape)

@@ -14,6 +14,8 @@ from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.paths import Home, find_home
 
 GPU_MEMORY = 0.9
+# The `gpu_device_ids` of a model with two engines.
+ENGINE_GPUS = "0;1"
 # Smaller token ids are special tokens, or commands of the stand-in for vLLM that --rehearse uses.
 FIRST_TOKEN = 1000
 # Three of vLLM's blocks of 16 tokens.
@@ -39,6 +41,7 @@ class Sizes:
     greedy_prompts: int = 8
     greedy_tokens: int = 32
     chat_streams: tuple[int, ...] = (1, 64, 256, 1024)
+    engine_streams: tuple[int, ...] = (64, 256, 1024, 2048)
     chat_rounds: int = 3
     num_embedded: int = 8192
 
@@ -47,8 +50,8 @@ FULL = Sizes(LLAMA_2_7B, MISTRAL_7B)
 SHORT = Sizes(
     {**SMALL, "max_position_embeddings": 2048}, {**SMALL, "max_position_embeddings": 2048},
     max_batch_size=64, max_num_tokens=512, num_requests=200, in_flight=64, num_streams=128,
-    stream_tokens=64, repeats=2, greedy_prompts=2, chat_streams=(1, 32), chat_rounds=1,
-    num_embedded=128,
+    stream_tokens=64, repeats=2, greedy_prompts=2, chat_streams=(1, 32), engine_streams=(1, 128),
+    chat_rounds=1, num_embedded=128,
 )  # fmt: skip
 
 
@@ -64,6 +67,7 @@ class Check:
     vllm_args: dict[str, Any]
     found: dict[str, Any]
     gpu_memory: float = GPU_MEMORY
+    engine_gpus: str = ENGINE_GPUS
 
     @property
     def home(self) -> Home:

@@ -1,18 +1,21 @@
-"""Compare the OpenAI-compatible gateway with vLLM's server on the same GPU.
+"""Compare the OpenAI-compatible gateway with vLLM's server on the same GPUs.
 
-Both servers run the same checkpoint with the same engine arguments, and share the GPU's memory.
-Their loads alternate, so that clocks and temperatures affect both. The gateway is measured with the
-default number of processes and with one process.
+Both servers run the same checkpoint with the same engine arguments, and share the GPUs' memory.
+Their loads alternate, so that clocks and temperatures affect both. With one engine, the gateway is
+measured with the default number of processes and with one process. With several engines, it is
+measured with its connections to the engines' workers, and with requests through Triton. vLLM's
+server then has one engine per GPU (data parallelism) and one API server per engine of the gateway.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,23 +29,32 @@ from openai_streams import ChatClients, chat_bodies
 
 from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
+from trtllm_serve_cli.sizing.gpus import find_gpus
 
-# Fraction of the GPU's memory for each of the two engines.
+# Fraction of each GPU's memory for each of the two servers.
 HALF_OF_MEMORY = 0.44
-_SINGLE_PORT = 8175
+# The KV cache of each engine if engines share a GPU: 512 streams of 256 tokens.
+_SHARED_KV_BYTES = 16 << 30
+_SECOND_PORT = 8175
 _PROMPT_LENGTH = 128
 # Maps a number of streams to the rounds of requests in a measurement with at most as many streams.
-_WAVES = {1: 6, 64: 4, 256: 4, 1024: 2}
+_WAVES = {1: 6, 64: 4, 256: 4, 2048: 2}
 _NUM_CLIENTS = 4
+# More streams over Triton would only take longer.
+_MOST_OVER_TRITON = 256
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """A server to measure: its port, the name of its model, and its main process."""
+    """A server to measure: its port, the name of its model, and its main process.
+
+    `most_streams` is the largest number of streams to measure.
+    """
 
     port: int
     model: str
     process_id: int
+    most_streams: float = math.inf
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the processes that serve HTTP, without the engine's processes."""
@@ -54,27 +66,60 @@ class FrontEnd:
 def check_gateway(check: Check) -> dict[str, Any]:
     """Measure chat streams of the gateway and of vLLM's server alternately."""
     half = replace(check, gpu_memory=HALF_OF_MEMORY)
+    with (
+        served(half, check.grouped) as server,
+        _second_gateway(check, server, num_processes=1) as single,
+        _vllm_server(half) as vllm,
+    ):
+        fronts = {"gateway": _gateway(server), "gateway, 1 process": single, **vllm}
+        return _alternate(check, "gateway", fronts, check.sizes.chat_streams)
+
+
+def check_engines(check: Check) -> dict[str, Any]:
+    """Measure the same with several engines: one on each GPU in `check.engine_gpus`."""
+    groups = check.engine_gpus.split(";")
+    gpus = sorted(set(groups))
+    num_found = len(find_gpus())
+    if max(map(int, gpus)) >= num_found and not check.is_rehearsal:
+        needed = ", ".join(gpus)
+        return {"left_out": f"the engines need GPUs {needed}, but the machine has {num_found}"}
+    half = replace(check, gpu_memory=HALF_OF_MEMORY)
+    # vLLM cannot measure the free memory while another engine loads on the same GPU.
+    memory = {"kv_cache_memory_bytes": _SHARED_KV_BYTES} if len(gpus) < len(groups) else {}
+    engines = replace(half, vllm_args=check.vllm_args | memory)
+    parameters = {"gpu_device_ids": check.engine_gpus}
+    flags = (f"--data-parallel-size={len(gpus)}", f"--api-server-count={len(groups)}")
+    with (
+        served(engines, check.grouped, more_parameters=parameters) as server,
+        # Without the server's folder, a gateway does not find the engines' workers.
+        _second_gateway(check, server, server_directory=None) as over_triton,
+        _vllm_server(half, *flags) as vllm,
+    ):
+        over_triton = replace(over_triton, most_streams=_MOST_OVER_TRITON)
+        fronts = {"gateway": _gateway(server), "gateway, over Triton": over_triton, **vllm}
+        most = check.sizes.max_batch_size * len(gpus)
+        streams = [each for each in check.sizes.engine_streams if each <= most]
+        return _alternate(check, "engines", fronts, streams)
+
+
+def _alternate(
+    check: Check, part: str, fronts: dict[str, FrontEnd], streams: Iterable[int]
+) -> dict[str, Any]:
+    """Measure each server with each number of streams, and save the results so far."""
     rows: list[dict[str, Any]] = []
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(served(half, check.grouped))
-        fronts = {
-            "gateway": FrontEnd(PORTS["openai_port"], "gpu-check", find_gateway(server)),
-            "gateway, 1 process": stack.enter_context(_single_gateway(check, server)),
-        }
-        if not check.is_rehearsal:
-            process_id = stack.enter_context(serving(half, check.grouped))
-            fronts["vllm serve"] = FrontEnd(RAW_PORT, "m", process_id)
-        clients = stack.enter_context(ChatClients(_NUM_CLIENTS))
+    with ChatClients(_NUM_CLIENTS) as clients:
         for round_number in range(check.sizes.chat_rounds + 1):
-            for number in check.sizes.chat_streams:
+            for number in streams:
                 for index, (name, front) in enumerate(fronts.items()):
+                    if number > front.most_streams:
+                        continue
                     row = _measure(check, clients, front, number, (round_number, number, index))
                     # The first round warms up the kernels and the tokenizers.
                     if round_number:
                         rows.append({"server": name, "streams": number, **row})
-            check.found["gateway"] = {"rows": rows, "medians": _medians(rows)}
-            check.save()
-    return check.found["gateway"]
+                        check.found[part] = {"rows": rows, "medians": _medians(rows)}
+                        check.save()
+    return check.found[part]
 
 
 def _measure(
@@ -112,19 +157,33 @@ def _medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _single_gateway(check: Check, server: RunningServer) -> Iterator[FrontEnd]:
-    """Run a second gateway, with one process, in front of the same server."""
+def _vllm_server(check: Check, *flags: str) -> Iterator[dict[str, FrontEnd]]:
+    """Run vLLM's server, except in a rehearsal: the tests' stand-in for vLLM has no server."""
+    if check.is_rehearsal:
+        yield {}
+        return
+    with serving(check, check.grouped, *flags) as process_id:
+        yield {"vllm serve": FrontEnd(RAW_PORT, "m", process_id)}
+
+
+def _gateway(server: RunningServer) -> FrontEnd:
+    return FrontEnd(PORTS["openai_port"], "gpu-check", find_gateway(server))
+
+
+@contextlib.contextmanager
+def _second_gateway(check: Check, server: RunningServer, **changes: Any) -> Iterator[FrontEnd]:
+    """Run a second gateway in front of the same server, with changes of its configuration."""
     config = json.loads((server.directory / CONFIG_FILE).read_text())
-    file = check.work / "gateway-single.json"
-    file.write_text(json.dumps({**config, "port": _SINGLE_PORT, "num_processes": 1}))
-    with (check.work / "gateway-single.log").open("wb") as log:
+    file = check.work / "gateway-second.json"
+    file.write_text(json.dumps({**config, "port": _SECOND_PORT, **changes}))
+    with (check.work / "gateway-second.log").open("wb") as log:
         process = subprocess.Popen(
             (sys.executable, "-m", "trtllm_serve_cli.gateway", str(file)),
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
-            wait_for_port(_SINGLE_PORT, process)
-            yield FrontEnd(_SINGLE_PORT, "gpu-check", process.pid)
+            wait_for_port(_SECOND_PORT, process)
+            yield FrontEnd(_SECOND_PORT, "gpu-check", process.pid)
         finally:
             end_group(process)
 
@@ -137,7 +196,8 @@ def find_gateway(server: RunningServer) -> int:
 
 def _is_engine(process: psutil.Process) -> bool:
     command = process.cmdline()
-    return bool(command) and command[0].startswith("VLLM")
+    # Several API servers of vLLM have titles, too: VLLM::APIServer_0.
+    return bool(command) and command[0].startswith(("VLLM::EngineCore", "VLLM::Worker"))
 
 
 def table(medians: list[dict[str, Any]]) -> list[str]:

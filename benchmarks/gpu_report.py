@@ -22,8 +22,9 @@ def report(found: dict[str, Any]) -> str:
     ):
         if cores:
             lines += ["", title, *(f"  {name:<28} {used:6.2f}" for name, used in cores.items())]
-    if medians := _get(found, "gateway.medians"):
-        lines += ["", "chat streams, medians of the rounds", *table(medians)]
+    for part, servers in (("gateway", ""), ("engines", " of several engines")):
+        if medians := _get(found, f"{part}.medians"):
+            lines += ["", f"chat streams{servers}, medians of the rounds", *table(medians)]
     if medians := _get(found, "text.medians"):
         lines += ["", "text streams, medians of the rounds", *gpu_text.table(medians)]
     if first_tokens := _get(found, "text.first_tokens"):

@@ -47,9 +47,11 @@ PORTS = {"http_port": 8170, "grpc_port": 8171, "metrics_port": 8172, "openai_por
 
 
 @contextlib.contextmanager
-def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
+def served(
+    check: Check, folder: Path, tp: int = 1, more_parameters: Mapping[str, str] | None = None
+) -> Iterator[RunningServer]:
     """Import and serve a checkpoint."""
-    import_checkpoint(check, folder, tp)
+    import_checkpoint(check, folder, tp, more_parameters=more_parameters)
     with launched(check) as server:
         yield server
 

@@ -38,13 +38,14 @@ def run_raw(
 
 
 @contextlib.contextmanager
-def serving(check: Check, folder: Path) -> Iterator[int]:
+def serving(check: Check, folder: Path, *more_flags: str) -> Iterator[int]:
     """Run vLLM's server with a model as `m` on `RAW_PORT`, and yield its process id."""
     arguments = check.arguments(folder)
+    model = arguments.pop("model")
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
     with (check.work / "raw-server.log").open("wb") as log:
         process = subprocess.Popen(
-            (check.python, "-m", "vllm.entrypoints.openai.api_server", *flags,
+            (check.python, "-m", "vllm.entrypoints.cli.main", "serve", model, *flags, *more_flags,
              "--served-model-name=m", f"--port={RAW_PORT}", "--host=127.0.0.1"),
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=clean_environ(),
         )  # fmt: skip

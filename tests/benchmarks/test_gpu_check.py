@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from gpu_check import (
     prompt_of,
 )
 from gpu_clocks import parse_samples, summarize
+from gpu_gateway import check_engines
 
 # First tokens of a prompt that are commands of the tests' stand-in for vLLM, which --rehearse uses
 # (tests/fakes/stand_in/vllm/v1/engine/core_client.py).
@@ -54,6 +56,12 @@ def test_an_early_token_of_each_prompt_changes(tmp_path: Path) -> None:
     prompts = greedy_prompts(check(tmp_path, is_rehearsal=False))
     for before, after in zip(prompts, change_early_token(prompts), strict=True):
         assert [at for at, token in enumerate(before) if after[at] != token] == [5]
+
+
+def test_engines_are_not_measured_without_their_gpus(tmp_path: Path) -> None:
+    run = replace(check(tmp_path, is_rehearsal=False), engine_gpus="0;99")
+    assert "need GPUs 0, 99" in check_engines(run)["left_out"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_clocks_are_those_of_busy_gpus() -> None:

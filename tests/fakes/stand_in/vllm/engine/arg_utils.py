@@ -30,6 +30,7 @@ class EngineArgs:
     max_num_seqs: int = 8
     max_num_batched_tokens: int = 64
     gpu_memory_utilization: float = 0.9
+    kv_cache_memory_bytes: int | None = None
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     enable_lora: bool = False
