@@ -46,6 +46,16 @@ def test_scale_of_equal_or_no_values_has_a_length(values: list[float]) -> None:
     assert scale.high > scale.low
 
 
+@pytest.mark.parametrize("values", [[400.0, 400.0000000000014], [-3.0, -3.0 + 1e-12]])
+def test_values_that_differ_by_rounding_errors_have_different_tick_labels(
+    values: list[float],
+) -> None:
+    scale = fit_scale(values)
+    labels = [write_number(tick) for tick in scale.ticks(6)]
+    assert len(set(labels)) == len(labels)
+    assert all(map(scale.holds, values))
+
+
 def test_ticks_are_round() -> None:
     assert Scale(0, 800).ticks(5) == [0, 200, 400, 600, 800]
     assert Scale(0.1, 0.2).ticks(2) == [0.1, 0.15, 0.2]

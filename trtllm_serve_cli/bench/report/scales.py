@@ -10,6 +10,8 @@ _STEPS = (1, 2, 2.5, 5, 10)
 # With `may_be_log`, the scale is logarithmic if the ratio of the largest value to the smallest
 # positive value exceeds this number. On a linear scale, small values would be indistinguishable.
 _LOG_FROM = 30.0
+# Relative difference up to which values count as equal. `write_number` shows ten digits.
+_SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,9 @@ def fit_scale(
         return Scale(_round_down(min(positive)), _round_up(high), is_log=True)
     if from_zero:
         low = min(low, 0.0)
-    if high == low:
-        low, high = (0.0, high * 2) if high > 0 else (low, low + 1.0)
+    # Values that differ only by rounding errors would all have the same tick label.
+    if math.isclose(low, high, rel_tol=_SAME):
+        low, high = (0.0, high * 2) if high > 0 else (low, high + 1.0)
     step = _step((high - low) / 5)
     return Scale(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step)
 
