@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.samples.bench_results import make_result, store
 from trtllm_serve_cli.bench.model.arrivals import AtConcurrency, AtRate
+from trtllm_serve_cli.bench.model.records import RequestError
 from trtllm_serve_cli.bench.report.result_json import to_json
 from trtllm_serve_cli.bench.report.result_reader import (
     StoredResult,
@@ -27,6 +29,17 @@ def test_written_result_is_read_back(keep: Callable[..., StoredResult]) -> None:
     assert result.summary == json.loads(json.dumps(to_json(made)))
     assert [len(run) for run in result.runs] == [120, 120]
     assert result.samples[0]["engines"][0]["kv_blocks_max"] == 100
+
+
+def test_error_message_with_a_unicode_line_separator_is_read_back(
+    keep: Callable[..., StoredResult],
+) -> None:
+    made = make_result(num_requests=3, fails_every=1)
+    error = RequestError("server", "first\u2028second\x85third")
+    run = made.runs[0]
+    run = replace(run, records=tuple(replace(each, error=error) for each in run.records))
+    result = keep(replace(made, runs=(run,)))
+    assert {record.error for record in result.records} == {error}
 
 
 def test_results_in_a_folder_are_sorted_by_number(tmp_path: Path) -> None:

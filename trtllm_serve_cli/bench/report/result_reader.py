@@ -198,7 +198,10 @@ def _read_records(file: Path) -> Iterator[RequestRecord]:
 
 def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # `str.splitlines` would also split at Unicode line separators, which error messages may
+        # contain.
+        with file.open(encoding="utf-8") as stream:
+            lines = stream.readlines()
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
     for number, line in enumerate(lines, 1):
