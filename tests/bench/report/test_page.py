@@ -123,6 +123,20 @@ def test_sweep_page_has_throughput_and_latency(sweep: list[StoredResult]) -> Non
     assert "<title>16/s</title>" in page
 
 
+def test_page_of_two_sweeps_has_separate_lines_with_different_names(tmp_path: Path) -> None:
+    sweeps = [tmp_path / name / "sweep" for name in ("main", "change")]
+    for sweep, rate in itertools.product(sweeps, (4, 16)):
+        store(make_result(AtRate(rate), num_requests=20), sweep / f"rate-{rate}")
+    page = render_page(read_results(sweeps))
+    latency, *_, cdf = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)[:5]
+    paths = re.findall(r'class="line [^"]*" d="M([^"]*)"', latency)
+    assert [len(path.split()) for path in paths] == [2] * 6
+    for figure, num_lines in ((latency, 6), (cdf, 4)):
+        labels = re.findall(r"<i></i>(.*?)</li>", figure)
+        assert len(set(labels)) == len(labels) == num_lines
+    assert f"<h2>Timeline: {sweeps[1]}/rate-16</h2>" in page
+
+
 def test_unstreamed_run_has_no_token_charts(keep: Callable[..., StoredResult]) -> None:
     page = render_page([keep(make_result(AllAtOnce(), stream=False))])
     assert "Request latency: distribution" in page

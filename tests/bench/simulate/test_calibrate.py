@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,9 @@ def stored(
     records: tuple[RequestRecord, ...], load: dict[str, Any] | None = None, num_targets: int = 1
 ) -> StoredResult:
     load = load or {"kind": "concurrency", "concurrency": 8}
-    return StoredResult("a", {"settings": {"load": load}, "targets": [{}] * num_targets}, records)
+    return StoredResult(
+        Path("a"), {"settings": {"load": load}, "targets": [{}] * num_targets}, records
+    )
 
 
 def test_result_has_one_run_per_repeat() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -120,9 +122,10 @@ def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
     """Return charts that compare the latency and throughput of the results.
 
     Each point represents one result. A latency chart has lines for the median, p95 and p99 of each
-    model. Latencies that require streaming are plotted against tokens/s, and request latencies are
-    plotted against requests/s. The last chart shows the total throughput against the throughput per
-    user. Charts without a line of at least two points are omitted.
+    sweep and model. Results in the same folder belong to the same sweep. Latencies that require
+    streaming are plotted against tokens/s, and request latencies are plotted against requests/s.
+    The last chart shows the total throughput against the throughput per user. Charts without a line
+    of at least two points are omitted.
     """
     charts = [
         _sweep_chart(
@@ -137,22 +140,17 @@ def _sweep_chart(
     results: Sequence[StoredResult], rate: RateMetric, metric: TimeMetric
 ) -> Chart | None:
     measured = [result for result in results if result.figures.get(metric.key)]
-    models = list(dict.fromkeys(result.models for result in measured))
     lines: list[Series] = []
-    for model, (percent, label) in (
-        (model, statistic)
-        for model in models
-        for statistic in (("p50_ms", "median"), ("p95_ms", "p95"), ("p99_ms", "p99"))
-    ):
-        own = [result for result in measured if result.models == model]
-        lines.append(
-            Series(
-                f"{model}, {label}" if len(models) > 1 else label,
-                [(r.figures[rate.key], r.figures[metric.key][percent]) for r in own],
-                colour=len(lines),
-                names=[result.short_load for result in own],
+    for name, own in _group_by_sweep(measured).items():
+        for percent, label in (("p50_ms", "median"), ("p95_ms", "p95"), ("p99_ms", "p99")):
+            lines.append(
+                Series(
+                    f"{name}, {label}" if name else label,
+                    [(r.figures[rate.key], r.figures[metric.key][percent]) for r in own],
+                    colour=len(lines),
+                    names=[result.short_load for result in own],
+                )
             )
-        )
     return _points_chart(
         f"{metric.title} vs. throughput",
         rate.title,
@@ -164,17 +162,32 @@ def _sweep_chart(
 def _per_user_chart(results: Sequence[StoredResult]) -> Chart | None:
     measured = [result for result in results if result.figures[USER_TOKEN_RATE.key]]
     lines: list[Series] = []
-    for model in dict.fromkeys(result.models for result in measured):
-        own = [result for result in measured if result.models == model]
+    for name, own in _group_by_sweep(measured).items():
         points = [(r.figures[USER_TOKEN_RATE.key], r.figures[OUTPUT_TOKEN_RATE.key]) for r in own]
         names = [result.short_load for result in own]
-        lines.append(Series(model, points, colour=len(lines), names=names))
+        lines.append(Series(name or own[0].models, points, colour=len(lines), names=names))
     return _points_chart(
         "Throughput vs. speed per user",
         USER_TOKEN_RATE.title,
         f"{OUTPUT_TOKEN_RATE.title}, total",
         lines,
     )
+
+
+def _group_by_sweep(results: Sequence[StoredResult]) -> dict[str, list[StoredResult]]:
+    """Group the results by their models and sweep.
+
+    The keys are unique names of the groups. Names omit the models or the sweep if it is the same
+    for all groups. Results that are alone in their folder form one sweep.
+    """
+    num_siblings = Counter(result.folder.parent for result in results)
+    groups: dict[tuple[str, str], list[StoredResult]] = {}
+    for result in results:
+        parent = result.folder.parent
+        sweep = str(parent) if num_siblings[parent] > 1 else ""
+        groups.setdefault((result.models, sweep), []).append(result)
+    varies = [len(set(parts)) > 1 for parts in zip(*groups, strict=True)]
+    return {", ".join(filter(None, compress(key, varies))): own for key, own in groups.items()}
 
 
 def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart | None:
@@ -232,9 +245,8 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
     """Return a short name for `result` that is unique among `others`, which include `result`.
 
-    The candidates are the load, the models, the models with the load, and the folder name. Return
-    the first candidate that is unique for every result. If no candidate is unique, combine the
-    folder name, the models and the load.
+    The candidates are the load, the models, the models with the load, the folder name, and the path
+    of the folder. Return the first candidate that is unique for every result.
     """
     names: tuple[Callable[[StoredResult], str], ...] = (
         lambda each: each.load,
@@ -245,7 +257,7 @@ def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
     for name in names:
         if len({name(each) for each in others}) == len(others):
             return name(result)
-    return f"{result.name}: {result.models}, {result.load}"
+    return str(result.folder)
 
 
 def _cdf(ranked: Sequence[float]) -> list[Point]:

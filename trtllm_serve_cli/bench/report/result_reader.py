@@ -23,14 +23,19 @@ SAMPLES = "server_samples.jsonl"
 class StoredResult:
     """A benchmark result read from a folder.
 
-    `name` is the folder name. `summary`, `records` and `samples` are the contents of
-    `summary.json`, `requests.jsonl` and `server_samples.jsonl`.
+    `summary`, `records` and `samples` are the contents of `summary.json`, `requests.jsonl` and
+    `server_samples.jsonl` in `folder`.
     """
 
-    name: str
+    folder: Path
     summary: Mapping[str, Any]
     records: tuple[RequestRecord, ...]
     samples: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The folder name."""
+        return self.folder.resolve().name
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -157,7 +162,7 @@ def read_result(folder: Path) -> StoredResult:
     summary = _read_summary(folder / SUMMARY)
     records = tuple(_read_records(folder / REQUESTS))
     samples = tuple(_read_lines(folder / SAMPLES)) if (folder / SAMPLES).exists() else ()
-    return StoredResult(folder.resolve().name, summary, records, samples)
+    return StoredResult(folder, summary, records, samples)
 
 
 def _read_summary(file: Path) -> dict[str, Any]:
