@@ -87,6 +87,18 @@ def test_search_and_sweep_measure_the_server(server: FakeOpenAI, tllm: Tllm) -> 
     assert code == 0, err
 
 
+def test_sweep_over_models_with_slashes_writes_a_report(
+    server: FakeOpenAI, tllm: Tllm, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sweep"
+    models = ("-m", "org/a", "-m", "org/b", "--output", str(folder))
+    code, _, err = tllm(
+        "bench", "sweep", "end-to-end", "-i", "openai", "-u", server.url, *models, *SMALL
+    )
+    assert code == 0, err
+    assert sorted(each.name for each in folder.iterdir()) == ["org--a", "org--b", "report.html"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -128,7 +128,8 @@ def _plan_point(
         shared["model"] = (model,)
     common = CommonOptions(**shared, request_rate=rate, concurrency=cap, repeat=options.repeat)
     parts = [
-        model,
+        # Names on the Hugging Face Hub contain slashes, but all result folders must be siblings.
+        None if model is None else model.replace("/", "--"),
         None if rate is None else f"rate-{rate:g}",
         None if cap is None else f"concurrency-{cap}",
     ]
