@@ -49,6 +49,12 @@ def test_list_shows_limits_but_no_hash(tllm: Tllm) -> None:
     assert "hash" not in listed[0]
 
 
+def test_key_with_the_longest_duration_and_blanks_between_models_is_listed(tllm: Tllm) -> None:
+    tllm("keys", "add", "alice", "--models", "a, , b", "--expires-in", "999999d")
+    code, out, _ = tllm("keys", "list", "--json")
+    assert (code, json.loads(out)["keys"][0]["models"]) == (0, ["a", "b"])
+
+
 def test_revoked_keys_are_gone_and_the_last_one_is_explained(tllm: Tllm) -> None:
     tllm("keys", "add", "alice")
     tllm("keys", "add", "bob")
@@ -62,6 +68,7 @@ def test_revoked_keys_are_gone_and_the_last_one_is_explained(tllm: Tllm) -> None
     [
         (("add", "a b"), "'a b' is not a valid API key name."),
         (("add", "a", "--expires-in", "soon"), "'soon' is not a valid duration."),
+        (("add", "a", "--models", ""), "--models does not contain a model name."),
         (("revoke", "nope"), "The API key 'nope' does not exist."),
     ],
 )
@@ -76,7 +83,9 @@ def test_durations(text: str, seconds: int) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "d", "0d", "-1d", "1.5h", "10", "10s", "²d"])
+@pytest.mark.parametrize(
+    "text", ["", "d", "0d", "-1d", "1.5h", "10", "10s", "²d", "1000000d", "9" * 5000 + "d"]
+)
 def test_invalid_durations(text: str) -> None:
     with pytest.raises(BadInput):
         parse_duration(text)

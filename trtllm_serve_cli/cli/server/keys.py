@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ keys_app = typer.Typer(
     no_args_is_help=True,
 )
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
+_MAX_DURATION = 999_999
 
 
 @keys_app.command()
@@ -91,7 +93,7 @@ def add(
         requests_per_minute=requests_per_minute,
         tokens_per_minute=tokens_per_minute,
         concurrency=concurrency,
-        models=tuple(part.strip() for each in model or () for part in each.split(",") if part),
+        models=() if model is None else parse_models(model),
     )
     if as_json:
         output.show_json({"name": name, "key": key})
@@ -151,17 +153,33 @@ def revoke(
         )
 
 
+def parse_models(lists: Iterable[str]) -> tuple[str, ...]:
+    """Return the model names in comma-separated lists.
+
+    Raise `BadInput` if the lists are empty, because a key without models can use all models.
+    """
+    models = tuple(name for each in lists for part in each.split(",") if (name := part.strip()))
+    if not models:
+        raise BadInput(
+            "--models does not contain a model name.",
+            why="a key without models can use all models",
+            next_step="pass the names of the models, or omit --models to allow all models",
+        )
+    return models
+
+
 def parse_duration(text: str) -> int:
     """Return the number of seconds in a duration such as 30m, 12h or 90d.
 
     Raise `BadInput` if the duration is not valid.
     """
     number, unit = text[:-1], text[-1:]
-    if unit not in _UNITS_S or not number.isdecimal() or int(number) == 0:
+    is_short = number.isdecimal() and len(number) <= len(str(_MAX_DURATION))
+    if unit not in _UNITS_S or not is_short or int(number) == 0:
         raise BadInput(
             f"{text!r} is not a valid duration.",
-            why="a duration is a whole number above 0, followed by m (minutes), h (hours) or d "
-            "(days)",
+            why=f"a duration is a whole number from 1 to {_MAX_DURATION}, followed by m "
+            "(minutes), h (hours) or d (days)",
             next_step="pass a duration such as 30m, 12h or 90d",
         )
     return int(number) * _UNITS_S[unit]
