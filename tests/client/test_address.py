@@ -22,7 +22,20 @@ def test_parses_host_and_port(text: str, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpu-box", ":8001", "a:port", "a:99999", "a:1/x", "a:1?x", "u@a:1", "[::1"]
+    "text",
+    [
+        "",
+        "gpu-box",
+        ":8001",
+        "a:port",
+        "a:99999",
+        "a:1/x",
+        "a:1?x",
+        "u@a:1",
+        "[::1",
+        "a..b:1",
+        f"{'a' * 64}:1",
+    ],
 )
 def test_rejects_other_addresses(text: str) -> None:
     with pytest.raises(BadInput, match="is not a server address") as raised:

@@ -27,6 +27,7 @@ def parse_address(text: str) -> str:
     try:
         parts = urlsplit(text if "://" in text else f"//{text}")
         host, port = parts.hostname, parts.port
+        check_host(host or "")
     except ValueError as error:
         raise refusal from error
     if parts.scheme == "https":
@@ -47,6 +48,11 @@ def parse_address(text: str) -> str:
     if not host or not port or parts.path.strip("/") or parts.query or parts.username:
         raise refusal
     return join_address(host, port)
+
+
+def check_host(host: str) -> None:
+    """Raise `ValueError` if `host` has an empty or too long part, which cannot be resolved."""
+    host.encode("idna")
 
 
 def join_address(host: str, port: int) -> str:

@@ -36,7 +36,10 @@ def test_log_options_become_variables() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("endpoint", ["localhost:4317", "grpc://c:4317", "", "http://"])
+@pytest.mark.parametrize(
+    "endpoint",
+    ["localhost:4317", "grpc://c:4317", "", "http://", "http://[c", "http://c:x", "http://a..b"],
+)
 def test_invalid_endpoint_is_rejected(endpoint: str) -> None:
     with pytest.raises(BadInput, match="is not a valid collector URL"):
         telemetry_environ(LaunchOptions(otlp_endpoint=endpoint))

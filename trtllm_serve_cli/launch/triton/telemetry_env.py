@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from trtllm_serve_cli.client.address import check_host
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 
@@ -56,11 +57,17 @@ def traces_url(endpoint: str) -> str:
 
     Raise `BadInput` if `endpoint` is not an HTTP URL.
     """
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput(
-            f"{endpoint!r} is not a valid collector URL.",
-            why="tllm sends spans over HTTP and does not support gRPC (port 4317)",
-            next_step="pass an HTTP URL, for example --otlp-endpoint http://localhost:4318",
-        )
+    refusal = BadInput(
+        f"{endpoint!r} is not a valid collector URL.",
+        why="tllm sends spans over HTTP and does not support gRPC (port 4317)",
+        next_step="pass an HTTP URL, for example --otlp-endpoint http://localhost:4318",
+    )
+    try:
+        parts = urlsplit(endpoint)
+        check_host(parts.hostname or "")
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError as error:
+        raise refusal from error
+    if not is_valid:
+        raise refusal
     return endpoint.rstrip("/") + "/v1/traces" if parts.path in ("", "/") else endpoint

@@ -39,7 +39,7 @@ def test_base_url_has_the_parts_of_a_connection() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "localhost", "ftp://host", "http://", "http://host:x", "http://me:key@host", "h:0", ":80",
-     "http://host?a=b", "http://hö.st", "http://host/a b", "http://host:99999"],
+     "http://host?a=b", "http://hö.st", "http://host/a b", "http://host:99999", "http://a..b"],
 )  # fmt: skip
 def test_refuses_other_addresses(text: str) -> None:
     with pytest.raises(BadInput, match="is not the URL of an OpenAI-compatible server"):

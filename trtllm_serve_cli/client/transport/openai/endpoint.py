@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from trtllm_serve_cli.client.address import check_host
 from trtllm_serve_cli.errors import BadInput
 
 # The API that serves a request: chat completions, which take messages, or completions, which take a
@@ -76,6 +77,7 @@ def parse_base_url(text: str) -> BaseUrl:
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         host, port = parts.hostname, parts.port
+        check_host(host or "")
     except ValueError as error:
         raise refusal from error
     is_complete = "://" in text or port is not None
