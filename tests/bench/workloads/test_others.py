@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,7 @@ def test_descriptions_distinguish_histogram_files(tmp_path: Path) -> None:
         ({"a_ip": {"buckets": [[1, 2]]}}, "cannot be read"),
         ({"a_ip": {"buckets": [[2, 1]], "counts": [1]}}, "cannot be read"),
         ({"a_ip": {"buckets": [[1, 2]], "counts": [0]}}, "cannot be read"),
+        ({"a_ip": {"buckets": [[1, math.inf]], "counts": [1]}}, "cannot be read"),
         ([], "cannot be read"),
     ],
 )

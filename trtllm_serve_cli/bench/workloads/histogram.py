@@ -117,7 +117,7 @@ def _read(file: Path) -> dict[str, Histogram]:
         raise _refuse(file, f"the file is not valid JSON: {error}") from error
     except (AttributeError, TypeError) as error:
         raise _refuse(file, "a value in the file has the wrong type") from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise _refuse(file, str(error)) from error
 
 
