@@ -57,6 +57,23 @@ def test_adapters_are_folders_on_this_machine(tllm: Tllm, tmp_path: Path) -> Non
     assert (code, "does not contain a LoRA adapter" in err) == (3, True)
 
 
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        (("-m", "a=x", "-m", "a=y"), "The name 'a' cannot stand for several models."),
+        (("-m", "=x"), "'=x' does not have the form NAME[=MODEL]."),
+        (("-m", "a="), "'a=' does not have the form NAME[=MODEL]."),
+    ],
+)
+def test_invalid_models_are_rejected(tllm: Tllm, models: tuple[str, ...], words: str) -> None:
+    code, _, err = tllm("gateway", *models, "--dry-run")
+    assert (code, words in err) == (3, True)
+
+
+def test_repeated_model_is_served_once(tllm: Tllm) -> None:
+    assert len(plan(tllm, "-m", "a", "-m", "a")["models"]) == 1
+
+
 def test_http_addresses_belong_to_the_grpc_addresses(tllm: Tllm) -> None:
     urls = ("-u", "gpu1:8001", "-u", "http://gpu1:8000", "-u", "gpu2:8001")
     assert addresses(plan(tllm, *urls)) == [("gpu1:8001", "gpu1:8000"), ("gpu2:8001", "")]

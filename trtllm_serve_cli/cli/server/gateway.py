@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -135,7 +135,6 @@ def gateway(
     from trtllm_serve_cli.processes import count_cores
 
     endpoints = plan_endpoints(url or _DEFAULT_URLS, triton.get("tls_ca"))
-    names = [each.partition("=") for each in model or (_DEFAULT_TEXT_MODEL,)]
     options = LaunchOptions(
         openai_host=host,
         openai_port=port,
@@ -147,8 +146,8 @@ def gateway(
         **api,
     )
     models = tuple(
-        ServedModel(name, text_model or name, endpoint)
-        for name, _, text_model in names
+        ServedModel(name, text_model, endpoint)
+        for name, text_model in parse_models(model or (_DEFAULT_TEXT_MODEL,)).items()
         for endpoint in endpoints
     )
     config = replace(
@@ -167,6 +166,31 @@ def gateway(
         output.notify(warning)
     output.notify(f"Serving the OpenAI-compatible API on {config.url}/v1. Press Ctrl-C to stop.")
     raise typer.Exit(serve_as_configured(config))
+
+
+def parse_models(words: Iterable[str]) -> dict[str, str]:
+    """Return the Triton text model for each served name, from words in the form NAME[=MODEL].
+
+    Raise `BadInput` if a word is malformed, or if a name has several models. The gateway would
+    distribute the requests for that name among different models.
+    """
+    models: dict[str, str] = {}
+    for word in words:
+        name, equals, text_model = word.partition("=")
+        if not name or (equals and not text_model):
+            raise BadInput(
+                f"{word!r} does not have the form NAME[=MODEL].",
+                next_step="pass a name and a text model, for example "
+                f"-m llama={_DEFAULT_TEXT_MODEL}",
+            )
+        text_model = text_model or name
+        if models.setdefault(name, text_model) != text_model:
+            raise BadInput(
+                f"The name {name!r} cannot stand for several models.",
+                why=f"-m selects the text models {models[name]} and {text_model} for it",
+                next_step="pass a different name for each model",
+            )
+    return models
 
 
 def plan_endpoints(urls: Sequence[str], tls_ca: Path | None) -> list[Endpoint]:
