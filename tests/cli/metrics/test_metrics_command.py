@@ -104,6 +104,20 @@ def test_running_server_is_found(
     assert run("--raw")[1] == PAGE
 
 
+@pytest.mark.parametrize("option", [("--raw",), ("--since", "x")])
+def test_rank_must_be_selected_if_each_rank_is_a_server(
+    triton: FakeTriton, run: Run, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...]
+) -> None:
+    replica = SimpleNamespace(metrics="127.0.0.1:8005")
+    running = SimpleNamespace(
+        endpoint=triton.endpoint, models=("demo",), plan=SimpleNamespace(replicas=(replica,))
+    )
+    monkeypatch.setattr(running_servers, "find_running", lambda home, model: running)
+    code, out, err = run(*option)
+    assert (code, out, "requires a single server" in err) == (2, "", True)
+    assert "-u 127.0.0.1:8005" in err
+
+
 def test_metrics_of_the_gateway_are_named(
     triton: FakeTriton, run: Run, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,23 +101,23 @@ def metrics(
                 "`tllm metrics export`."
             )
         return
-    if raw and (as_json or watch or since or len(url or ()) > 1):
+    if raw and (as_json or watch or since):
         raise typer.BadParameter(
-            (
-                "--raw requires a single server and cannot be used with --json, --watch or "
-                "--since. Pass at most one -u, and omit the other options."
-            ),
+            "--raw cannot be used with --json, --watch or --since. Omit the other options.",
             param_hint="--raw",
         )
-    if since is not None and (watch or len(url or ()) > 1):
+    if since is not None and watch:
         raise typer.BadParameter(
-            (
-                "--since requires a single server and cannot be used with --watch. Pass at most "
-                "one -u, and omit --watch."
-            ),
-            param_hint="--since",
+            "--since cannot be used with --watch. Omit one of them.", param_hint="--since"
         )
     addresses = _find_addresses(url, model)
+    if len(addresses) > 1 and (raw or since is not None):
+        flag = "--raw" if raw else "--since"
+        raise typer.BadParameter(
+            f"{flag} requires a single server. Pass one of these servers: "
+            f"{' or '.join(f'-u {each}' for each in addresses)}.",
+            param_hint=flag,
+        )
     if watch:
         _watch(addresses, interval, as_json=as_json)
     elif raw:
