@@ -9,6 +9,7 @@ command is created when it is used.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
@@ -71,7 +72,22 @@ def _make_click_command(registered: CommandInfo | TyperInfo) -> Any:
             {_name_of(each): partial(_make_click_command, each) for each in _list_all(registered)}
         )
     set_metavars(made)
+    _require_finite(made)
     return made
+
+
+def _require_finite(command: Any) -> None:
+    """Make a Click command reject `nan` and `inf`. The ranges of options do not exclude them."""
+    for parameter in command.params:
+        if "float" in parameter.type.name:
+            parameter.callback = partial(_check_finite, parameter.callback)
+
+
+def _check_finite(callback: Any, ctx: Any, parameter: Any, value: float | None) -> Any:
+    checked = value if callback is None else callback(ctx, parameter, value)
+    if checked is not None and not math.isfinite(checked):
+        raise typer.BadParameter(f"{checked} is not a finite number. Pass a finite number.")
+    return checked
 
 
 def _list_all(registered: TyperInfo) -> list[CommandInfo | TyperInfo]:
