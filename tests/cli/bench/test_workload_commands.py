@@ -222,6 +222,14 @@ def test_bench_help_shows_an_example() -> None:
     assert "tllm bench token-norm-dist --num-requests 64" in result.stdout
 
 
+def test_speed_of_a_trace_excludes_a_rate(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text('{"timestamp": 0, "input_length": 1, "output_length": 1}\n')
+    result = invoke("trace", str(file), "-u", "127.0.0.1:1", "--speed", "2", "--request-rate", "5")
+    assert result.exit_code == 2
+    assert "--speed applies only to the recorded arrival times" in " ".join(result.stderr.split())
+
+
 def test_output_has_a_page_and_a_trace(server: FakeTriton, tmp_path: Path) -> None:
     result = bench("-u", server.endpoint.grpc, "--stream", "--output", str(tmp_path / "a"), *SMALL)
     assert "\nReport: " in result.stderr

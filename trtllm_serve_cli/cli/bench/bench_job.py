@@ -231,6 +231,11 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
             "--burstiness requires --arrival gamma. Add --arrival gamma, or omit --burstiness."
         )
     if rate is not None:
+        if isinstance(workload, Trace) and workload.speed != 1:
+            raise typer.BadParameter(
+                "--speed applies only to the recorded arrival times, which --request-rate "
+                "overrides. Omit one of them."
+            )
         return AtRate(
             rate,
             common.arrival or "poisson",
