@@ -75,6 +75,18 @@ def test_every_format_has_ids_and_a_length(
     assert _draw(tokenize("d", entries, Words(), Lengths())) == [(ids, num_output_tokens)]
 
 
+def test_each_text_is_encoded_once() -> None:
+    encoded: list[str] = []
+
+    class Recording(Words):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            encoded.append(text)
+            return super().encode(text, add_special_tokens=add_special_tokens)
+
+    tokenize("d", [Entry("x", "a prompt", answer="an answer")], Recording(), Lengths())
+    assert encoded == ["a prompt", "an answer"]
+
+
 def test_output_length_can_use_upstreams_word_count(tmp_path: Path) -> None:
     entries = read_entries(_read(tmp_path, UPSTREAM))
     dataset = tokenize("d", entries, Words(), Lengths(tokens_per_word=1.3))

@@ -161,7 +161,7 @@ def tokenize(
     def length(request: RequestSpec | int) -> int:
         return request if isinstance(request, int) else request.input_ids.size
 
-    return _collect(name, entries, encode, length, tokenizer, lengths)
+    return _collect(name, entries, encode, length, lengths)
 
 
 def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
@@ -185,7 +185,7 @@ def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
     def length(request: RequestSpec | int) -> int:
         return 0 if isinstance(request, int) else _count_words(request.text or "")
 
-    return _collect(name, entries, to_spec, length, None, lengths)
+    return _collect(name, entries, to_spec, length, lengths)
 
 
 def _collect(
@@ -193,7 +193,6 @@ def _collect(
     entries: Iterable[Entry],
     make: Callable[[Entry], RequestSpec | int],
     length: Callable[[RequestSpec | int], int],
-    tokenizer: Tokenizer | None,
     lengths: Lengths,
 ) -> Dataset:
     requests: list[RequestSpec | int] = []
@@ -207,7 +206,11 @@ def _collect(
             num_left_out += 1
             continue
         requests.append(request)
-        outputs.append(_output_length(entry, tokenizer, lengths))
+        outputs.append(
+            request.num_output_tokens
+            if isinstance(request, RequestSpec)
+            else _output_length(entry, None, lengths)
+        )
     if not requests:
         has_limit = lengths.max_input_tokens is not None
         raise BadInput(
