@@ -277,6 +277,9 @@ def test_autoscaler_counts_pending_requests_of_triton_and_the_engine(reports_wai
             "The claim models does not contain all of the files that Llama_3.1 uses",
         ),
         (PLAIN, KubernetesOptions(namespace="UPPER"), "'UPPER' is not a valid namespace"),
+        (PLAIN, KubernetesOptions(memory="16GB"), "'16GB' is not a valid Kubernetes quantity"),
+        (PLAIN, KubernetesOptions(cpu="4 cores"), "'4 cores' is not a valid Kubernetes quantity"),
+        (PLAIN, KubernetesOptions(shared_memory=""), "'' is not a valid Kubernetes quantity"),
     ],
 )
 def test_plan_rejects_impossible_options(

@@ -49,6 +49,8 @@ _PRE_STOP_S = 5
 # Time, in seconds, that a pod may need before the server starts. A node needs minutes to pull an
 # NVIDIA image of many gigabytes. Kubernetes allows the same time for a whole rollout by default.
 _IMAGE_PULL_S = 600
+# Matches a non-negative amount of CPU or memory.
+_QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
 # Matches a DNS label as defined in RFC 1123.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -99,6 +101,7 @@ def plan_kubernetes(
     """
     check_nodes(model, options.nodes)
     _check_namespace(options.namespace)
+    _check_quantities(options)
     _check_replicas(options)
     if options.nodes > 1 and options.image is None:
         raise BadInput(
@@ -150,6 +153,21 @@ def _check_namespace(namespace: str | None) -> None:
             next_step="pass a valid name with --namespace; `kubectl get namespaces` lists the "
             "existing namespaces",
         )
+
+
+def _check_quantities(options: KubernetesOptions) -> None:
+    """Raise `BadInput` if an amount of CPU or memory is not a Kubernetes quantity."""
+    quantities = {
+        "--shared-memory": options.shared_memory, "--cpu": options.cpu, "--memory": options.memory,
+    }  # fmt: skip
+    for flag, quantity in quantities.items():
+        if quantity is not None and not _QUANTITY.fullmatch(quantity):
+            raise BadInput(
+                f"{quantity!r} is not a valid Kubernetes quantity.",
+                why="a quantity is a number with an optional unit such as m, M, G, Mi or Gi",
+                next_step=f"pass a valid quantity, for example {flag} "
+                f"{'4' if flag == '--cpu' else '16Gi'}",
+            )
 
 
 def render_manifests(manifests: Sequence[Manifest]) -> str:
