@@ -159,6 +159,7 @@ def test_pods_serve_the_openai_api_with_an_image(tllm: Tllm) -> None:
     [
         (("--openai-port", "9100"), "Add --openai-image IMAGE."),
         (("--openai-send-timeout", "9"), "--openai-send-timeout requires pods"),
+        (("--openai-processes", "2"), "--openai-processes requires pods"),
         (("--openai-keys-secret", "keys"), "Add --openai-image IMAGE."),
         (("--openai-image", "tllm:1", "--no-openai"), "Omit --no-openai."),
     ],
@@ -177,6 +178,17 @@ def test_job_serves_the_openai_api(tllm: Tllm) -> None:
     assert '"key_policy": "on"' in script
     _, script, _ = tllm("deploy", "slurm", "--no-openai")
     assert "OPENAI" not in script
+
+
+@pytest.mark.parametrize(
+    "option", [("--openai-port", "9100"), ("--openai-processes", "2"), ("--openai-auth", "on")]
+)
+def test_options_of_the_openai_api_require_that_the_job_serves_it(
+    tllm: Tllm, option: tuple[str, str]
+) -> None:
+    code, out, err = tllm("deploy", "slurm", "--no-openai", *option)
+    assert (code, out) == (2, "")
+    assert f"{option[0]} requires a job" in " ".join(err.split())
 
 
 COLLECTOR = ("--otlp-endpoint", "http://collector:4318")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from trtllm_serve_cli.cli.server.deploy_options import (
     NodesOption,
     OpenAiProcessesOption,
     OutputOption,
+    list_gateway_flags,
     write_or_print,
 )
 from trtllm_serve_cli.cli.shared import output
@@ -208,7 +210,8 @@ def k8s(
         **gateway,
         **telemetry,
     )
-    _check_openai(launch_options.openai, openai_image, openai_keys_secret, gateway)
+    flags = list_gateway_flags(gateway, openai_processes)
+    _check_openai(launch_options.openai, openai_image, openai_keys_secret, flags)
     manifests = plan_kubernetes_here(
         find_home(),
         model,
@@ -231,14 +234,13 @@ def k8s(
 
 
 def _check_openai(
-    is_on: bool, image: str | None, keys_secret: str | None, values: OptionValues
+    is_on: bool, image: str | None, keys_secret: str | None, flags: Sequence[str]
 ) -> None:
-    """Raise `BadParameter` if gateway options are set, but the pods do not run the gateway."""
-    options = [
-        each.shown_as
-        for each in option_fields(LaunchOptions)
-        if each.name in values and each.name != "openai"
-    ]
+    """Raise `BadParameter` if gateway options are set, but the pods do not run the gateway.
+
+    `flags` are the gateway options except those for the image and the Secret.
+    """
+    options = [*flags]
     if is_on and image is not None:
         return
     if image is not None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import OPENAI_LIMITS, LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
@@ -47,6 +48,20 @@ POD_GATEWAY = (
     "cors_origin", *OPENAI_LIMITS,
 )  # fmt: skip
 TELEMETRY = option_fields(LaunchOptions, "otlp_endpoint")
+
+
+def list_gateway_flags(values: OptionValues, num_processes: int) -> list[str]:
+    """Return the options for the OpenAI-compatible API that the user set, except --no-openai.
+
+    `values` are the values of the options in `POD_GATEWAY` and similar groups, and `num_processes`
+    is the value of `OpenAiProcessesOption`.
+    """
+    flags = [
+        each.shown_as
+        for each in option_fields(LaunchOptions)
+        if each.name in values and each.name != "openai"
+    ]
+    return [*flags, *(["--openai-processes"] if num_processes != 1 else [])]
 
 
 def write_or_print(text: str, file: Path | None, command: str) -> None:

@@ -13,6 +13,7 @@ from trtllm_serve_cli.cli.server.deploy_options import (
     NodesOption,
     OpenAiProcessesOption,
     OutputOption,
+    list_gateway_flags,
     write_or_print,
 )
 from trtllm_serve_cli.cli.shared import output
@@ -181,6 +182,14 @@ def slurm(
     if as_json and not submit:
         raise typer.BadParameter(
             "--json requires --submit. Add --submit, or omit --json.", param_hint="--json"
+        )
+    flags = list_gateway_flags(gateway, openai_processes)
+    flags += [] if openai_port is None else ["--openai-port"]
+    if flags and not gateway.get("openai", True):
+        raise typer.BadParameter(
+            f"{flags[0]} requires a job that serves the OpenAI-compatible API. Omit {flags[0]}, or "
+            "omit --no-openai.",
+            param_hint=flags[0],
         )
     from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, render_script
     from trtllm_serve_cli.launch.servers.deploy import find_image, plan_slurm_here, submit_slurm
