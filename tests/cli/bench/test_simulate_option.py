@@ -235,6 +235,13 @@ def test_calibration_refuses_a_missing_output_folder(timing: Path, tmp_path: Pat
     assert "cannot be written" in result.exception.what
 
 
+def test_csv_file_may_be_in_the_output_folder(timing: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = simulate(timing, "--output", str(folder), "--op-stats-csv", str(folder / "stats.csv"))
+    assert result.exit_code == 0, result.output
+    assert {"summary.json", "report.html", "stats.csv"} <= {each.name for each in folder.iterdir()}
+
+
 def test_sweep_is_simulated(timing: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     words = ("--simulate", str(timing), *SMALL, "--concurrency", "1,8", "--repeat", "2")

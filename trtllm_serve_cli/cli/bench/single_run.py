@@ -72,11 +72,12 @@ def _write(result: BenchmarkResult, common: CommonOptions) -> None:
     from trtllm_serve_cli.bench.report import result_json
     from trtllm_serve_cli.bench.report.report_writer import write_reports
 
-    if common.op_stats_csv is not None:
-        result_json.append_csv(result.summary, common.op_stats_csv)
+    # Append to the CSV file last, because it may be in the output folder, which must be empty.
     if common.output_folder is not None:
         result_json.write_result(result, common.output_folder)
         write_reports(common.output_folder)
+    if common.op_stats_csv is not None:
+        result_json.append_csv(result.summary, common.op_stats_csv)
 
 
 def _read_reference(common: CommonOptions) -> Reference | None:
