@@ -233,8 +233,8 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
     if rate is not None:
         if isinstance(workload, Trace) and workload.speed != 1:
             raise typer.BadParameter(
-                "--speed applies only to the recorded arrival times, which --request-rate "
-                "overrides. Omit one of them."
+                "--speed applies only to the recorded arrival times, which a request rate "
+                "replaces. Omit --speed or the request rate."
             )
         return AtRate(
             rate,
