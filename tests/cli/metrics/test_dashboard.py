@@ -66,6 +66,11 @@ def test_one_server_fits_the_terminal(width: int) -> None:
     assert len(lines) <= 24
 
 
+@pytest.mark.parametrize("width", [1, 7])
+def test_title_is_truncated_in_a_tiny_terminal(width: int) -> None:
+    assert drawn(feed(OURS), width=width)[0] == "a:8002"[:width]
+
+
 def test_rates_are_of_two_scrapes() -> None:
     lines = drawn(feed(OURS, LATER))
     assert "tokens/s          50   █" in lines

@@ -197,7 +197,7 @@ def _render_title(feeds: Sequence[Feed], width: int, interval_s: float) -> Text:
 
     what = feeds[0].address if len(feeds) == 1 else f"{len(feeds)} servers"
     left = f"{what}  {time.strftime('%H:%M:%S')}  every {interval_s:g} s"
-    return Text(f"{left:<{width - 8}} q quits"[:width], style="reverse", no_wrap=True)
+    return Text(f"{left:<{max(width - 8, 0)}} q quits"[:width], style="reverse", no_wrap=True)
 
 
 def _render_server(feed: Feed, summary: Summary, width: int) -> list[RenderableType]:
