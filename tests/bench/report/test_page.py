@@ -123,6 +123,10 @@ def test_sweep_page_has_throughput_and_latency(sweep: list[StoredResult]) -> Non
     assert "<title>16/s</title>" in page
 
 
+def test_sweep_page_names_the_load_of_the_configuration(sweep: list[StoredResult]) -> None:
+    assert "<h2>Configuration and machine: 4 requests/s</h2>" in render_page(sweep)
+
+
 def test_page_of_two_sweeps_has_separate_lines_with_different_names(tmp_path: Path) -> None:
     sweeps = [tmp_path / name / "sweep" for name in ("main", "change")]
     for sweep, rate in itertools.product(sweeps, (4, 16)):

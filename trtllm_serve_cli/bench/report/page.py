@@ -166,7 +166,7 @@ def _sections(result: StoredResult) -> list[Section]:
         Section("Distributions", [_figure(chart) for chart in distributions]),
         *_timelines(result),
         *_outcomes(result),
-        _facts(result),
+        _facts(result, "Configuration and machine"),
     ]
 
 
@@ -179,7 +179,9 @@ def _sweep_sections(results: Sequence[StoredResult]) -> list[Section]:
     ]
     for result in results[:_MAX_TIMELINES]:
         sections += _timelines(result, f": {distinct_name(result, results)}")
-    return [*sections, _facts(results[0])]
+    # The results usually differ only in their loads, so the configuration of one is enough.
+    title = f"Configuration and machine: {distinct_name(results[0], results)}"
+    return [*sections, _facts(results[0], title)]
 
 
 def _timelines(result: StoredResult, suffix: str = "") -> Iterable[Section]:
@@ -205,7 +207,7 @@ def _outcomes(result: StoredResult) -> Iterable[Section]:
         yield Section("Failures", tables=[Table(errors, ("Message", "Requests"))])
 
 
-def _facts(result: StoredResult) -> Section:
+def _facts(result: StoredResult, title: str) -> Section:
     """Return a section with the information needed to reproduce the measurement."""
     summary = result.summary
     parts = {
@@ -221,7 +223,7 @@ def _facts(result: StoredResult) -> Section:
         "Client": {name: value for name, value in summary["client"].items() if name != "loop_lag"},
     }
     tables = [Table(list(_flatten(facts)), title=title) for title, facts in parts.items()]
-    return Section("Configuration and machine", tables=tables)
+    return Section(title, tables=tables)
 
 
 def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
