@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +18,7 @@ from tests.gateway.fakes import FakeBackend, LoadedRegistry, make_model
 from tests.ports import free_ports
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.gateway.access.keys import add_key
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.door.inference_body import SIZE_HEADER
@@ -199,6 +200,44 @@ def test_models_of_several_repositories() -> None:
         "b_tensorrt_llm",
         "b_tensorrt_llm_bls",
     }
+
+
+@contextmanager
+def serving_models(addresses: Mapping[str, str], keys: Path | None = None) -> Iterator[TestClient]:
+    """Serve a gateway for models with these HTTP addresses, by model name."""
+    served = tuple(
+        ServedModel(name, name, Endpoint(http=address)) for name, address in addresses.items()
+    )
+    config = GatewayConfig(served, keys_file=None if keys is None else str(keys))
+    registry = LoadedRegistry(config, make_model(FakeBackend(), info=ModelInfo("demo")))
+    with TestClient(build_app(config, registry)) as client:
+        yield client
+
+
+def test_key_cannot_use_another_model_of_the_same_name(tmp_path: Path) -> None:
+    """Each repository has a `tensorrt_llm`, so the path alone does not determine the model."""
+    keys = tmp_path / "keys.json"
+    tokens = {name: add_key(keys, name, now_s=0.0, models=(name,)) for name in ("a", "b", "c")}
+
+    def post(client: TestClient, name: str) -> Any:
+        headers = {"authorization": f"Bearer {tokens[name]}"}
+        return client.post("/v2/models/tensorrt_llm/infer", json={}, headers=headers)
+
+    with (
+        serving_triton() as one,
+        serving_triton() as two,
+        serving_models({"a": one, "b": two}, keys) as client,
+    ):
+        assert [post(client, "a").json()["address"] for _ in range(2)] == [one, one]
+        assert [post(client, "b").json()["address"] for _ in range(2)] == [two, two]
+        assert post(client, "c").status_code == 404
+
+
+def test_name_of_several_models_is_ambiguous() -> None:
+    with serving_models(dict.fromkeys("ab", "127.0.0.1:1")) as client:
+        response = client.post("/v2/models/tensorrt_llm/infer", json={})
+    assert response.status_code == 400
+    assert "belongs to several served models: a, b." in response.json()["error"]
 
 
 def test_triton_that_does_not_answer() -> None:

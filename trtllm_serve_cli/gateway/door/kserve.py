@@ -80,9 +80,9 @@ def _encode_error(error: ApiError) -> bytes:
 async def _pass(request: Request) -> Response:
     config = request.app.state.config
     servers = find_servers(request.method, request.url.path, config.models)
-    name = servers[0].name
     if "/models/" in request.url.path:
-        check_model(request, name)
+        servers = _select_model(request, servers)
+    name = servers[0].name
     addresses = _list_addresses(servers)
     directory = config.server_directory
     if _READY.fullmatch(request.url.path) and (problem := find_server_problem(directory)):
@@ -238,6 +238,26 @@ def find_servers(
             code="model_not_found",
         )
     return servers
+
+
+def _select_model(request: Request, servers: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
+    """Return the servers of the only model in `servers` that the request's API key may use.
+
+    Raise `ApiError` (404) if the key may use none of the models. Raise `ApiError` (400) if it may
+    use several of them, because the path does not determine the model.
+    """
+    key = find_call(request.scope).key
+    allowed = tuple(each for each in servers if key is None or key.may_use(each.name))
+    names = list(dict.fromkeys(each.name for each in allowed))
+    if not names:
+        check_model(request, servers[0].name)
+    if len(names) > 1:
+        raise ApiError(
+            400,
+            f"The name in {request.url.path} belongs to several served models: "
+            f"{', '.join(names)}. Use the name of the text model of one of them in the URL.",
+        )
+    return allowed
 
 
 def _list_addresses(servers: tuple[ServedModel, ...]) -> tuple[str, ...]:
