@@ -83,7 +83,10 @@ def test_rejects_arrays_that_are_not_adapters(tmp_path: Path, weights: NDArray[A
         load_adapter(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not an array", b"\x93NUMPY"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not an array", b"\x93NUMPY", b"\x93NUMPY\x01\x00\x02\x00((", b"PK\x03\x04 an archive"],
+)
 def test_rejects_files_that_are_not_arrays(tmp_path: Path, content: bytes) -> None:
     write_converted(tmp_path)
     (tmp_path / LORA_CONFIG).write_bytes(content)

@@ -20,6 +20,7 @@ from trtllm_serve_cli.runtime.lora.adapter import (
     widen_weights,
 )
 from trtllm_serve_cli.runtime.lora.file_names import LORA_CONFIG, LORA_WEIGHTS, PEFT_CONFIG
+from trtllm_serve_cli.runtime.lora.peft import read_npy
 
 _DTYPES: Mapping[LoraDatatype, LoraDtype] = {
     "FP16": "float16", "BF16": "bfloat16", "FP32": "float32",
@@ -66,8 +67,8 @@ def convert_weights(weights: RawTensor, datatype: LoraDatatype) -> RawTensor:
 def _load(file: Path, kinds: str) -> NDArray[Any]:
     """Return the array in `file`, with a batch dimension of 1."""
     try:
-        array: NDArray[Any] = np.load(file, allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+        array = read_npy(file)
+    except (OSError, BadAdapter) as error:
         raise BadInput(
             f"{file} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
