@@ -105,9 +105,10 @@ def test_invalid_file_is_not_overwritten(file: Path, text: str) -> None:
     [
         ("created_at", None), ("expires_at", "never"), ("requests_per_minute", "9"),
         ("tokens_per_minute", 0.5), ("concurrency", [1]), ("models", ""), ("models", [1]),
+        ("requests_per_minute", 0), ("tokens_per_minute", -1), ("concurrency", 0),
     ],
 )  # fmt: skip
-def test_field_of_the_wrong_type_is_refused(file: Path, name: str, value: object) -> None:
+def test_field_with_an_invalid_value_is_refused(file: Path, name: str, value: object) -> None:
     """Otherwise, each request with the key would fail, or could use all models."""
     add_key(file, "alice", now_s=1.0)
     content = json.loads(file.read_text())

@@ -113,7 +113,7 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
 def _read_key(fields: Mapping[str, Any]) -> ApiKey:
     """Return the key with these fields.
 
-    Check the types here, because a value of another type would fail each request with the key.
+    Check the values here, because an invalid one would fail each request with the key.
     """
     key = ApiKey(**{**fields, "models": tuple(fields["models"])})
     if not isinstance(key.name, str) or not re.fullmatch(r"[0-9a-f]{64}", key.hash):
@@ -122,12 +122,12 @@ def _read_key(fields: Mapping[str, Any]) -> ApiKey:
     is_valid = (
         _is_number(key.created_at)
         and (key.expires_at is None or _is_number(key.expires_at))
-        and all(each is None or type(each) is int for each in limits)
+        and all(each is None or (type(each) is int and each > 0) for each in limits)
         and isinstance(fields["models"], list)
         and all(isinstance(each, str) for each in key.models)
     )
     if not is_valid:
-        raise ValueError(f"the key {key.name!r} has a limit of the wrong type")
+        raise ValueError(f"the key {key.name!r} has an invalid limit")
     return key
 
 
