@@ -80,9 +80,12 @@ def parse_log_probs(texts: Sequence[str]) -> list[tuple[float, ...]]:
     """Return the log probabilities of the generated tokens in each sequence.
 
     `texts` contains the JSON of each sequence: null, or a list with the tokens of each step. The
-    first token of a step is the generated token.
+    first token of a step is the generated token. Raise `ValueError`, `LookupError`,
+    `AttributeError` or `TypeError` for any other content.
     """
-    return [
-        tuple(float(next(iter(step.values()))["logprob"]) for step in json.loads(text) or ())
-        for text in texts
-    ]
+    return [tuple(map(_read_log_prob, json.loads(text) or ())) for text in texts]
+
+
+def _read_log_prob(step: Mapping[str, Any]) -> float:
+    generated, *_ = step.values()
+    return float(generated["logprob"])

@@ -94,6 +94,21 @@ def test_response_without_text_has_no_pieces() -> None:
     assert parse_pieces(GenerateRequest("hi"), {"num_output_tokens": [1]}, 1.0) == []
 
 
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"text_output": [1]},
+        {"text_output": ["a"], "logprobs": ["{"]},
+        {"text_output": ["a"], "logprobs": ["[{}]"]},
+        {"text_output": ["a", "b"], "logprobs": ["[]"]},
+    ],
+    ids=["text", "JSON", "step", "number of sequences"],
+)
+def test_invalid_outputs_are_an_error(outputs: dict[str, list[Any]]) -> None:
+    with pytest.raises(ValueError):
+        parse_pieces(GenerateRequest("hi", return_log_probs=True), outputs, 1.0)
+
+
 def test_second_beam_pair_follows_the_first() -> None:
     outputs = {"text_output": ["a", "b"], "sequence_index": [1]}
     pieces = parse_pieces(GenerateRequest("hi"), outputs, 1.0)

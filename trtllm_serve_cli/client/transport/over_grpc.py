@@ -64,12 +64,8 @@ def stream_grpc(
     message = _plan_message(info, request, (request.text_input,))
     with closing(stream_responses(endpoint, message, timeout_s, cancellation)) as responses:
         for at_s, response in responses:
-            yield from parse_pieces(
-                request,
-                _read_outputs(endpoint.grpc, response, request),
-                at_s,
-                returns_prompt=returns_prompt(info, request),
-            )
+            outputs = _read_outputs(endpoint.grpc, response, request)
+            yield from _parse(endpoint.grpc, info, request, outputs, at_s)
 
 
 def stream_rows(
@@ -93,12 +89,8 @@ def stream_rows(
             except ValueError as error:
                 raise error_mapping.invalid_response(endpoint.grpc, str(error)) from error
             for index, row in rows:
-                for piece in parse_pieces(
-                    dataclasses.replace(request, text_input=prompts[index]),
-                    row,
-                    at_s,
-                    returns_prompt=returns_prompt(info, request),
-                ):
+                one = dataclasses.replace(request, text_input=prompts[index])
+                for piece in _parse(endpoint.grpc, info, one, row, at_s):
                     yield dataclasses.replace(piece, batch_index=index)
 
 
@@ -277,6 +269,23 @@ def _read_outputs(address: str, response: Any, request: GenerateRequest) -> dict
             for output, content in zip(response.outputs, response.raw_output_contents, strict=True)
         }
     except (struct.error, ValueError) as error:
+        raise error_mapping.invalid_response(
+            address, f"an output tensor is invalid: {error}"
+        ) from error
+
+
+def _parse(
+    address: str,
+    info: ModelInfo,
+    request: GenerateRequest,
+    outputs: Mapping[str, Sequence[Any]],
+    at_s: float,
+) -> list[Piece]:
+    """Return the pieces of a response. Raise `RequestFailed` if an output is invalid."""
+    has_prompt = returns_prompt(info, request)
+    try:
+        return parse_pieces(request, outputs, at_s, returns_prompt=has_prompt)
+    except ValueError as error:
         raise error_mapping.invalid_response(
             address, f"an output tensor is invalid: {error}"
         ) from error

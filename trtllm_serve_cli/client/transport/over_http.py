@@ -62,12 +62,7 @@ def stream_http(
         try:
             for at_s, data in _post_for_events(connection, model, body, deadline_s):
                 has_begun = True
-                yield from parse_pieces(
-                    request,
-                    _read_event(address, model, data),
-                    at_s,
-                    returns_prompt=returns_prompt(info, request),
-                )
+                yield from _parse_event(address, info, request, data, at_s)
         except TimeoutError as error:
             raise error_mapping.timed_out(model, timeout_s) from error
         except (OSError, IncompleteRead) as error:
@@ -133,7 +128,7 @@ def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str
     )
     try:
         return [{key: str(value) for key, value in each.items()} for each in json.loads(content)]
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise error_mapping.invalid_response(
             endpoint.http, "the response is not a list of models"
         ) from error
@@ -241,6 +236,18 @@ def _post_for_events(
         yield from read_events(response, sock, deadline_s)
 
 
+def _parse_event(
+    address: str, info: ModelInfo, request: GenerateRequest, data: str, at_s: float
+) -> list[Piece]:
+    """Return the pieces of an event. Raise `RequestFailed` if the event is invalid or an error."""
+    outputs = _read_event(address, info.name, data)
+    has_prompt = returns_prompt(info, request)
+    try:
+        return parse_pieces(request, outputs, at_s, returns_prompt=has_prompt)
+    except ValueError as error:
+        raise error_mapping.invalid_response(address, f"an output is invalid: {error}") from error
+
+
 def _read_event(address: str, model: str, data: str) -> dict[str, list[Any]]:
     event = _load_object(address, data)
     if "error" in event:
@@ -251,7 +258,7 @@ def _read_event(address: str, model: str, data: str) -> dict[str, list[Any]]:
 def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
     try:
         loaded = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise error_mapping.invalid_response(
             address, f"the response is not valid JSON: {error}"
         ) from error
@@ -269,5 +276,5 @@ def _read_error(response: HTTPResponse, content: bytes) -> str:
     text = content.decode(errors="replace").strip()
     try:
         return str(json.loads(text.removeprefix("data:"))["error"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"HTTP {response.status} {response.reason}: {text[:200]}".rstrip(": ")

@@ -231,9 +231,23 @@ def parse_pieces(
 
     `outputs` maps tensor names to flat lists. Outputs that were not requested are ignored, because
     models fill these outputs with placeholders. If `returns_prompt` is set, a prompt at the
-    beginning of a text is removed.
+    beginning of a text is removed. Raise `ValueError` if an output is invalid.
     """
+    try:
+        return _parse_pieces(request, outputs, at_s, returns_prompt)
+    except (AttributeError, LookupError, RecursionError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _parse_pieces(
+    request: GenerateRequest,
+    outputs: Mapping[str, Sequence[Any]],
+    at_s: float,
+    returns_prompt: bool,
+) -> list[Piece]:
     texts = outputs.get("text_output", ())
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("text_output contains a value that is not a string")
     if returns_prompt:
         texts = [text.removeprefix(request.text_input) for text in texts]
     has_log_probs = request.return_log_probs
