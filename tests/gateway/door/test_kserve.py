@@ -233,6 +233,23 @@ def test_key_cannot_use_another_model_of_the_same_name(tmp_path: Path) -> None:
         assert post(client, "c").status_code == 404
 
 
+def test_key_cannot_use_the_adapters_of_its_model(tmp_path: Path) -> None:
+    """A request may select an adapter in a binary tensor, which the gateway does not read."""
+    keys = tmp_path / "keys.json"
+    allowed: dict[str, tuple[str, ...]] = {"all": (), "both": ("demo", "poet"), "base": ("demo",)}
+    tokens = [add_key(keys, name, now_s=0.0, models=each) for name, each in allowed.items()]
+    model = make_model(FakeBackend())
+    with serving_triton() as address:
+        served = (ServedModel("demo", "demo", Endpoint(http=address)),)
+        config = GatewayConfig(served, keys_file=str(keys))
+        registry = LoadedRegistry(config, model, model.with_adapter("poet", lora_name="poet"))
+        with TestClient(build_app(config, registry)) as client:
+            headers = [{"authorization": f"Bearer {each}"} for each in tokens]
+            answers = [client.post(GENERATE, json={}, headers=each) for each in headers]
+    assert [each.status_code for each in answers] == [200, 200, 403]
+    assert "does not allow all LoRA adapters of 'demo'" in answers[-1].json()["error"]
+
+
 def test_name_of_several_models_is_ambiguous() -> None:
     with serving_models(dict.fromkeys("ab", "127.0.0.1:1")) as client:
         response = client.post("/v2/models/tensorrt_llm/infer", json={})

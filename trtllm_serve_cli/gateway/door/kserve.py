@@ -92,6 +92,7 @@ async def _pass(request: Request) -> Response:
     stoppable: StoppableRequest | None = None
     if request.method == "POST":
         _check_countable(request)
+        _check_adapters(request, name)
         await admit(request, name)
         await process(request, partial(check_json, body.json))
         if (info := _find_stoppable(request, name)) is not None:
@@ -204,6 +205,24 @@ def _check_countable(request: Request) -> None:
             403,
             f"The API key '{key.name}' has a tokens-per-minute limit, which the gateway cannot "
             "enforce for Triton's API. Use the OpenAI API (/v1), or a key without this limit.",
+        )
+
+
+def _check_adapters(request: Request, name: str) -> None:
+    """Raise `ApiError` (403) if the key may use the model `name`, but not all of its LoRA adapters.
+
+    The gateway cannot check which adapter a request selects, because the name may be in a binary
+    tensor.
+    """
+    key = find_call(request.scope).key
+    models: ModelRegistry = request.app.state.models
+    adapters = (each.name for each in models.list_loaded() if each.root == name)
+    if key is not None and not all(map(key.may_use, adapters)):
+        raise ApiError(
+            403,
+            f"The API key '{key.name}' does not allow all LoRA adapters of '{name}', which the "
+            "gateway cannot enforce for Triton's API. Use the OpenAI API (/v1), or a key that "
+            "allows the adapters.",
         )
 
 
