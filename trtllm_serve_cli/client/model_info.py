@@ -90,11 +90,11 @@ def fetch_model_config(
 ) -> ModelInfo:
     """Fetch a model's settings from its server.
 
-    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails or the
+    response is not a model configuration.
     """
-    return parse_model_config(
-        model, import_transport(interface).fetch_config(endpoint, model, timeout_s)
-    )
+    info: ModelInfo = import_transport(interface).fetch_info(endpoint, model, timeout_s)
+    return info
 
 
 def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:

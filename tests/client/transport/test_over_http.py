@@ -12,25 +12,27 @@ import pytest
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
-from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.model_info import ModelInfo, fetch_model_config
 from trtllm_serve_cli.errors import RequestFailed
 
 INFO = ModelInfo("m", inputs=frozenset({"text_input", "sampling_parameters", "return_logprobs"}))
 
 
 @contextmanager
-def serving(data: str) -> Iterator[Endpoint]:
-    """Serve one response, a stream with the event `data`, and yield the server's address."""
+def serving(body: str) -> Iterator[Endpoint]:
+    """Serve one response and yield the server's address."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(f"data: {data}\n\n".encode())
+            self.wfile.write(body.encode())
+
+        do_GET = do_POST
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.handle_request)
@@ -54,6 +56,13 @@ def serving(data: str) -> Iterator[Endpoint]:
     ],
 )
 def test_invalid_event_is_reported(data: str) -> None:
-    with serving(data) as endpoint, pytest.raises(RequestFailed) as raised:
+    with serving(f"data: {data}\n\n") as endpoint, pytest.raises(RequestFailed) as raised:
         generate(endpoint, "m", GenerateRequest("hi"), "http", 60, info=INFO)
     assert raised.value.what == f"The response from {endpoint.http} is invalid."
+
+
+@pytest.mark.parametrize("body", ['{"parameters": [1]}', '{"input": [{}]}', '{"input": 1}'])
+def test_invalid_configuration_is_reported(body: str) -> None:
+    with serving(body) as endpoint, pytest.raises(RequestFailed) as raised:
+        fetch_model_config(endpoint, "m", "http")
+    assert raised.value.why == "the response is not a model configuration"

@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.client.generate import LOGITS, GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import returns_prompt, shape_input
-from trtllm_serve_cli.client.model_info import ModelInfo, find_latest
+from trtllm_serve_cli.client.model_info import ModelInfo, find_latest, parse_model_config
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.served_inputs import (
@@ -176,15 +176,12 @@ def _read_pem(path: str | None) -> bytes | None:
     return Path(path).read_bytes() if path else None
 
 
-def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the model's configuration as a JSON-compatible dict.
-
-    Fields whose values are the defaults are omitted.
-    """
+def fetch_info(endpoint: Endpoint, model: str, timeout_s: float) -> ModelInfo:
+    """Return the settings in the model's configuration."""
     with _connect_for_calls(endpoint, model, timeout_s) as stub:
         reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)
-    config: dict[str, Any] = MessageToDict(reply.config, preserving_proto_field_name=True)
-    return config
+    config = MessageToDict(reply.config, preserving_proto_field_name=True)
+    return parse_model_config(model, config)
 
 
 def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import returns_prompt
-from trtllm_serve_cli.client.model_info import ModelInfo, find_latest
+from trtllm_serve_cli.client.model_info import ModelInfo, find_latest, parse_model_config
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.http_exchange import (
@@ -74,10 +74,16 @@ def stream_http(
             ) from error
 
 
-def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the model's configuration as a JSON-compatible dict."""
+def fetch_info(endpoint: Endpoint, model: str, timeout_s: float) -> ModelInfo:
+    """Return the settings in the model's configuration."""
     path = f"/v2/models/{quote(model, safe='')}/config"
-    return _fetch_json(endpoint.http, path, model, timeout_s)
+    config = _fetch_json(endpoint.http, path, model, timeout_s)
+    try:
+        return parse_model_config(model, config)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise error_mapping.invalid_response(
+            endpoint.http, "the response is not a model configuration"
+        ) from error
 
 
 def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[str, str]:
