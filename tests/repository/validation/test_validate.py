@@ -235,6 +235,14 @@ STEP = "ensemble/config.pbtxt"
           "preprocessing requires the QUERY input, but no input_map sets it")),
         ("ensemble", 'key: "batch_index"', 'key: "index"',
          ("error", STEP, 15, "tensorrt_llm has no output named index")),
+        ("ensemble", 'key: "batch_index" value: "batch_index"',
+         'key: "batch_index" value: "_IDS"',
+         ("error", STEP, 15, "tensorrt_llm sets _IDS, which is already set by another output")),
+        ("ensemble", 'key: "batch_index" value: "batch_index"',
+         'key: "batch_index" value: "unused"',
+         ("error", STEP, 15, "tensorrt_llm sets unused, which is not used")),
+        ("ensemble", '    input_map { key: "QUERY" value: "text_input" }\n', "",
+         ("error", STEP, 4, "no step uses the ensemble's text_input input")),
         ("ensemble", 'model_name: "tensorrt_llm"', 'model_name: "llm"',
          ("error", STEP, 15, "a step calls the llm model, which does not exist")),
         ("ensemble", '"max_tokens" data_type: TYPE_INT32', '"max_tokens" data_type: TYPE_INT64',
@@ -361,7 +369,8 @@ def test_finds_an_engine_with_another_vocabulary(ours: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{", '{"model": null}', '{"build_config": null}', '{"build_config": [], "model": 1}',
+    ["", "[]", "{", pytest.param("[" * 100_000, id="nested"), '{"model": null}',
+     '{"build_config": null}', '{"build_config": [], "model": 1}',
      '{"build_config": {"a": 1}, "pretrained_config": 3, "added_tokens": 3}'],
 )  # fmt: skip
 def test_ignores_engine_files_without_known_fields(copy: Path, text: str) -> None:

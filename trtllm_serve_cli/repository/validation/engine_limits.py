@@ -304,7 +304,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in the file, or {} if the file cannot be read or parsed."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
 

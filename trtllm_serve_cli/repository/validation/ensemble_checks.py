@@ -141,6 +141,7 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
                 f"run `{checked.set_command} triton_max_batch_size={ensemble.max_batch_size}`",
                 place="max_batch_size",
             )  # fmt: skip
+    yield from _check_use(checked, model)
     for step in steps:
         if step.model_name in checked.configs:
             yield from _check_step(checked, model, step, producers)
@@ -149,6 +150,35 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
             checked, model, output.name, output.data_type, f"the ensemble's {output.name} output",
             producers, f"output.{output.name}.name",
         )  # fmt: skip
+
+
+def _check_use(checked: Checked, model: str) -> Iterator[Finding]:
+    """Yield an error for each tensor that is unused or that several steps set.
+
+    Triton rejects such ensembles. Source: `BuildEnsembleGraph` and
+    `ValidateEnsembleSchedulingConfig` in src/model_config_utils.cc in triton-inference-server/core.
+    """
+    ensemble = checked.configs[model]
+    steps = ensemble.ensemble_scheduling.step
+    read = {name for step in steps for name in step.input_map.values()}
+    read |= {each.name for each in ensemble.output}
+    for each in ensemble.input:
+        if each.name not in read:
+            yield checked.finding(
+                "error", model, f"no step uses the ensemble's {each.name} input",
+                "remove the input, or add it to an input_map", place=f"input.{each.name}.name",
+            )  # fmt: skip
+    written: set[str] = set()
+    for step in steps:
+        place = f"ensemble_scheduling.step.{step.model_name}.model_name"
+        for key, name in sorted(step.output_map.items()):
+            if name in written or name not in read:
+                problem = "is already set by another output" if name in written else "is not used"
+                yield checked.finding(
+                    "error", model, f"{step.model_name} sets {name}, which {problem}",
+                    f"change or remove the output_map of {key}", place=place,
+                )  # fmt: skip
+            written.add(name)
 
 
 def _check_step(
