@@ -70,7 +70,7 @@ def test_missing_fields_have_defaults():
         ("rate: 1", "a.yaml, line 1: name is missing."),
         ("name:\n  a: b", "a.yaml, line 2: name must be a string, but is a mapping."),
         ("name: null", "a.yaml, line 1: name must be a string, but is 'null'."),
-        ("name: m\nnmae: x", "a.yaml, line 2: the file has no field 'nmae'."),
+        ("name: m\nnmae: x", "a.yaml, line 2: 'nmae' is not a known field."),
         ("name: m\n\nname: m", "a.yaml, line 3: name is already set on line 1."),
         ("name: m\ninner:\n  kind: no", "a.yaml, line 3: inner.kind has an invalid value 'no'."),
         ("name: m\ninner:\n  kind: []", "a.yaml, line 3: inner.kind has an invalid value."),

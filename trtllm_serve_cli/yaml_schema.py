@@ -182,7 +182,7 @@ class _Reader:
                 near = difflib.get_close_matches(key.value, hints, n=1)
                 raise self._bad_input(
                     key,
-                    f"{at or 'the file'} has no field {key.value!r}",
+                    f"{_join(at, key.value)!r} is not a known field",
                     f"use {near[0]} instead" if near else f"use one of {_list_fields(cls)}",
                 )
             values[key.value] = self.read(value, hints[key.value], _join(at, key.value))
