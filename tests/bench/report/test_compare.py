@@ -21,6 +21,7 @@ from trtllm_serve_cli.bench.report.compare import (
     parse_limit,
 )
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
+from trtllm_serve_cli.bench.workloads.identity import Identity
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.errors import BadInput, CheckFailed
 
@@ -122,6 +123,17 @@ def test_different_workloads_and_loads_are_rejected(keep: Keep) -> None:
         assert what in refused.value.why
         assert "--allow-different" in refused.value.next_step
     check_comparable(compare(before, keep(make_result(num_requests=60), "shorter")))
+
+
+def test_different_benchmarks_are_rejected_by_their_names(keep: Keep) -> None:
+    before = keep(name="before")
+    other = make_result(workload=Identity())
+    after = keep(replace(other, settings=replace(other.settings, name="identity")), "after")
+    with pytest.raises(BadInput, match="not comparable") as refused:
+        check_comparable(compare(before, after))
+    assert refused.value.why == (
+        "benchmark is token-norm-dist in the first result and identity in the second"
+    )
 
 
 def test_other_differences_are_listed(keep: Keep) -> None:

@@ -204,12 +204,14 @@ def check_comparable(comparison: Comparison) -> None:
     """Raise `BadInput` if the results differ in workload, load, streaming or objectives."""
     mismatches = [each for each in comparison.differences if each.is_question]
     if mismatches:
+        # Different benchmarks have different settings, so listing the settings does not help.
+        benchmarks = [each for each in comparison.differences if each.what == "benchmark"]
         raise BadInput(
             "The results are not comparable.",
             why="; ".join(
                 f"{each.what} is {_setting(each.before)} in the first result and "
                 f"{_setting(each.after)} in the second"
-                for each in mismatches
+                for each in benchmarks or mismatches
             ),
             next_step="compare results with the same settings, or add --allow-different to compare "
             "these results anyway",
