@@ -87,4 +87,5 @@ def test_compare_requires_two_results_and_not_sweeps(
     refused = invoke("compare", str(tmp_path), results[1])
     assert isinstance(refused.exception, BadInput)
     assert "contains 2 results" in refused.exception.what
+    assert refused.exception.next_step.endswith(f" {tmp_path / 'after'}")
     assert isinstance(invoke("compare", *results, "--fail-on", "tftt>5%").exception, BadInput)

@@ -147,8 +147,8 @@ def _read_one(folder: Path) -> StoredResult:
         raise BadInput(
             f"{folder} contains {len(results)} results.",
             why="`tllm bench compare` requires one result per folder",
-            next_step="compare two of these results: tllm bench compare "
-            + shlex.join(str(folder / each.name) for each in results[:2]),
+            next_step="pass one of these results, for example "
+            f"{shlex.quote(str(folder / results[0].name))}",
         )
     return results[0]
 
