@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.fakes.triton.server import FakeTriton
-from trtllm_serve_cli.errors import NoServer, RequestFailed
-from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed
+from trtllm_serve_cli.metrics.fetch import fetch_metrics, read_saved_metrics
 
 
 def test_fetch_returns_the_page_unchanged() -> None:
@@ -42,3 +44,10 @@ def test_reports_a_missing_server() -> None:
     with pytest.raises(NoServer, match=r"publishes metrics at 127.0.0.1:1") as raised:
         fetch_metrics("127.0.0.1:1")
     assert "tllm status" in raised.value.next_step
+
+
+def test_rejects_a_saved_page_without_metrics(tmp_path: Path) -> None:
+    (tmp_path / "metrics.txt").touch()
+    with pytest.raises(BadInput, match="could not be read as a metrics page") as raised:
+        read_saved_metrics(tmp_path / "metrics.txt")
+    assert raised.value.why == "the file contains no metrics"

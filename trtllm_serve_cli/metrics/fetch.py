@@ -44,17 +44,25 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
 def read_saved_metrics(path: Path) -> Snapshot:
     """Parse a saved metrics page, with the file's modification time as the scrape time.
 
-    Raise `BadInput` if the file cannot be read or is not a metrics page.
+    Raise `BadInput` if the file cannot be read, is not a metrics page, or contains no metrics.
     """
     try:
-        return parse_metrics(path.read_text(encoding="utf-8"), path.stat().st_mtime)
+        snapshot = parse_metrics(path.read_text(encoding="utf-8"), path.stat().st_mtime)
     except (OSError, UnicodeDecodeError, RequestFailed) as error:
-        raise BadInput(
-            f"{path} could not be read as a metrics page.",
-            why=error.why if isinstance(error, RequestFailed) else _describe(error),
-            next_step="save a metrics page with `tllm metrics --raw > metrics.txt`, then pass "
-            "metrics.txt",
-        ) from error
+        why = error.why if isinstance(error, RequestFailed) else _describe(error)
+        raise _bad_file(path, why) from error
+    if not snapshot.samples:
+        raise _bad_file(path, "the file contains no metrics")
+    return snapshot
+
+
+def _bad_file(path: Path, why: str) -> BadInput:
+    return BadInput(
+        f"{path} could not be read as a metrics page.",
+        why=why,
+        next_step="save a metrics page with `tllm metrics --raw > metrics.txt`, then pass "
+        "metrics.txt",
+    )
 
 
 def _describe(error: object) -> str:
