@@ -223,10 +223,11 @@ def _describe_options(plan: SizePlan) -> Iterator[str]:
     if plan.smallest is None:
         return
     if limits := plan.smallest.limits:
+        unsplit = f" (pytorch and tensorrt: {limits.max_unsplit_tokens:,})"
         yield (
             f"Default limits on this number of GPUs: {limits.max_num_seqs:,} sequences and "
-            f"{limits.max_num_tokens:,} tokens per step (pytorch and tensorrt: "
-            f"{limits.max_unsplit_tokens:,})"
+            f"{limits.max_num_tokens:,} tokens per step"
+            f"{unsplit if limits.max_unsplit_tokens != limits.max_num_tokens else ''}"
         )
     fp8 = plan.smallest_in_fp8
     if fp8 and fp8.speed and plan.smallest.speed:
