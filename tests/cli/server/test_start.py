@@ -54,6 +54,18 @@ def test_server_from_start_to_stop(tllm: Tllm, ports: list[str]) -> None:
     assert err == f"{find_home().servers / ports[1] / 'server.log'}:\n"
 
 
+def test_interrupted_start_reports_that_the_server_was_stopped(
+    tllm: Tllm, ports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trtllm_serve_cli.launch.supervisor.lifecycle.launch", interrupt)
+    code, out, err = tllm("start", *ports)
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == "Interrupted. The server was stopped."
+
+
 def test_start_as_json_is_alone_on_stdout(tllm: Tllm, ports: list[str]) -> None:
     code, out, _ = tllm("start", *ports, "--json")
     started = json.loads(out)

@@ -16,6 +16,7 @@ from trtllm_serve_cli.cli.server.startup import describe_starts, summarize_last_
 from trtllm_serve_cli.cli.server.status import describe_server
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import completes, gpu_indices, imported_models
+from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.openai_options import BASE_URL_VARIABLE
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import DryRunOption, JsonOption
@@ -137,15 +138,20 @@ def launch_and_notify(
     """Launch the server in `plan`, print its progress, and print its addresses when it is ready.
 
     If `suggests_prompt` is set, also print commands that send a prompt. If `as_json` is set, print
-    the server's state as JSON instead of the addresses and commands.
+    the server's state as JSON instead of the addresses and commands. After Ctrl-C, print that the
+    server was stopped, and exit.
     """
     from trtllm_serve_cli.launch.supervisor.lifecycle import launch
     from trtllm_serve_cli.processes import exit_on_signals
 
     started_s = time.monotonic()
-    # Turn SIGTERM into an exception, so that a terminated command does not leave a server running.
-    with exit_on_signals(), show_loading(plan) as on_progress:
-        server = launch(plan, on_progress=on_progress)
+    try:
+        # SIGTERM also becomes an exception, so that a terminated command leaves no server running.
+        with exit_on_signals(), show_loading(plan) as on_progress:
+            server = launch(plan, on_progress=on_progress)
+    except KeyboardInterrupt:
+        output.notify("Interrupted. The server was stopped.")
+        raise typer.Exit(INTERRUPTED) from None
     _report_ready(
         server,
         time.monotonic() - started_s,
