@@ -223,6 +223,38 @@ def test_problem_of_a_loading_model_has_no_period_in_parentheses(
     assert asyncio.run(asyncio.wait_for(run(), 10)) == [problem]
 
 
+@pytest.mark.parametrize(
+    ("server_directory", "reported"),
+    [(None, ["demo: Nothing responds at localhost:1"]), ("/servers/8000", [])],
+    ids=["unsupervised", "supervised"],
+)
+def test_problem_of_an_unsupervised_server_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, server_directory: str | None, reported: list[str]
+) -> None:
+    attempts: list[object] = []
+
+    def fail(*arguments: object) -> None:
+        attempts.append(arguments)
+        raise NoServer("Nothing responds at localhost:1.")
+
+    monkeypatch.setattr("trtllm_serve_cli.gateway.model_registry.fetch_model_config", fail)
+    monkeypatch.setattr("trtllm_serve_cli.gateway.model_registry._RETRY_S", 0)
+
+    async def run() -> list[str]:
+        waiting: list[str] = []
+        registry = ModelRegistry(
+            GatewayConfig((SERVED,), server_directory=server_directory),
+            on_waiting=lambda name, why: waiting.append(f"{name}: {why}"),
+        )
+        registry.start()
+        while len(attempts) < 4:
+            await asyncio.sleep(0)
+        await registry.close()
+        return waiting
+
+    assert asyncio.run(asyncio.wait_for(run(), 10)) == reported
+
+
 def test_configuration_of_a_local_server_is_fetched_over_http(tmp_path: Path) -> None:
     async def run(endpoint: Endpoint) -> str:
         refusal: asyncio.Future[str] = asyncio.Future()

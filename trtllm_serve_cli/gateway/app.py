@@ -98,7 +98,9 @@ def build_app(
     the ids of requests that the gateway's processes share, or None for a single process.
     """
     log = AccessLog(config.log_format)
-    known = registry or ModelRegistry(config, log.record_start, log.record_refusal)
+    known = registry or ModelRegistry(
+        config, log.record_start, log.record_refusal, log.record_waiting
+    )
     limits = Limits(config.max_in_flight, config.max_waiting, config.num_processes, table=usage)
     directory = config.server_directory
     metrics = Metrics(limits, None if directory is None else Path(directory))

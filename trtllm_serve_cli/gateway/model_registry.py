@@ -42,7 +42,9 @@ class ModelRegistry:
 
     After the first connection to each of a model's servers, `on_loaded` is called with the model's
     name and the duration of each loading stage in seconds. If the gateway cannot serve a model or
-    an adapter, `on_refused` is called with its name and the reason.
+    an adapter, `on_refused` is called with its name and the reason. If the model's server is not
+    supervised by `tllm start`, `on_waiting` is called with the model's name and the problem that
+    delays the connection, each time the problem changes.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class ModelRegistry:
         config: GatewayConfig,
         on_loaded: Callable[[str, Mapping[str, float]], None] = lambda name, stages_s: None,
         on_refused: Callable[[str, str], None] = lambda name, why: None,
+        on_waiting: Callable[[str, str], None] = lambda name, why: None,
     ) -> None:
         self._config = config
         self._on_loaded = on_loaded
         self._on_refused = on_refused
+        self._on_waiting = on_waiting
         self._models: dict[str, LoadedModel] = {}
         # The latest connection problem of each model, keyed by model name.
         self._problems: dict[str, str] = {}
@@ -178,6 +182,7 @@ class ModelRegistry:
 
     async def _load(self, served: ServedModel) -> None:
         stages = StageTimer()
+        reported = ""
         while True:
             try:
                 self._add(await self._connect(served, stages))
@@ -192,8 +197,12 @@ class ModelRegistry:
                 self._on_refused(served.name, str(error))
                 return
             except (TllmError, ApiError, OSError) as error:
-                problem = getattr(error, "what", None) or str(error)
-                self._problems[served.name] = problem.removesuffix(".")
+                problem = (getattr(error, "what", None) or str(error)).removesuffix(".")
+                self._problems[served.name] = problem
+                # A supervisor reports the problems of the server that it started.
+                if problem != reported and self._config.server_directory is None:
+                    reported = problem
+                    self._on_waiting(served.name, problem)
             await asyncio.sleep(_RETRY_S)
 
     def _add(self, model: LoadedModel) -> None:

@@ -69,6 +69,14 @@ def test_model_that_cannot_be_served_is_logged() -> None:
     )
 
 
+def test_model_that_is_not_ready_is_logged() -> None:
+    lines: list[str] = []
+    AccessLog("text", lines.append).record_waiting("demo", "no server responds")
+    assert lines[0].endswith(
+        " Warning: The model demo is not ready (no server responds). The gateway tries again.\n"
+    )
+
+
 def test_disconnected_client_has_the_status_499() -> None:
     call = read_call(make_scope())
     fields = describe(call, NOW)

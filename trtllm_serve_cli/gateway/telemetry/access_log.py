@@ -55,6 +55,10 @@ class AccessLog:
         """Log why the gateway cannot serve `model`."""
         self.record_warning(f"The gateway cannot serve the model {model}, because {why}.")
 
+    def record_waiting(self, model: str, why: str) -> None:
+        """Log why the gateway cannot serve `model` yet."""
+        self.record_warning(f"The model {model} is not ready ({why}). The gateway tries again.")
+
     def record_warning(self, message: str) -> None:
         """Log a warning for the operator."""
         self._record_event(
