@@ -114,15 +114,22 @@ def test_relative_paths_start_at_their_origin(
     assert found == expected.format(folder=folder)
 
 
-def test_set_refuses_a_tokenizer_folder_that_does_not_exist(tllm: Tllm, home: Home) -> None:
+@pytest.mark.parametrize("what", ["engine", "tokenizer"])
+def test_set_refuses_a_required_folder_that_does_not_exist(
+    tllm: Tllm, home: Home, what: str
+) -> None:
     path = add_model(home, "a").path
-    code, out, err = tllm("set", "a", "tokenizer_dir=/no/such")
+    code, out, err = tllm("set", "a", f"{what}_dir=/no/such")
     assert (code, out) == (3, "")
-    assert err.startswith("Error: The tokenizer folder /no/such does not exist.\n")
+    assert err.startswith(f"Error: The {what} folder /no/such does not exist.\n")
     assert "--repo DIR" in err
+    assert tllm("set", "--repo", str(path), f"{what}_dir=/no/such")[0] == 0
+    assert known_values(tllm)[f"{what}_dir"] == "/no/such"
+
+
+def test_tokenizer_can_be_set_to_a_name_on_the_hub(tllm: Tllm, home: Home) -> None:
+    add_model(home, "a")
     assert tllm("set", "a", "tokenizer_dir=org/name")[0] == 0
-    assert tllm("set", "--repo", str(path), "tokenizer_dir=/no/such")[0] == 0
-    assert known_values(tllm)["tokenizer_dir"] == "/no/such"
 
 
 def known_values(tllm: Tllm) -> dict[str, str]:

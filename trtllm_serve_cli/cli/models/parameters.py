@@ -96,13 +96,13 @@ def set_(
 
     Parameters have the same names as the variables in NVIDIA's templates. Parameters that are not
     specified keep their values. Restart a running server to apply the changes. With --repo, tllm
-    does not check that tokenizer_dir exists on this machine.
+    does not check that engine_dir and tokenizer_dir exist on this machine.
 
     Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 
     Example:  tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
     """
-    from trtllm_serve_cli.repository.model.parameters import check_tokenizer_folder, resolve_paths
+    from trtllm_serve_cli.repository.model.parameters import check_required_folders, resolve_paths
     from trtllm_serve_cli.repository.settings.settings import (
         apply_changes,
         plan_changes,
@@ -119,7 +119,7 @@ def set_(
             "enable_kv_cache_reuse=false`",
         )
     if repo is None:
-        check_tokenizer_folder(requested)
+        check_required_folders(requested)
     name = choose_name(words[0] if has_name else None, model)
     repository = open_named(name, repo)
     changes = plan_changes(repository, requested)

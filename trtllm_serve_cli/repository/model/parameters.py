@@ -192,16 +192,20 @@ def _absolute(name: str, value: str, folder: Path) -> str:
     return str(path) if is_path else value
 
 
-def check_tokenizer_folder(values: Mapping[str, str]) -> None:
-    """Raise `BadInput` if `tokenizer_dir` is an absolute path that is missing on this machine."""
-    folder = values.get("tokenizer_dir", "")
-    if Path(folder).is_absolute() and not Path(folder).exists():
-        raise BadInput(
-            f"The tokenizer folder {folder} does not exist.",
-            why="the server cannot load its models without the tokenizer",
-            next_step="set tokenizer_dir to an existing folder; if the folder is on another "
-            "machine, run the command with --repo DIR instead of the model name",
-        )
+def check_required_folders(values: Mapping[str, str]) -> None:
+    """Raise `BadInput` if the engine's or the tokenizer's folder is missing on this machine.
+
+    Relative paths are not checked.
+    """
+    for what in ("engine", "tokenizer"):
+        folder = values.get(f"{what}_dir", "")
+        if Path(folder).is_absolute() and not Path(folder).exists():
+            raise BadInput(
+                f"The {what} folder {folder} does not exist.",
+                why=f"the server cannot load its models without the {what}",
+                next_step=f"set {what}_dir to an existing folder; if the folder is on another "
+                "machine, run the command with --repo DIR instead of the model name",
+            )
 
 
 def type_tensors(
