@@ -171,6 +171,18 @@ def test_running_server_is_not_started_twice(home: Home) -> None:
         stop_server(server)
 
 
+def test_requests_to_a_stopping_server_are_not_suggested(home: Home) -> None:
+    plan = fake_plan(home.servers)
+    plan.directory.mkdir(parents=True)
+    (plan.directory / PLAN_FILE).write_text(plan.to_json())
+    write_state(plan.directory, describe_supervisor("stopping"))
+    with pytest.raises(LaunchFailed, match="the server for m is stopping") as raised:
+        start(plan)
+    assert raised.value.next_step == (
+        f"run `tllm stop -u {plan.endpoint.http}`, or choose another port with --http-port N"
+    )
+
+
 def test_gateway_port_is_checked_on_the_address_of_the_gateway(home: Home) -> None:
     (port,) = free_ports(1)
     gateway = GatewayConfig(models=(), host="203.0.113.7", port=port)

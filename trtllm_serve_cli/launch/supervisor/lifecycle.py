@@ -209,15 +209,15 @@ def _check_not_supervised(plan: LaunchPlan) -> None:
         raise _already_exists(
             plan,
             f"{server} is {state.phase}, and its supervisor has process ID {state.supervisor_pid}",
-            has_same_models=models == plan.models,
+            is_usable=models == plan.models and state.phase != "stopping",
         )
 
 
-def _already_exists(plan: LaunchPlan, why: str, *, has_same_models: bool = False) -> LaunchFailed:
+def _already_exists(plan: LaunchPlan, why: str, *, is_usable: bool = False) -> LaunchFailed:
     address = plan.endpoint.http
     next_step = (
         f"run `tllm infer` to use the server, run `tllm restart -u {address}` to apply changes"
-        if has_same_models
+        if is_usable
         else f"run `tllm stop -u {address}`"
     )
     return LaunchFailed(
