@@ -119,11 +119,11 @@ RUN_COLUMNS = (
 def describe_amount(settings: BenchmarkSettings) -> str:
     """Describe the number of runs and the size of each run, in requests or seconds."""
     is_conversation = isinstance(settings.workload, MultiTurn)
-    what = "conversations" if is_conversation else "requests"
+    what = "conversation" if is_conversation else "request"
     times = f", {settings.repeat} times" if settings.repeat > 1 else ""
     if settings.duration_s is not None:
-        return f"{settings.duration_s:g} s of {what}{times}"
-    return f"{settings.num_requests} {what}{times}"
+        return f"{settings.duration_s:g} s of {what}s{times}"
+    return f"{settings.num_requests} {what}{'s' * (settings.num_requests != 1)}{times}"
 
 
 # Omit the last metric's p99, because rows with a long load description could otherwise exceed 80
