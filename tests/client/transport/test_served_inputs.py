@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from trtllm_serve_cli.client.generate import GenerateRequest, RawTensor
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport.served_inputs import ServedInput, plan_served_inputs
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.runtime.lora.safetensors import narrow_to_bfloat16
 
@@ -32,6 +34,13 @@ def test_inputs_of_the_gpt_layout_have_its_names_and_types() -> None:
         "stop_words": ServedInput("BYTES", ("a",)),
         "bad_words": ServedInput("BYTES", ("",)),
     }
+
+
+def test_model_that_does_not_accept_text_is_refused() -> None:
+    info = ModelInfo("preprocessing", inputs=frozenset({"QUERY"}))
+    with pytest.raises(BadInput, match="preprocessing does not accept text") as raised:
+        plan_served_inputs(info, GenerateRequest("hi"))
+    assert raised.value.next_step.endswith("for example -m ensemble")
 
 
 def test_word_lists_are_omitted_if_they_are_optional() -> None:

@@ -16,6 +16,7 @@ from trtllm_serve_cli.client.transport.tensors import (
     plan_parameters,
 )
 from trtllm_serve_cli.client.vllm import SAMPLING_INPUT, has_vllm_inputs, plan_vllm_inputs
+from trtllm_serve_cli.errors import BadInput
 
 _VLLM_TYPES: dict[str, Datatype] = {
     SAMPLING_INPUT: "BYTES",
@@ -37,6 +38,12 @@ def plan_served_inputs(info: ModelInfo, request: GenerateRequest) -> dict[str, S
 
     Raise `BadInput` if a value does not fit its tensor, or if the model lacks an input.
     """
+    if "text_input" not in info.inputs:
+        raise BadInput(
+            f"{info.name} does not accept text.",
+            why="the model's configuration does not contain the input text_input",
+            next_step="select a model that accepts text with -m, for example -m ensemble",
+        )
     values = plan_inputs(request)
     if has_vllm_inputs(info.inputs):
         values |= plan_parameters(request)
