@@ -100,6 +100,8 @@ def test_adapter_reaches_the_server(triton: FakeTriton, run: Run, tmp_path: Path
         ("--logprobs", "omit return_log_probs", "Why: omit --logprobs"),
         ("--regex=[a-", "guided_decoding_guide cannot be used", "Why: --regex cannot be used"),
         ("--regex=a", "guided_decoding_guide_type is set", "Why: --regex is set"),
+        ("--context-logits=a.npy", "omit return_context_logits", "Why: omit --context-logits"),
+        ("--generation-logits=a.npy", "return_generation_logits is", "Why: --generation-logits is"),
         ("--seed=1", "/a/seed/b, 'seed', seed.npy, --seed", "/a/seed/b, 'seed', seed.npy, --seed"),
         ("--max-tokens=2", "seed is 1", "Why: seed is 1"),
     ],

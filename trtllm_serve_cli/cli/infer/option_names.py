@@ -18,6 +18,10 @@ def name_options(error: TllmError, options: InferOptions, request: OptionValues)
     names = {each.name: each.shown_as for each in fields if each.name in request}
     if option := find_guide_option(options):
         names |= dict.fromkeys(("guided_decoding_guide_type", "guided_decoding_guide"), option)
+    if options.context_logits is not None:
+        names["return_context_logits"] = "--context-logits"
+    if options.generation_logits is not None:
+        names["return_generation_logits"] = "--generation-logits"
     if not names:
         return
     # The engine's tensors for top-k and top-p have the prefix `runtime_`. Do not replace parts of
