@@ -233,9 +233,13 @@ def _check_deletes_no_files(repository: Path) -> None:
     if not (repository / MANIFEST).exists():
         return
     own = {MANIFEST, RECORD_FILE, *read_manifest(repository).models}
-    others = sorted(path.name for path in repository.iterdir() if path.name not in own)
     # A killed process may leave the temporary file of a write.
-    if others := [name for name in others if not fnmatch(name, ".*.aside")]:
+    others = sorted(
+        path.name
+        for path in repository.iterdir()
+        if path.name not in own and not fnmatch(path.name, ".*.aside")
+    )
+    if others:
         raise BadInput(
             f"{repository} contains files that tllm did not create: {', '.join(others)}.",
             why="the import replaces the whole folder and would delete these files",
