@@ -34,6 +34,7 @@ from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.server_state import read_state
 from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.server_processes import wait_until_dead
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import find_home
 
@@ -113,7 +114,7 @@ def measure(server: RunningServer, name: str) -> dict[str, float]:
     row = {
         "status": wait(started_s, lambda: phase_of(server) == "unresponsive"),
         "health": wait(started_s, lambda: not is_healthy(server)),
-        "killed": wait(started_s, lambda: not victim.is_running()),
+        "killed": wait(started_s, lambda: not wait_until_dead([victim], 0)),
     }
     marker.unlink(missing_ok=True)
     row["ready again"] = wait(started_s, lambda: is_ready(server, victim))
@@ -153,7 +154,7 @@ def is_healthy(server: RunningServer) -> bool:
 
 def is_ready(server: RunningServer, victim: psutil.Process) -> bool:
     """Return whether the victim was replaced, and the server generates tokens again."""
-    if victim.is_running() or phase_of(server) != "ready" or not is_healthy(server):
+    if wait_until_dead([victim], 0) or phase_of(server) != "ready" or not is_healthy(server):
         return False
     try:
         probe_token(server.endpoint, server.text_model(), 20.0)

@@ -33,6 +33,7 @@ from soak_run import Soak
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.server_processes import wait_until_dead
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import Home, find_home
 
@@ -98,7 +99,7 @@ def list_processes(server: RunningServer) -> list[psutil.Process]:
 
 def find_leftovers(server: RunningServer, processes: list[psutil.Process]) -> list[str]:
     """Return a message for each process and shared memory file that a stopped server has left."""
-    _, alive = psutil.wait_procs(processes, timeout=_END_LIMIT_S)
+    alive = wait_until_dead(processes, _END_LIMIT_S)
     left = [f"the process {each.pid} ({each.name()}) is still running" for each in alive]
     return left + [f"{each} was not removed" for each in list_shared_memory(server)]
 

@@ -26,6 +26,7 @@ from tests.e2e.podman import (
 from tests.ports import free_ports
 from tests.samples.lora_adapters import make_adapter, write_peft
 from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.launch.supervisor.server_processes import wait_until_dead
 from trtllm_serve_cli.launch.triton.drain import draining
 
 pytestmark = pytest.mark.skipif(skip_reason() != "", reason=skip_reason())
@@ -152,7 +153,7 @@ def test_server_in_a_container_serves_restarts_and_stops(
     triton = psutil.Process(tllm.status()["server_pid"])
     everything = [triton, *triton.children(recursive=True)]
     tllm.done("stop")
-    assert ([each for each in everything if each.is_running()], tllm.containers()) == ([], [])
+    assert (wait_until_dead(everything, 0), tllm.containers()) == ([], [])
     log = next(tllm.home.glob("servers/*/server.log")).read_text()
     assert "Exit timeout expired" not in log
     assert log.count("successfully unloaded 'tensorrt_llm'") == 1

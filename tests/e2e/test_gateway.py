@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import gauge
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
 
 MESSAGES: Any = [{"role": "user", "content": "What is ML?"}]
@@ -176,7 +176,7 @@ def test_gateway_is_restarted_without_the_server(light_home: Callable[[], Tllm])
         each for each in supervisor.children() if "trtllm_serve_cli.gateway" in each.cmdline()
     )
     os.kill(gateway.pid, signal.SIGKILL)
-    wait_until(lambda: not gateway.is_running())
+    wait_until(lambda: is_gone(gateway.pid))
 
     def answers() -> bool:
         with openai.OpenAI(base_url=f"{server['openai']}/v1", api_key="any") as client:

@@ -19,7 +19,7 @@ import pytest
 from tests.e2e.alive import answers, find_process
 from tests.e2e.conftest import Tllm, homes_with, without_models
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
@@ -145,7 +145,7 @@ def test_stopped_process_is_reported_and_restarted(
         wait_until(lambda: any(line.startswith(start) for line in tllm.state().why), 60)
         assert tllm.status()["state"] == "unresponsive"
         assert health_of(tllm)[0] in (503, 0)
-        wait_until(lambda: not victim.is_running(), 60)
+        wait_until(lambda: is_gone(victim.pid), 60)
         wait_until(lambda: tllm.is_back(before.restarts + restarts), 180)
         wait_until(lambda: health_of(tllm)[0] == 200, 60)
     assert answers(hanging_endpoint)
@@ -168,7 +168,7 @@ def test_stopped_processes_of_text_models_are_reported_and_restarted(
             victim.send_signal(signal.SIGSTOP)
         wait_until(lambda: expected <= {each.partition(" for ")[0] for each in tllm.state().why})
         wait_until(lambda: tllm.is_back(before.restarts + 1), 180)
-    assert not any(victim.is_running() for victim in victims)
+    assert all(is_gone(victim.pid) for victim in victims)
     assert answers(hanging_endpoint)
 
 

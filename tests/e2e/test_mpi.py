@@ -19,6 +19,7 @@ import pytest
 from tests.e2e.conftest import Tllm, simulated
 from tests.ports import free_ports
 from tests.waiting import wait_until
+from trtllm_serve_cli.launch.supervisor.server_processes import wait_until_dead
 from trtllm_serve_cli.runtime.watch.token_probe import count_steps
 
 pytestmark = pytest.mark.skipif(
@@ -110,7 +111,7 @@ def test_two_ranks_serve_restart_and_stop(in_two: Tllm) -> None:
 
     everything = processes_of(in_two)
     in_two.done("stop")
-    _, alive = psutil.wait_procs(everything, timeout=20)
+    alive = wait_until_dead(everything, 20)
     port = status["http"].rpartition(":")[2]
     assert (alive, list(Path("/dev/shm").glob(f"tllm-{port}-*"))) == ([], [])
     assert "Exit timeout expired" not in (server / "server.log").read_text()

@@ -26,6 +26,7 @@ from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import NoServer, RequestFailed
+from trtllm_serve_cli.launch.supervisor.server_processes import wait_until_dead
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
@@ -56,7 +57,7 @@ def assert_nothing_is_left(
     tllm: Tllm, http_port: int, everything: Sequence[psutil.Process] = ()
 ) -> None:
     """Assert that no process and no shared memory of the server on this port exists."""
-    assert psutil.wait_procs(everything, timeout=60)[1] == []
+    assert wait_until_dead(everything, 60) == []
     folder = str(tllm.home / "servers" / str(http_port))
     assert [each for each in psutil.process_iter() if folder in command_of(each)] == []
     assert list(Path("/dev/shm").glob(f"tllm-{http_port}-*")) == []
@@ -115,7 +116,7 @@ def test_stop_leaves_no_process(light_home: Callable[[], Tllm]) -> None:
     assert tllm.start().returncode == 0
     everything = processes_of(tllm)
     tllm.done("stop")
-    _, alive = psutil.wait_procs(everything, timeout=20)
+    alive = wait_until_dead(everything, 20)
     assert (alive, tllm.done("status", "--json").split()) == ([], ["{", '"servers":', "[]", "}"])
 
 
@@ -171,7 +172,7 @@ def test_killed_triton_is_restarted(light_home: Callable[[], Tllm]) -> None:
     wait_until(lambda: tllm.is_back(1), 180)
     assert answers(endpoint)
     # All processes that the killed Triton had started have ended. The reaper guards the next one.
-    left = [each for each in before[1:] if each.is_running()]
+    left = wait_until_dead(before[1:], 0)
     assert [each for each in left if "reaper.py" not in command_of(each)] == []
     everything = processes_of(tllm)
     tllm.done("stop")
