@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.util
@@ -76,11 +77,8 @@ def pytest_runtest_makereport(
 
 
 @functools.cache
-def start_fork_server() -> tuple[str, subprocess.Popen[str]]:
-    """Start a process whose forks run `tllm`. Return its name and the process.
-
-    The process ends when this process closes the pipe to its stdin.
-    """
+def start_fork_server() -> str:
+    """Start a process whose forks run `tllm`, and return its name."""
     name = f"tllm-tests-{os.getpid()}"
     server = subprocess.Popen(
         (sys.executable, "-m", forked_tllm.__name__, "--serve", name),
@@ -92,7 +90,14 @@ def start_fork_server() -> tuple[str, subprocess.Popen[str]]:
     )
     assert server.stdout is not None
     assert server.stdout.readline() == "listening\n"
-    return name, server
+    atexit.register(end_fork_server, server)
+    return name
+
+
+def end_fork_server(server: subprocess.Popen[str]) -> None:
+    """Close the pipes to the process, which makes it exit, and wait for it."""
+    with server:
+        pass
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Tllm:
         return {**os.environ, "TLLM_HOME": str(self.home), "COLUMNS": "80"}
 
     def __call__(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        name, _ = start_fork_server()
+        name = start_fork_server()
         return subprocess.run(
             (sys.executable, "-IS", forked_tllm.__file__, name, *words),
             env=self.environ,
