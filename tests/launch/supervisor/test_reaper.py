@@ -56,7 +56,7 @@ def test_kills_a_session_whose_leader_has_ended() -> None:
     server.kill()  # The server is a zombie until `communicate` is called.
     kill_session(server.pid)
     assert list_session(server.pid) == []
-    child.wait(60)
+    assert wait_until_dead([child], 60) == []
     server.communicate()
 
 
@@ -81,7 +81,7 @@ def test_kills_the_server_and_removes_its_memory_after_the_supervisor_is_killed(
         (watcher,) = (each for each in psutil.Process(supervisor.pid).children() if each != server)
         assert watcher.is_running() and region.exists()
         supervisor.kill()
-    assert psutil.wait_procs([server, child, watcher], timeout=60)[1] == []
+    assert wait_until_dead([server, child, watcher], 60) == []
     assert not region.exists()
 
 
