@@ -20,6 +20,17 @@ def test_joins_pieces_per_sequence_in_order() -> None:
     )
 
 
+def test_finish_reason_of_each_sequence_is_known_or_none() -> None:
+    pieces = [
+        Piece("b", 1.0, 1, finish_reason="length"),
+        Piece("a", 1.0, 0),
+        Piece("", 2.0, 1),
+        Piece("c", 2.0, 2, finish_reason="stop"),
+    ]
+    assert summarize_pieces(pieces, 1.0, 2.0).finish_reasons == (None, "length", "stop")
+    assert summarize_pieces(pieces[1:3], 1.0, 2.0).finish_reasons == ()
+
+
 def test_rate_is_tokens_divided_by_latency() -> None:
     assert Completion(("x",), latency_s=2.0, num_output_tokens=10).tokens_per_s == 5.0
 

@@ -43,6 +43,7 @@ def test_sampling_parameters_are_json_in_one_input() -> None:
         "text_input": "hi",
         "stream": True,
         "exclude_input_in_output": True,
+        "return_finish_reason": True,
         "return_num_input_tokens": True,
         "return_num_output_tokens": True,
     }
@@ -63,12 +64,14 @@ def test_log_probs_are_requested_and_parsed() -> None:
         "cumulative_logprob": [-0.5, -2.0],
         "logprobs": [json.dumps([step]), "null"],
         "num_output_tokens": [1, 2],
+        "finish_reason": ["None", "length"],
     }
     first, second = parse_pieces(GenerateRequest("hi", return_log_probs=True), outputs, 0.0)
     assert (first.cum_log_prob, first.output_log_probs, first.num_output_tokens) == (
         -0.5, (-0.5,), 3,
     )  # fmt: skip
     assert (second.cum_log_prob, second.output_log_probs) == (-2.0, ())
+    assert (first.finish_reason, second.finish_reason) == (None, "length")
 
 
 @pytest.mark.parametrize("info", [INFO, OLD])

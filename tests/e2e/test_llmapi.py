@@ -40,6 +40,12 @@ def test_text_equals_that_of_the_inflight_layout(
     assert llmapi.done(*words, *options) == served.done(*words)
 
 
+@pytest.mark.parametrize("options", [(), ("-i", "http"), ("--no-stream",)])
+def test_infer_returns_the_finish_reason(llmapi: Tllm, options: tuple[str, ...]) -> None:
+    response = llmapi.done("infer", PROMPT, "--raw", "--max-tokens", "5", "--json", *options)
+    assert json.loads(response)["finish_reason"] == "length"
+
+
 def test_chat_template_is_applied(llmapi: Tllm, served: Tllm) -> None:
     words = ("infer", "What is ML?", "--max-tokens", "20")
     assert llmapi.done(*words) == served.done(*words)

@@ -22,6 +22,7 @@ def test_answer_equals_that_of_a_server(served: Tllm, endpoint: Endpoint) -> Non
         remote.num_input_tokens,
         remote.num_output_tokens,
     )
+    assert local["finish_reason"] == "length"
 
 
 def test_token_ids_equal_those_of_a_server(served: Tllm) -> None:

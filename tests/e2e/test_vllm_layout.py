@@ -42,6 +42,12 @@ def test_infer_returns_the_text_of_the_inflight_layout(
     assert vllm.done(*words, "--temperature", "0", *options) == served.done(*words)
 
 
+@pytest.mark.parametrize("options", [(), ("-i", "http"), ("--no-stream",)])
+def test_infer_returns_the_finish_reason(vllm: Tllm, options: tuple[str, ...]) -> None:
+    response = vllm.done("infer", PROMPT, "--raw", "--max-tokens", "5", "--json", *options)
+    assert json.loads(response)["finish_reason"] == "length"
+
+
 def test_infer_returns_log_probs(vllm: Tllm, served: Tllm) -> None:
     words = ("infer", PROMPT, "--raw", "--max-tokens", "5", "--logprobs", "--json", "--top-k", "1")
     ours, theirs = json.loads(vllm.done(*words)), json.loads(served.done(*words))

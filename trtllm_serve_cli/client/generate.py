@@ -234,6 +234,8 @@ class Piece:
     - `input_ids` contains the prompt's token ids in the first piece, if they are known. It is empty
       in all other pieces.
     - `batch_index` is the index of the prompt if the request has several prompts.
+    - `finish_reason` is set in the last piece of a sequence if the server reports why the sequence
+      ended, for example `stop` or `length`.
     """
 
     text: str
@@ -249,6 +251,7 @@ class Piece:
     token_ids: tuple[int, ...] = ()
     input_ids: tuple[int, ...] = ()
     batch_index: int = 0
+    finish_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +265,8 @@ class Completion:
     - `was_stopped` is true if `stop_after_ms` ended the response.
     - `input_ids` contains the token ids of the prompt, or is empty if they are unknown.
     - `output_ids` contains the token ids of each sequence, or is empty if they are unknown.
+    - `finish_reasons` contains the finish reason of each sequence, or None for a sequence without
+      one. It is empty if the server does not report finish reasons.
     """
 
     texts: tuple[str, ...]
@@ -276,6 +281,7 @@ class Completion:
     was_stopped: bool = False
     input_ids: tuple[int, ...] = ()
     output_ids: tuple[tuple[int, ...], ...] = ()
+    finish_reasons: tuple[str | None, ...] = ()
 
     @property
     def text(self) -> str:
@@ -299,6 +305,7 @@ class _Sequence:
     cum_log_prob: float | None = None
     log_probs: list[float] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
 
 
 def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) -> Completion:
@@ -327,6 +334,7 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
         sequence.texts.append(piece.text)
         sequence.log_probs.extend(piece.output_log_probs)
         sequence.token_ids.extend(piece.token_ids)
+        sequence.finish_reason = piece.finish_reason or sequence.finish_reason
         if piece.cum_log_prob is not None:
             sequence.cum_log_prob = piece.cum_log_prob
         if piece.num_input_tokens is not None:
@@ -334,6 +342,7 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
         if piece.num_output_tokens is not None:
             num_output = (num_output or 0) + piece.num_output_tokens
     ordered = [sequences[index] for index in sorted(sequences)]
+    finish_reasons = tuple(sequence.finish_reason for sequence in ordered)
     return Completion(
         texts=tuple("".join(sequence.texts) for sequence in ordered),
         latency_s=ended_s - started_s,
@@ -347,4 +356,5 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
         was_stopped=was_stopped,
         input_ids=input_ids,
         output_ids=tuple(tuple(sequence.token_ids) for sequence in ordered) if input_ids else (),
+        finish_reasons=finish_reasons if any(finish_reasons) else (),
     )

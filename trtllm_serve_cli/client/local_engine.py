@@ -201,6 +201,7 @@ class _Sequence:
             perf={name: getattr(perf, name) for name in perf.__slots__} if perf else {},
             token_ids=tuple(update.token_ids),
             input_ids=input_ids,
+            finish_reason=update.finish_reason,
         )
         self.pieces.append(piece)
         return piece

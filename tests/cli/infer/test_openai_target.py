@@ -36,6 +36,14 @@ def test_response_goes_to_stdout(server: FakeOpenAI, tllm: Tllm, stream: str) ->
     assert server.bodies[0]["stream"] is (stream == "--stream")
 
 
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+def test_finish_reasons_are_in_the_json(server: FakeOpenAI, tllm: Tllm, stream: str) -> None:
+    request = ("infer", "-i", "openai", "-u", server.url, "go", "--json", stream)
+    assert json.loads(tllm(*request)[1])["finish_reason"] == "stop"
+    answer = json.loads(tllm(*request, "--num-return-sequences", "2")[1])
+    assert (answer["finish_reason"], answer["finish_reasons"]) == ("stop", ["stop", "stop"])
+
+
 @pytest.mark.parametrize(
     ("options", "path"),
     [

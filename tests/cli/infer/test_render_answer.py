@@ -119,7 +119,7 @@ def test_json_is_alone_on_stdout(triton: FakeTriton, run: Run) -> None:
     code, out, err = run("go", "-u", triton.endpoint.grpc, "--json", "--logprobs", "-m", "demo")
     answer = json.loads(out)
     assert (code, err) == (0, "")
-    assert answer["text_output"] == "Machine learning é"
+    assert (answer["text_output"], answer["finish_reason"]) == ("Machine learning é", None)
     assert (answer["model"], answer["num_output_tokens"]) == ("demo", 3)
     assert answer["output_log_probs"] == [[-0.5, -0.5, -0.5]]
 

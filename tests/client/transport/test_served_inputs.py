@@ -49,6 +49,14 @@ def test_word_lists_are_omitted_if_they_are_optional() -> None:
     assert served["max_tokens"] == ServedInput("INT32", 3)
 
 
+def test_finish_reason_is_requested_if_the_model_can_return_it() -> None:
+    request = GenerateRequest("hi")
+    requested = {"return_finish_reason": ServedInput("BOOL", True)}
+    llmapi = replace(info_of("llmapi", ""), name="tensorrt_llm")
+    assert requested.items() <= plan_served_inputs(llmapi, request).items()
+    assert not requested.keys() & plan_served_inputs(info_of("ensemble", ""), request).keys()
+
+
 def test_adapter_has_the_data_type_of_the_engine() -> None:
     halves = np.array([[[1, 2]]], dtype="<f2")
     request = GenerateRequest(

@@ -62,6 +62,9 @@ def infer(
     prompts. For embedding models, the first values of the embedding are printed, or all values with
     --json.
 
+    In JSON and JSONL, finish_reason is why the response ended: usually stop or length. It is null
+    if the server does not report it, as Triton's models in the inflight and gpt layouts.
+
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
     if prompt and len(prompt) > 1:

@@ -155,6 +155,7 @@ def as_data(answer: Completion | TllmError) -> dict[str, Any]:
     rate = answer.tokens_per_s
     data: dict[str, Any] = {
         "text_output": answer.text,
+        "finish_reason": answer.finish_reasons[0] if answer.finish_reasons else None,
         "num_input_tokens": answer.num_input_tokens,
         "num_output_tokens": answer.num_output_tokens,
         "ttft_ms": None if answer.ttft_s is None else round(answer.ttft_s * 1000, 3),
@@ -163,6 +164,7 @@ def as_data(answer: Completion | TllmError) -> dict[str, Any]:
     }
     if len(answer.texts) > 1:
         data["texts"] = answer.texts
+        data["finish_reasons"] = answer.finish_reasons
     if answer.cum_log_probs:
         data["cum_log_probs"] = answer.cum_log_probs
         data["output_log_probs"] = answer.output_log_probs

@@ -18,6 +18,8 @@ from trtllm_serve_cli.client.transport.tensors import (
 from trtllm_serve_cli.client.vllm import SAMPLING_INPUT, has_vllm_inputs, plan_vllm_inputs
 from trtllm_serve_cli.errors import BadInput
 
+# The input of models in the llmapi and the vllm layout that requests `finish_reason`.
+_FINISH_REASON = "return_finish_reason"
 _VLLM_TYPES: dict[str, Datatype] = {
     SAMPLING_INPUT: "BYTES",
     "return_cumulative_logprob": "BOOL",
@@ -36,7 +38,8 @@ class ServedInput:
 def plan_served_inputs(info: ModelInfo, request: GenerateRequest) -> dict[str, ServedInput]:
     """Return the inputs to send, keyed by tensor name.
 
-    Raise `BadInput` if a value does not fit its tensor, or if the model lacks an input.
+    If the model can return finish reasons, request them. Raise `BadInput` if a value does not fit
+    its tensor, or if the model lacks an input.
     """
     if "text_input" not in info.inputs:
         raise BadInput(
@@ -44,14 +47,22 @@ def plan_served_inputs(info: ModelInfo, request: GenerateRequest) -> dict[str, S
             why="the model's configuration does not contain the input text_input",
             next_step="select a model that accepts text with -m, for example -m ensemble",
         )
+    plan = _plan_vllm if has_vllm_inputs(info.inputs) else _plan_named
+    reported = {_FINISH_REASON: ServedInput("BOOL", True)} if _FINISH_REASON in info.inputs else {}
+    return plan(info, request) | reported
+
+
+def _plan_vllm(info: ModelInfo, request: GenerateRequest) -> dict[str, ServedInput]:
+    values = plan_inputs(request) | plan_parameters(request)
+    served = plan_vllm_inputs(info.name, values, info.inputs)
+    return {
+        name: ServedInput(_VLLM_TYPES.get(name) or INPUTS[name], value)
+        for name, value in served.items()
+    }
+
+
+def _plan_named(info: ModelInfo, request: GenerateRequest) -> dict[str, ServedInput]:
     values = plan_inputs(request)
-    if has_vllm_inputs(info.inputs):
-        values |= plan_parameters(request)
-        served = plan_vllm_inputs(info.name, values, info.inputs)
-        return {
-            name: ServedInput(_VLLM_TYPES.get(name) or INPUTS[name], value)
-            for name, value in served.items()
-        }
     # Send an empty word, which the model ignores, for each required word list that the request does
     # not set.
     values |= {name: ("",) for name in WORD_LISTS & info.required_inputs if name not in values}

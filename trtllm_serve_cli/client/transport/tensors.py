@@ -258,6 +258,8 @@ def _parse_pieces(
     num_output = sum(counts) if counts and request.return_num_output_tokens else None
     base = (_first(outputs, "sequence_index") or 0) * len(texts)
     perf = {name: outputs[name][0] for name in PERF_OUTPUTS if outputs.get(name)}
+    # Models send "None" for a sequence that has not ended.
+    reasons = [None if each == "None" else each for each in outputs.get("finish_reason", ())]
     logits = {
         name: outputs[name][0]
         for name in LOGITS
@@ -276,6 +278,7 @@ def _parse_pieces(
             output_log_probs=log_probs[index] if has_log_probs else (),
             perf=perf if request.return_perf_metrics and index == 0 else {},
             logits=logits if index == 0 else {},
+            finish_reason=reasons[index] if index < len(reasons) else None,
         )
         for index, text in enumerate(texts)
     ]

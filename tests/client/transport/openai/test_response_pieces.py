@@ -17,14 +17,18 @@ def _parse(*parts: dict[str, Any]) -> list[Piece]:
     return [piece for part in parts for piece in parser.parse(part, 1.0)] + parser.finish(2.0)
 
 
-def test_parts_without_text_are_not_pieces() -> None:
+def test_the_part_with_only_the_role_is_not_a_piece() -> None:
     pieces = _parse(
         _delta(role="assistant", content=""),
         _delta(content="a"),
         _delta(finish_reason="stop"),
         {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 1}},
     )
-    assert pieces == [Piece("a", 1.0), Piece("", 2.0, num_input_tokens=4, num_output_tokens=1)]
+    assert pieces == [
+        Piece("a", 1.0),
+        Piece("", 1.0, finish_reason="stop"),
+        Piece("", 2.0, num_input_tokens=4, num_output_tokens=1),
+    ]
 
 
 def test_an_empty_sequence_is_one_piece() -> None:

@@ -14,7 +14,6 @@ DONE = "[DONE]"
 
 @dataclass(slots=True)
 class _Sequence:
-    has_pieces: bool = False
     is_reasoning: bool = False
     is_finished: bool = False
     cum_log_prob: float = 0.0
@@ -65,13 +64,11 @@ class PieceParser:
         text = self._join_reasoning(sequence, *read_text(choice))
         log_probs = _read_log_probs(choice.get("logprobs"))
         sequence.cum_log_prob += sum(log_probs)
-        has_ended = choice.get("finish_reason") is not None
-        sequence.is_finished = sequence.is_finished or has_ended
-        # Skip parts without text: the first part of a stream contains only the role, and the last
-        # part only the finish reason. Keep the last part if the sequence has no other piece.
-        if not text and not log_probs and (sequence.has_pieces or not has_ended):
+        finish_reason = choice.get("finish_reason")
+        sequence.is_finished = sequence.is_finished or finish_reason is not None
+        # The first part of a stream contains only the role.
+        if not text and not log_probs and finish_reason is None:
             return []
-        sequence.has_pieces = True
         return [
             Piece(
                 text,
@@ -79,6 +76,7 @@ class PieceParser:
                 sequence_index=index,
                 cum_log_prob=sequence.cum_log_prob if log_probs else None,
                 output_log_probs=log_probs,
+                finish_reason=finish_reason,
             )
         ]
 
