@@ -53,7 +53,7 @@ def choose_options(
                     f"{first_model} and {model} declare conflicting launch options.",
                     why=f"launch.{name} is {first_value} for {first_model} and {value} for {model}",
                     next_step="override the option, for example with "
-                    f"{_format_option(name, first_value)}",
+                    f"{format_option(name, first_value)}",
                 )
     chosen = {**{name: value for name, (_, value) in merged.items()}, **overrides}
     chosen = {**_ports_after(chosen.get("http_port")), **chosen}
@@ -85,7 +85,7 @@ def _convert(field: OptionField, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _format_option(name: str, value: Any) -> str:
+def format_option(name: str, value: Any) -> str:
     """Format an option and its value as `tllm start` arguments."""
     option = name.removesuffix("_s").replace("_", "-")
     if isinstance(value, bool):

@@ -11,15 +11,21 @@ import pytest
 from tests.fakes.triton.server import FakeTriton
 from tests.samples.launch_plans import fake_plan
 from trtllm_serve_cli.errors import BadInput, NoServer, TimedOut
-from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor, write_state
+from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest
+from trtllm_serve_cli.launch.server_state import (
+    PLAN_FILE,
+    ServerState,
+    describe_supervisor,
+    write_state,
+)
 from trtllm_serve_cli.launch.servers.control import (
     find_controlled,
     list_parts,
     load_models,
     unload_models,
 )
-from trtllm_serve_cli.launch.servers.running import read_server
+from trtllm_serve_cli.launch.servers.running import RunningServer, read_server
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.planning.placed_model import PlacedModel
 
@@ -64,15 +70,52 @@ def test_server_is_found_by_any_of_its_models(home: Home) -> None:
 
 
 def test_server_without_explicit_mode_is_rejected(home: Home) -> None:
-    add(home, models=("demo",), loading=PARTS)
+    plan = add(home, models=("demo",), loading=PARTS)
     with pytest.raises(BadInput, match="cannot load or unload demo") as raised:
         find_controlled(home, "demo")
     assert raised.value.why == (
         "loading and unloading require --model-control-mode explicit, but the server runs with "
         "--model-control-mode none"
     )
-    command = "`tllm stop -m demo && tllm start -m demo --model-control-mode explicit`"
-    assert command in raised.value.next_step
+    assert raised.value.next_step == (
+        f"restart the server with `tllm stop -u {plan.endpoint.http} && "
+        "tllm start -m demo --model-control-mode explicit`"
+    )
+
+
+def test_suggested_restart_keeps_the_options_of_the_server(home: Home) -> None:
+    options = {
+        "http_port": 9100,
+        "triton_args": ["--http-thread-count=16"],
+        "openai": False,
+        "timeout_s": 60.0,
+        "trace_config": ["level=TIMESTAMPS", "rate=9"],
+        "model_control_mode": "poll",
+    }
+    request = LaunchRequest(("demo",), (Path("/my repo"),), options)
+    add(home, models=("demo", "my"), loading=PARTS, model_control_mode="poll", request=request)
+    with pytest.raises(BadInput) as raised:
+        find_controlled(home, "demo")
+    assert raised.value.next_step.partition(" && ")[2] == (
+        "tllm start -m demo --repo '/my repo' --http-port 9100 --no-openai --timeout 60.0 "
+        "--trace-config level=TIMESTAMPS --trace-config rate=9 --model-control-mode explicit "
+        "-- --http-thread-count=16`"
+    )
+
+
+def test_slurm_job_cannot_be_restarted_in_explicit_mode(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = add(home, models=("demo",), loading=PARTS)
+    state = ServerState("ready", 0, 0.0)
+    job = RunningServer(plan.directory, plan, state, SlurmJob("12", "RUNNING"))
+    monkeypatch.setattr("trtllm_serve_cli.launch.servers.control.find_servers", lambda *_: [job])
+    with pytest.raises(BadInput) as raised:
+        find_controlled(home, "demo")
+    assert raised.value.next_step == (
+        "start a server without Slurm, for example with "
+        "`tllm start -m demo --model-control-mode explicit`"
+    )
 
 
 def test_unknown_model_is_rejected(home: Home) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.server import change_model, fetch_index
 from trtllm_serve_cli.errors import BadInput, RequestFailed, TimedOut
-from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.merged_options import format_option
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest
 from trtllm_serve_cli.launch.servers.live_status import watch_in_flight
 from trtllm_serve_cli.launch.servers.running import RunningServer, find_running, find_servers
 from trtllm_serve_cli.launch.triton.drain import draining, format_in_flight
@@ -43,15 +45,32 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
             "example `tllm start -m A -m B`",
         )
     if server.plan.model_control_mode != "explicit":
-        models, stop = " -m ".join(server.models), f"tllm stop -m {server.models[0]}"
         raise BadInput(
             f"The server cannot load or unload {name}.",
             why="loading and unloading require --model-control-mode explicit, but the server runs "
             f"with --model-control-mode {server.plan.model_control_mode}",
-            next_step="restart the server with "
-            f"`{stop} && tllm start -m {models} --model-control-mode explicit`",
+            next_step=_suggest_explicit_mode(server),
         )
     return server
+
+
+def _suggest_explicit_mode(server: RunningServer) -> str:
+    """Return the step that starts the models in explicit mode, with the server's other options."""
+    request = server.plan.request or LaunchRequest(server.models, (), {})
+    # Arguments for Triton follow all options.
+    options = {**request.overrides, "model_control_mode": "explicit"}
+    names = sorted(options, key="triton_args".__eq__)
+    start = " ".join(
+        (
+            "tllm start",
+            *(f"-m {name}" for name in request.models),
+            *(f"--repo {shlex.quote(str(path))}" for path in request.repositories),
+            *(format_option(name, options[name]) for name in names),
+        )
+    )
+    if server.job is not None:
+        return f"start a server without Slurm, for example with `{start}`"
+    return f"restart the server with `tllm stop -u {server.location} && {start}`"
 
 
 def list_parts(plan: LaunchPlan, name: str) -> tuple[str, ...]:
