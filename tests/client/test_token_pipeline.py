@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from tests.fakes.triton import over_grpc
-from tests.fakes.triton.answers import ModelError, Outputs, Request, Silence, follow_prompt, tokens
+from tests.fakes.triton.answers import (
+    DATATYPES,
+    ModelError,
+    Outputs,
+    Request,
+    Silence,
+    follow_prompt,
+    tokens,
+)
 from tests.fakes.triton.over_grpc import encode_response
 from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.client.ask import generate
@@ -171,6 +179,19 @@ def test_invalid_tensors_are_refused(
     with pytest.raises(RequestFailed, match=r"The response from .* is invalid") as raised:
         _generate(triton, GenerateRequest("abc"))
     assert raised.value.why.startswith("an output tensor is invalid: ")
+
+
+def test_text_that_is_not_a_string_is_refused(
+    triton: FakeTriton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DATATYPES, "OUTPUT", "INT32")
+
+    def answer(request: Request) -> Iterator[Outputs]:
+        yield from [{"OUTPUT": [5]}] if "TOKENS_BATCH" in request.inputs else follow_ids(request)
+
+    triton.answer = answer
+    with pytest.raises(RequestFailed, match=r"The response from .* is invalid"):
+        _generate(triton, GenerateRequest("abc"))
 
 
 def test_time_limit_applies_to_all_models(triton: FakeTriton) -> None:

@@ -216,4 +216,11 @@ def embed(
             else "the response does not contain any outputs",
             next_step="read the server's log with `tllm logs`",
         )
-    return Embedding(tuple(map(float, values)), int(counts[0]))
+    try:
+        return Embedding(tuple(map(float, values)), int(counts[0]))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise RequestFailed(
+            f"{model} returned an invalid embedding.",
+            why=f"an output is not a number: {error}",
+            next_step=f"check that {model} is an embedding model",
+        ) from error

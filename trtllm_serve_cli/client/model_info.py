@@ -153,7 +153,7 @@ def _hash_parameters(parameters: Mapping[str, str]) -> str:
 def _parse_embedding(text: str) -> EmbeddingSettings | None:
     try:
         return EmbeddingSettings.from_dict(json.loads(text)) if text else None
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 

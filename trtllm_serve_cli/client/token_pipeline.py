@@ -116,7 +116,7 @@ class TokenPipeline:
                 "num_input_tokens": [len(prompt)],
                 "num_output_tokens": [sum(map(len, sequences))],
             }
-            pieces = parse_pieces(request, readable | counts | {"text_output": texts}, at_s)
+            pieces = self._parse(request, readable | counts | {"text_output": texts}, at_s)
             for piece, ids in zip(pieces, sequences, strict=True):
                 yield dataclasses.replace(piece, token_ids=ids, input_ids=input_ids)
                 input_ids = ()
@@ -171,6 +171,16 @@ class TokenPipeline:
             tuple(ids[index * width : index * width + length][start:])
             for index, length in enumerate(lengths)
         ]
+
+    def _parse(
+        self, request: GenerateRequest, outputs: Mapping[str, Sequence[Any]], at_s: float
+    ) -> list[Piece]:
+        try:
+            return parse_pieces(request, outputs, at_s)
+        except ValueError as error:
+            raise error_mapping.invalid_response(
+                self.endpoint.grpc, f"an output tensor is invalid: {error}"
+            ) from error
 
     def _output(self, outputs: Tensors, name: str) -> _Tensor:
         if name not in outputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,18 +10,20 @@ from threading import Thread
 
 import pytest
 
-from trtllm_serve_cli.client.ask import generate
+from trtllm_serve_cli.client.ask import embed, generate
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.client.model_info import ModelInfo, fetch_model_config
+from trtllm_serve_cli.client.server import fetch_versions
+from trtllm_serve_cli.client.transport.tensors import INPUTS
 from trtllm_serve_cli.errors import RequestFailed
 
-INFO = ModelInfo("m", inputs=frozenset({"text_input", "sampling_parameters", "return_logprobs"}))
+INFO = ModelInfo("ensemble", inputs=frozenset(INPUTS))
 
 
 @contextmanager
-def serving(body: str) -> Iterator[Endpoint]:
-    """Serve one response and yield the server's address."""
+def serving(body: str, num_requests: int = 1) -> Iterator[Endpoint]:
+    """Send `body` as the response to each request and yield the server's address."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -35,7 +38,7 @@ def serving(body: str) -> Iterator[Endpoint]:
         do_GET = do_POST
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.handle_request)
+        thread = Thread(target=lambda: [server.handle_request() for _ in range(num_requests)])
         thread.start()
         yield Endpoint(http=f"127.0.0.1:{server.server_port}")
         thread.join()
@@ -53,16 +56,47 @@ def serving(body: str) -> Iterator[Endpoint]:
         '{"text_output": "a", "num_output_tokens": "b"}',
         '{"text_output": "a", "logprobs": "{"}',
         '{"text_output": "a", "logprobs": "[{}]"}',
+        '{"text_output": "a", "num_input_tokens": "b"}',
+        '{"text_output": "a", "cumulative_logprob": "b"}',
+        '{"text_output": "a", "kv_cache_reused_blocks": "b"}',
     ],
 )
 def test_invalid_event_is_reported(data: str) -> None:
     with serving(f"data: {data}\n\n") as endpoint, pytest.raises(RequestFailed) as raised:
-        generate(endpoint, "m", GenerateRequest("hi"), "http", 60, info=INFO)
+        request = GenerateRequest("hi", return_log_probs=True, return_perf_metrics=True)
+        generate(endpoint, "m", request, "http", 60, info=INFO)
     assert raised.value.what == f"The response from {endpoint.http} is invalid."
 
 
-@pytest.mark.parametrize("body", ['{"parameters": [1]}', '{"input": [{}]}', '{"input": 1}'])
+@pytest.mark.parametrize(
+    "body",
+    ['{"parameters": [1]}', '{"input": [{}]}', '{"input": 1}', '{"max_batch_size": Infinity}'],
+)
 def test_invalid_configuration_is_reported(body: str) -> None:
     with serving(body) as endpoint, pytest.raises(RequestFailed) as raised:
         fetch_model_config(endpoint, "m", "http")
     assert raised.value.why == "the response is not a model configuration"
+
+
+def test_invalid_embedding_settings_are_ignored() -> None:
+    body = json.dumps({"parameters": {"embedding": {"string_value": "[" * 100_000}}})
+    with serving(body) as endpoint:
+        assert fetch_model_config(endpoint, "m", "http").embedding is None
+
+
+@pytest.mark.parametrize("versions", ["null", "5", "[1, 2]", "[[]]"])
+def test_invalid_versions_are_reported(versions: str) -> None:
+    body = f'{{"versions": {versions}}}'
+    with serving(body, num_requests=2) as endpoint, pytest.raises(RequestFailed) as raised:
+        fetch_versions(endpoint, "m", "http", 60)
+    assert raised.value.why == "the response does not contain a valid list of versions"
+
+
+@pytest.mark.parametrize("value", ["a", None, []])
+def test_invalid_embedding_is_reported(value: object) -> None:
+    values = {"embedding": [value], "num_input_tokens": [1]}
+    outputs = [{"name": name, "data": data} for name, data in values.items()]
+    body = json.dumps({"outputs": outputs})
+    with serving(body) as endpoint, pytest.raises(RequestFailed) as raised:
+        embed(endpoint, "m", "hi", "http", 60)
+    assert raised.value.what == "m returned an invalid embedding."

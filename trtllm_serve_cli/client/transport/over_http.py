@@ -80,7 +80,7 @@ def fetch_info(endpoint: Endpoint, model: str, timeout_s: float) -> ModelInfo:
     config = _fetch_json(endpoint.http, path, model, timeout_s)
     try:
         return parse_model_config(model, config)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise error_mapping.invalid_response(
             endpoint.http, "the response is not a model configuration"
         ) from error
@@ -91,7 +91,12 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
     server = _fetch_json(endpoint.http, "/v2", model, timeout_s)
     path = f"/v2/models/{quote(model, safe='')}"
     metadata = _fetch_json(endpoint.http, path, model, timeout_s)
-    return str(server.get("version", "")), find_latest(metadata.get("versions", ()))
+    versions = metadata.get("versions", [])
+    if not isinstance(versions, list) or not all(isinstance(each, str) for each in versions):
+        raise error_mapping.invalid_response(
+            endpoint.http, "the response does not contain a valid list of versions"
+        )
+    return str(server.get("version", "")), find_latest(versions)
 
 
 def infer(

@@ -53,6 +53,7 @@ INPUTS: Mapping[str, Datatype] = MappingProxyType(
 # Flags that are sent even if they are false, because their default may be true in some models.
 _ALWAYS_SENT = frozenset({"stream", "exclude_input_in_output"})
 WORD_LISTS = frozenset({"stop_words", "bad_words"})
+_LOG_PROBS = ("cum_log_probs", "cumulative_logprob", "output_log_probs")
 RAW_TENSORS = frozenset({"lora_weights", "lora_config"})
 _FORMATS = {
     "INT32": "<i",
@@ -248,6 +249,7 @@ def _parse_pieces(
     texts = outputs.get("text_output", ())
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("text_output contains a value that is not a string")
+    _check_numbers(request, outputs)
     if returns_prompt:
         texts = [text.removeprefix(request.text_input) for text in texts]
     has_log_probs = request.return_log_probs
@@ -282,6 +284,18 @@ def _parse_pieces(
         )
         for index, text in enumerate(texts)
     ]
+
+
+def _check_numbers(request: GenerateRequest, outputs: Mapping[str, Sequence[Any]]) -> None:
+    """Raise `TypeError` if a requested output contains a value that is not a number."""
+    requested = (
+        *(_LOG_PROBS if request.return_log_probs else ()),
+        *(PERF_OUTPUTS if request.return_perf_metrics else ()),
+        *(("num_input_tokens",) if request.return_num_input_tokens else ()),
+    )
+    for name in requested:
+        if not all(isinstance(value, int | float) for value in outputs.get(name, ())):
+            raise TypeError(f"{name} contains a value that is not a number")
 
 
 def _read_log_probs(

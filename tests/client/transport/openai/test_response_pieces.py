@@ -77,7 +77,15 @@ def test_sequences_finish_separately() -> None:
     assert parser.is_finished
 
 
-@pytest.mark.parametrize("body", [{"choices": [3]}, {"choices": [{"delta": 3}]}, {"choices": 3}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [3]},
+        {"choices": [{"delta": 3}]},
+        {"choices": 3},
+        {"choices": [{"index": float("inf")}]},
+    ],
+)
 def test_refuses_invalid_parts(body: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         _parse(body)

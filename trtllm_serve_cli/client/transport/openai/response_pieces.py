@@ -44,7 +44,7 @@ class PieceParser:
                 self._usage = usage
             choices = body.get("choices") or ()
             return [piece for choice in choices for piece in self._parse_choice(choice, at_s)]
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
     def finish(self, at_s: float) -> list[Piece]:
