@@ -208,6 +208,24 @@ def test_calls_wait_for_the_servers_stream_limit() -> None:
     run(test)
 
 
+def test_waiting_calls_start_when_the_server_raises_the_stream_limit() -> None:
+    def allow(num_streams: int) -> bytes:
+        return frame(SETTINGS, 0, 0, struct.pack(">HL", 3, num_streams))
+
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
+        connection.data_received(allow(1))
+        await connection.start(b"", b"")
+        waiting = [asyncio.ensure_future(connection.start(b"", b"")) for _ in range(3)]
+        await asyncio.sleep(0)
+        connection.data_received(allow(3))
+        assert [(await each).stream for each in waiting[:2]] == [3, 5]
+        assert not waiting[2].done()
+        connection.data_received(allow(4))
+        assert (await waiting[2]).stream == 7
+
+    run(test)
+
+
 def test_stream_slot_skips_a_cancelled_call() -> None:
     async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         connection.data_received(frame(SETTINGS, 0, 0, struct.pack(">HL", 3, 1)))

@@ -283,6 +283,7 @@ class Http2Connection(asyncio.Protocol):
                 self._max_frame_size = value
             elif name == _MAX_STREAMS:
                 self._max_streams = value
+                self._wake_all_stream_waiters()
         self._transport.write(_frame(_SETTINGS, _ACK, 0, b""))
         self._send_what_fits()
 
