@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import struct
 from collections.abc import Iterator, Mapping
@@ -66,10 +67,12 @@ def serving_triton(handler: type[BaseHTTPRequestHandler] = Triton) -> Iterator[s
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @contextmanager
@@ -209,8 +212,8 @@ def serving_models(addresses: Mapping[str, str], keys: Path | None = None) -> It
         ServedModel(name, name, Endpoint(http=address)) for name, address in addresses.items()
     )
     config = GatewayConfig(served, keys_file=None if keys is None else str(keys))
-    registry = LoadedRegistry(config, make_model(FakeBackend(), info=ModelInfo("demo")))
-    with TestClient(build_app(config, registry)) as client:
+    models = (dataclasses.replace(make_model(FakeBackend()), name=name) for name in addresses)
+    with TestClient(build_app(config, LoadedRegistry(config, *models))) as client:
         yield client
 
 
@@ -248,6 +251,20 @@ def test_key_cannot_use_the_adapters_of_its_model(tmp_path: Path) -> None:
             answers = [client.post(GENERATE, json={}, headers=each) for each in headers]
     assert [each.status_code for each in answers] == [200, 200, 403]
     assert "does not allow all LoRA adapters of 'demo'" in answers[-1].json()["error"]
+
+
+def test_limited_key_waits_until_the_adapters_of_its_model_are_known(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    allowed: dict[str, tuple[str, ...]] = {"all": (), "base": ("demo",)}
+    tokens = [add_key(keys, name, now_s=0.0, models=each) for name, each in allowed.items()]
+    with serving_triton() as address:
+        served = (ServedModel("demo", "demo", Endpoint(http=address)),)
+        config = GatewayConfig(served, keys_file=str(keys))
+        with TestClient(build_app(config, LoadedRegistry(config))) as client:
+            headers = [{"authorization": f"Bearer {each}"} for each in tokens]
+            answers = [client.post(GENERATE, json={}, headers=each) for each in headers]
+    assert [each.status_code for each in answers] == [200, 503]
+    assert answers[-1].json()["error"].startswith("The model 'demo' is not ready")
 
 
 def test_name_of_several_models_is_ambiguous() -> None:

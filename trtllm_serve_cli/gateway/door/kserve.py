@@ -212,12 +212,16 @@ def _check_adapters(request: Request, name: str) -> None:
     """Raise `ApiError` (403) if the key may use the model `name`, but not all of its LoRA adapters.
 
     The gateway cannot check which adapter a request selects, because the name may be in a binary
-    tensor.
+    tensor. If the key is limited to some models, also raise `ApiError` until the gateway has loaded
+    the model, because its adapters are unknown before.
     """
     key = find_call(request.scope).key
+    if key is None or not key.models:
+        return
     models: ModelRegistry = request.app.state.models
+    models.find(name)
     adapters = (each.name for each in models.list_loaded() if each.root == name)
-    if key is not None and not all(map(key.may_use, adapters)):
+    if not all(map(key.may_use, adapters)):
         raise ApiError(
             403,
             f"The API key '{key.name}' does not allow all LoRA adapters of '{name}', which the "
