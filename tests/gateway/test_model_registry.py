@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -270,3 +271,45 @@ def test_configuration_of_a_local_server_is_fetched_over_http(tmp_path: Path) ->
     with FakeTriton() as triton:
         endpoint = Endpoint(grpc="127.0.0.1:1", http=triton.endpoint.http)
         assert "does not set tokenizer_dir" in asyncio.run(run(endpoint))
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_triton", "waits"),
+    [
+        ({"engine_kind": "sim"}, True, True),
+        ({"engine_kind": "sim", "has_queue_policy": True}, True, False),
+        ({"engine_kind": "sim"}, False, False),
+        ({"engine_kind": "tensorrt"}, True, False),
+        ({}, True, False),
+    ],
+    ids=["restarting", "queue policy", "container", "no worker", "not rendered by tllm"],
+)
+def test_gateway_waits_for_a_worker_that_restarts(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], has_triton: bool, waits: bool
+) -> None:
+    inputs = frozenset({"input_ids"})
+    info = ModelInfo("demo", tokenizer_dir="/tokenizer", inputs=inputs, **changes)
+    worker = FakeBackend()
+    attempts: list[str] = []
+
+    async def connect(*_: object) -> FakeBackend | None:
+        attempts.append("")
+        return worker if len(attempts) > 4 else None
+
+    module = "trtllm_serve_cli.gateway.model_registry"
+    monkeypatch.setattr(f"{module}.load_tokenizer", lambda folder: LetterTokenizer())
+    monkeypatch.setattr(f"{module}.fetch_model_config", lambda *_: info)
+    monkeypatch.setattr(f"{module}.connect_workers", connect)
+    monkeypatch.setattr(f"{module}.has_triton", lambda *_: has_triton)
+    monkeypatch.setattr(f"{module}._RETRY_S", 0)
+
+    async def run() -> bool:
+        registry = ModelRegistry(GatewayConfig((SERVED,), server_directory="/servers/8000"))
+        registry.start()
+        while not registry.list_loaded():
+            await asyncio.sleep(0)
+        (model,) = registry.list_loaded()
+        await registry.close()
+        return model.backend is worker
+
+    assert asyncio.run(asyncio.wait_for(run(), 10)) == waits

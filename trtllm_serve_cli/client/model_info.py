@@ -14,6 +14,7 @@ from typing import Any, Literal
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import TritonInterface
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
+from trtllm_serve_cli.runtime.triton.parameters import has_queue_policy
 
 LoraDatatype = Literal["FP16", "BF16", "FP32"]
 CORE_MODEL = "tensorrt_llm"
@@ -42,6 +43,7 @@ class ModelInfo:
       `chat_template` is None.
     - `settings_hash` is a hash of the model's parameters, including the engine folder's name.
     - `embedding` is set if the model computes embeddings.
+    - `has_queue_policy` is true if Triton's queue for the model has priorities or timeouts.
     """
 
     name: str
@@ -68,6 +70,7 @@ class ModelInfo:
     renders_chat: bool = False
     settings_hash: str = ""
     embedding: EmbeddingSettings | None = None
+    has_queue_policy: bool = False
 
     def name_of(self, role: str) -> str:
         """Return the server's name for the model `role` in this model's repository.
@@ -132,6 +135,7 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         core_model=_parse_name(parameters.get("tensorrt_llm_model_name", "")),
         settings_hash=_hash_parameters(parameters),
         embedding=_parse_embedding(parameters.get("embedding", "")),
+        has_queue_policy=has_queue_policy(config),
     )
 
 

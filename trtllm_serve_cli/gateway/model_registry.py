@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,14 +25,18 @@ from trtllm_serve_cli.gateway.errors import ApiError, invalid, model_not_found, 
 from trtllm_serve_cli.gateway.generation.backend import Backend
 from trtllm_serve_cli.gateway.generation.balanced_backend import BalancedBackend
 from trtllm_serve_cli.gateway.generation.connect_workers import connect_workers
-from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
+from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket, has_triton
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 from trtllm_serve_cli.gateway.schema.sampling import SamplingDefaults
 from trtllm_serve_cli.gateway.served_model import NO_DEFAULTS, LoadedModel, read_sampling_defaults
+from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 from trtllm_serve_cli.runtime.stages import StageTimer
 from trtllm_serve_cli.runtime.text.tokenizer import BadTokenizer, Tokenizer, load_tokenizer
 
 _RETRY_S = 0.5
+# Time, in seconds, to wait for the socket of an engine worker that restarts. It is longer than the
+# longest pause before a restart, because workers listen before they load their engine.
+_WORKER_RESTART_S = 35.0
 
 
 class ModelRegistry:
@@ -279,14 +284,10 @@ class ModelRegistry:
         """
         core = info.name if info.embedding else info.name_of(CORE_MODEL)
         if self._config.server_directory is not None:
-            directory = Path(self._config.server_directory)
-            has_ranks = self._has_several_servers(served.name)
-            port = split_address(served.endpoint.http)[1] if has_ranks else None
             # In the llmapi and vllm layouts, the text model itself starts the engine worker.
-            for name in dict.fromkeys((core, info.name)):
-                find = partial(find_worker_socket, directory, name, http_port=port)
-                if (backend := await connect_workers(find, tokenizer)) is not None:
-                    return backend
+            names = tuple(dict.fromkeys((core, info.name)))
+            if (backend := await self._connect_workers(served, names, tokenizer)) is not None:
+                return backend
         core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)
         if "input_ids" not in core_info.inputs:
             raise _CannotServe(f"the Triton model {core} does not have an input named input_ids")
@@ -294,6 +295,29 @@ class ModelRegistry:
         from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 
         return TritonBackend(served.endpoint, core_info, tokenizer)
+
+    async def _connect_workers(
+        self, served: ServedModel, names: tuple[str, ...], tokenizer: Tokenizer
+    ) -> Backend | None:
+        """Return a backend for the engine workers of the first of the models `names` with workers.
+
+        Return None if none of the models has a worker. While a worker restarts, it has no socket.
+        If the first model should have a worker, wait up to `_WORKER_RESTART_S` seconds for it.
+        """
+        directory = Path(self._config.server_directory or "")
+        has_ranks = self._has_several_servers(served.name)
+        port = split_address(served.endpoint.http)[1] if has_ranks else None
+        deadline_s = time.monotonic() + _WORKER_RESTART_S
+        while True:
+            for name in names:
+                find = partial(find_worker_socket, directory, name, http_port=port)
+                if (backend := await connect_workers(find, tokenizer)) is not None:
+                    return backend
+            if time.monotonic() > deadline_s or not await asyncio.to_thread(
+                _should_have_worker, served, names[0], directory, port
+            ):
+                return None
+            await asyncio.sleep(_RETRY_S)
 
 
 def find_creation_time(served: ServedModel, info: ModelInfo) -> int:
@@ -319,6 +343,16 @@ def find_defaults(config: GatewayConfig, info: ModelInfo) -> SamplingDefaults:
     if config.generation_config == "off" or info.tokenizer_dir is None:
         return NO_DEFAULTS
     return read_sampling_defaults(Path(info.tokenizer_dir))
+
+
+def _should_have_worker(
+    served: ServedModel, name: str, directory: Path, http_port: int | None
+) -> bool:
+    """Return whether the model `name` starts a worker that accepts connections of the gateway."""
+    info = fetch_model_config(served.endpoint, name, "http")
+    kind = find_kind(info.engine_kind) if info.engine_kind in kind_names() else None
+    has_worker = kind is not None and kind.load is not None and not info.has_queue_policy
+    return has_worker and has_triton(directory, http_port)
 
 
 class _CannotServe(Exception):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
+from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket, has_triton
 
 # Listens on the socket of a worker, and prints its name.
 LISTEN = f"""
@@ -54,3 +54,5 @@ def test_port_selects_the_server(ranks: list[str], tmp_path: Path) -> None:
     assert find_worker_socket(tmp_path, "m", 1) is None
     assert find_worker_socket(tmp_path, "other") is None
     assert find_worker_socket(tmp_path / "missing", "m") is None
+    assert has_triton(tmp_path) and has_triton(tmp_path, 8003)
+    assert not has_triton(tmp_path, 8006) and not has_triton(tmp_path / "missing")

@@ -32,6 +32,14 @@ def find_worker_socket(
     return None
 
 
+def has_triton(server_directory: Path, http_port: int | None = None) -> bool:
+    """Return whether the server has a `tritonserver` process whose workers can be found.
+
+    The arguments are those of `find_worker_socket`. The processes of containers are not found.
+    """
+    return any(_list_tritons(server_directory, http_port))
+
+
 def _list_tritons(server_directory: Path, http_port: int | None) -> Iterator[int]:
     """Yield the ids of the server's `tritonserver` processes.
 

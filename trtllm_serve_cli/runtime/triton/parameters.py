@@ -8,6 +8,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
+def has_queue_policy(config: Mapping[str, Any]) -> bool:
+    """Return whether Triton's queue for the model in `config` has priorities or timeouts."""
+    batching = config.get("dynamic_batching", {})
+    queue = batching.get("default_queue_policy", {})
+    numbers = (
+        batching.get("priority_levels", 0),
+        queue.get("default_timeout_microseconds", 0),
+    )
+    # Convert numbers explicitly, because Triton's JSON encodes 64-bit numbers as strings.
+    return any(int(number) for number in numbers)
+
+
 class Parameters:
     """The settings of a model instance from its `config.pbtxt`.
 
@@ -27,17 +39,10 @@ class Parameters:
         self.output_names = tuple(each["name"] for each in config.get("output", ()))
         policy = config.get("model_transaction_policy", {})
         self.is_decoupled = bool(policy.get("decoupled", False))
-        batching = config.get("dynamic_batching", {})
-        queue = batching.get("default_queue_policy", {})
-        # Convert numbers explicitly, because Triton's JSON encodes 64-bit numbers as strings.
+        queue = config.get("dynamic_batching", {}).get("default_queue_policy", {})
+        # Triton's JSON encodes 64-bit numbers as strings.
         self.max_queue_size = int(queue.get("max_queue_size", 0))
-        self.has_queue_policy = any(
-            int(number)
-            for number in (
-                batching.get("priority_levels", 0),
-                queue.get("default_timeout_microseconds", 0),
-            )
-        )
+        self.has_queue_policy = has_queue_policy(config)
         self._values: dict[str, str] = {
             key: value["string_value"] for key, value in config.get("parameters", {}).items()
         }
