@@ -12,6 +12,15 @@ from trtllm_serve_cli.gateway.prompts.tools.json_scanner import InvalidCall, Jso
 _NAME_KEYS = ("name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _OTHER_KEYS = ("type", "id")
+_TYPE_NAMES: Mapping[type, frozenset[str]] = {
+    type(None): frozenset({"null"}),
+    bool: frozenset({"boolean"}),
+    int: frozenset({"integer", "number"}),
+    float: frozenset({"number"}),
+    str: frozenset({"string"}),
+    list: frozenset({"array"}),
+    dict: frozenset({"object"}),
+}
 # The maximum number of characters in a tag that contains a function name or an argument name.
 _MAX_TAG = 512
 
@@ -258,16 +267,37 @@ def _to_json(text: str, schema: Any) -> str:
     """Return the text of an argument as JSON.
 
     The text becomes a JSON string unless the schema allows other types and the text is valid JSON.
-    The literals `true`, `false` and `null` may contain uppercase letters, and `None` becomes null.
+    If the schema allows strings, the JSON must also have a type that the schema allows. The
+    literals `true`, `false` and `null` may contain uppercase letters, and `None` becomes null.
     """
-    is_string = not isinstance(schema, Mapping) or schema.get("type", "string") == "string"
-    if not is_string or (isinstance(schema, Mapping) and {"anyOf", "oneOf", "$ref"} & {*schema}):
+    types = _find_types(schema) if isinstance(schema, Mapping) else {"string"}
+    if types != {"string"}:
         lowered = text.strip().lower()
         literals = {"true": "true", "false": "false", "null": "null", "none": "null"}
         try:
-            return json.dumps(
-                load_json(literals.get(lowered, text)), ensure_ascii=False, allow_nan=False
-            )
+            value = load_json(literals.get(lowered, text))
+            if types is None or "string" not in types or types & _TYPE_NAMES[type(value)]:
+                return json.dumps(value, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             pass
     return json.dumps(text, ensure_ascii=False)
+
+
+def _find_types(schema: Any) -> set[str] | None:
+    """Return the JSON types that a schema allows, or None if they are unknown.
+
+    A schema without a type, a reference or alternatives describes a string.
+    """
+    if not isinstance(schema, Mapping) or {"$ref", "allOf"} & schema.keys():
+        return None
+    alternatives = schema.get("anyOf", schema.get("oneOf"))
+    if "type" in schema or alternatives is None:
+        named = schema.get("type", "string")
+        names = named if isinstance(named, list) else [named]
+        return {each for each in names if isinstance(each, str)}
+    types: set[str] = set()
+    for each in alternatives if isinstance(alternatives, list) else [None]:
+        if (found := _find_types(each)) is None:
+            return None
+        types |= found
+    return types
