@@ -16,18 +16,29 @@ LETTERS = st.text("abc", max_size=12)
 STOPS = st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=3)
 
 
-@given(LETTERS, STOPS, st.booleans())
+@given(LETTERS, STOPS, st.booleans(), st.integers(1, 5))
 def test_text_ends_before_the_first_stop_string(
-    text: str, stops: list[str], includes_stop: bool
+    text: str, stops: list[str], includes_stop: bool, num_letters: int
 ) -> None:
+    """Read updates with several tokens, as they arrive if the reader is slow."""
     decoder = StreamDecoder(lambda ids: "".join(map(chr, ids)))
     sequence = TextSequence(0, decoder, stops, includes_stop=includes_stop)
-    pieces, reason, stop_reason = [], None, None
-    for index, letter in enumerate(text):
-        is_last = index == len(text) - 1
-        update = SequenceUpdate(1, 0, (ord(letter),), finish_reason="length" if is_last else None)
+    pieces, ids, scores, reason, stop_reason = [], [], [], None, None
+    for start in range(0, len(text), num_letters):
+        end = min(start + num_letters, len(text))
+        update = SequenceUpdate(
+            1,
+            0,
+            tuple(map(ord, text[start:end])),
+            finish_reason="length" if end == len(text) else None,
+            log_probs=tuple(map(float, range(start, end))),
+            top_log_probs=tuple(((each, 0.0),) for each in range(start, end)),
+        )
         delta = sequence.push(update)
         pieces.append(delta.text)
+        ids += delta.token_ids
+        scores += delta.log_probs
+        assert [score for ((score, _),) in delta.top_log_probs] == list(delta.log_probs)
         reason, stop_reason = delta.finish_reason, delta.stop_reason
         if sequence.is_ended:
             break
@@ -37,6 +48,9 @@ def test_text_ends_before_the_first_stop_string(
         start, stop = find_stop(text[: ends[0]], stops) or (0, "")
         expected = text[: start + len(stop) if includes_stop else start]
         assert ("".join(pieces), reason, stop_reason) == (expected, "stop", stop)
+        assert "".join(map(chr, ids)) == text[: ends[0]]
+        assert scores == list(range(ends[0]))
+        assert sequence.num_tokens == ends[0]
     else:
         assert "".join(pieces) == text
         assert reason == ("length" if text else None)

@@ -78,30 +78,54 @@ class TextSequence:
 
     def push(self, update: SequenceUpdate) -> TextDelta:
         """Return the new text of an update. Do not call this method after the last delta."""
-        self.num_tokens += len(update.token_ids)
         reason = update.finish_reason
-        text = self.decoder.push(self._remove_stop_token(update))
-        if reason is not None:
-            text += self.decoder.finish()
+        ids = self._remove_stop_token(update)
+        num_tokens = len(update.token_ids)
         stop_reason: str | int | None = None
         if self.stops:
-            text, stop_reason = self._cut(text, is_last=reason is not None)
+            text, stop_reason, num_read = self._push_until_stop(ids, is_last=reason is not None)
             if stop_reason is not None:
-                reason = "stop"
+                reason, num_tokens = "stop", num_read
+        else:
+            text = self.decoder.push(ids)
+            if reason is not None:
+                text += self.decoder.finish()
         if reason == "stop" and stop_reason is None and update.token_ids:
             last = update.token_ids[-1]
             stop_reason = last if last in self.stop_token_ids else None
         self.finish_reason = reason
+        self.num_tokens += num_tokens
         return TextDelta(
             self.index,
             text,
-            update.token_ids,
-            update.log_probs,
+            update.token_ids[:num_tokens],
+            update.log_probs[:num_tokens],
             reason,
             stop_reason,
-            update.top_log_probs,
+            update.top_log_probs[:num_tokens],
             update.prompt,
         )
+
+    def _push_until_stop(
+        self, token_ids: Sequence[int], *, is_last: bool
+    ) -> tuple[str, str | None, int]:
+        """Decode tokens up to the end of the first stop string.
+
+        Return the text to emit, the stop string that was found or None, and the number of decoded
+        tokens. Tokens are decoded one after another, because an update contains the tokens of
+        several engine steps if the updates are read slowly.
+        """
+        emitted = ""
+        for number, token_id in enumerate(token_ids, start=1):
+            text, stop = self._cut(self.decoder.push((token_id,)), is_last=False)
+            emitted += text
+            if stop is not None:
+                return emitted, stop, number
+        stop = None
+        if is_last:
+            text, stop = self._cut(self.decoder.finish(), is_last=True)
+            emitted += text
+        return emitted, stop, len(token_ids)
 
     def _remove_stop_token(self, update: SequenceUpdate) -> tuple[int, ...]:
         ids = update.token_ids
