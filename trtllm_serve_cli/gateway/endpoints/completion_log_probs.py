@@ -44,9 +44,11 @@ def describe_prompt(
     """
     alternatives = ((), *facts.top_log_probs) if facts.top_log_probs else ()
     described = describe_log_probs(tokenizer, token_ids, [None, *facts.log_probs], alternatives, 0)
-    # If the first token is a special token that does not appear in `text`, the tokens have more
-    # characters than `text`. Subtract the difference from the offsets.
-    excess = sum(map(len, described["tokens"])) - len(text)
+    # The first token may be a special token that does not appear in `text`. Do not compare the
+    # lengths of all tokens with `text`, because the parts of a character have other lengths.
+    first, *_ = described["tokens"]
+    is_special = not tokenizer.decode(token_ids[:1])
+    excess = len(first) if is_special and not text.startswith(first) else 0
     described["text_offset"] = [max(0, each - excess) for each in described["text_offset"]]
     return described
 
