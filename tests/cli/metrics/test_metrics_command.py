@@ -151,6 +151,8 @@ def test_metrics_of_the_gateway_are_named(
         ("--raw", "--watch"),
         ("-m", "x", "-u", "a:1"),
         ("--interval", "0"),
+        ("--interval", "5"),
+        ("--interval", "2", "--json"),
         ("-u", "a:1", "export", "prometheus", "-o", "x"),
         ("--watch", "export", "grafana", "-o", "x"),
         ("--interval", "5", "export", "grafana", "-o", "x"),

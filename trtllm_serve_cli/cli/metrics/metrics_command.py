@@ -78,11 +78,13 @@ def metrics(
         typer.Option("--watch", help="Show a live screen with trends and rates. Press q to quit."),
     ] = False,
     interval: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0.1, metavar="SECONDS", help="Time between updates with --watch, in seconds."
+            min=0.1,
+            metavar="SECONDS",
+            help=f"Time between updates with --watch, in seconds. Default: {_INTERVAL_S:g}.",
         ),
-    ] = _INTERVAL_S,
+    ] = None,
 ) -> None:
     """Show the request, engine and host metrics of running servers.
 
@@ -95,7 +97,7 @@ def metrics(
     Example:  tllm metrics --watch --interval 5
     """
     if context.invoked_subcommand is not None:
-        if any((model, url, as_json, raw, since, watch, interval != _INTERVAL_S)):
+        if any((model, url, as_json, raw, since, watch, interval)):
             raise typer.BadParameter(
                 "The options of `export` must follow the command name. Put the options after "
                 "`tllm metrics export`."
@@ -110,6 +112,11 @@ def metrics(
         raise typer.BadParameter(
             "--since cannot be used with --watch. Omit one of them.", param_hint="--since"
         )
+    if interval is not None and not watch:
+        raise typer.BadParameter(
+            "--interval requires --watch. Add --watch, or omit --interval.",
+            param_hint="--interval",
+        )
     addresses = _find_addresses(url, model)
     if len(addresses) > 1 and (raw or since is not None):
         flag = "--raw" if raw else "--since"
@@ -119,7 +126,7 @@ def metrics(
             param_hint=flag,
         )
     if watch:
-        _watch(addresses, interval, as_json=as_json)
+        _watch(addresses, interval or _INTERVAL_S, as_json=as_json)
     elif raw:
         from trtllm_serve_cli.metrics.fetch import fetch_metrics
 
