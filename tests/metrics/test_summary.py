@@ -36,6 +36,32 @@ def test_model_without_requests_has_no_times() -> None:
     assert (row.num_succeeded, row.queue_ms, row.num_pending) == (0, None, None)
 
 
+def _model_page(num_requests: int, queue_us: int, compute_us: int) -> Snapshot:
+    counters = {
+        "nv_inference_request_success": num_requests,
+        "nv_inference_queue_duration_us": queue_us,
+        "nv_inference_compute_infer_duration_us": compute_us,
+    }
+    page = "".join(f'{name}{{model="m",version="1"}} {value}\n' for name, value in counters.items())
+    return parse_metrics(page, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("after", "queue_ms", "compute_ms"),
+    [
+        ((14, 44_000, 100_000), 6.0, 20.0),
+        ((10, 20_000, 20_000), None, None),
+        ((2, 8, 16), 4e-3, 8e-3),
+    ],
+    ids=["more requests", "no more requests", "reset"],
+)
+def test_mean_times_cover_the_time_since_the_earlier_scrape(
+    after: tuple[int, int, int], queue_ms: float | None, compute_ms: float | None
+) -> None:
+    (row,) = summarize(_model_page(*after), _model_page(10, 20_000, 20_000)).models
+    assert (row.num_succeeded, row.queue_ms, row.compute_ms) == (after[0], queue_ms, compute_ms)
+
+
 def test_engine_has_its_cache_and_worker() -> None:
     assert summarize(SNAPSHOT).engines == (
         EngineRow(
@@ -68,6 +94,9 @@ def test_engine_has_its_transfers_between_disaggregated_servers() -> None:
     )
     (engine,) = summarize(parse_metrics(page, 0)).engines
     assert (engine.num_kv_transfers, engine.kv_transfer_ms) == (4, 12.5)
+    later = parse_metrics(page.replace(" 4", " 6").replace(" 50", " 80"), 1)
+    (engine,) = summarize(later, parse_metrics(page, 0)).engines
+    assert (engine.num_kv_transfers, engine.kv_transfer_ms) == (6, 15.0)
     (engine,) = summarize(parse_metrics(page.replace(" 4", " 0"), 0)).engines
     assert (engine.num_kv_transfers, engine.kv_transfer_ms) == (0, None)
 

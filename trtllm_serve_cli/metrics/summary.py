@@ -55,11 +55,11 @@ class ModelRow:
     - `failures` maps failure reasons to numbers of requests.
     - `num_inferences` counts each row of a batch.
     - `num_pending` is the number of requests in Triton's queue.
-    - `queue_ms` and `compute_ms` are means over all requests that Triton counts as successful.
+    - `queue_ms` and `compute_ms` are means over the requests that Triton counts as successful.
     - `requests_per_s` is the rate of successful requests since the earlier snapshot.
     - `tokens_per_s` is the rate of generated tokens since the earlier snapshot.
-    - `ttft` and `itl` cover the time since the earlier snapshot, or since the server started if
-      there is no earlier snapshot.
+    - All times cover the time since the earlier snapshot, or since the server started if there is
+      no earlier snapshot.
     """
 
     model: str
@@ -96,7 +96,8 @@ class EngineRow:
     - `prefix_hit_fraction` is the fraction of prompt blocks that were already in the KV cache.
     - `num_kv_transfers` is the number of requests whose KV cache was transferred between
       disaggregated servers.
-    - `kv_transfer_ms` is the mean transfer time.
+    - `kv_transfer_ms` is the mean transfer time since the earlier snapshot, or since the server
+      started if there is no earlier snapshot.
     - `v1` contains the metrics for static batching, which TensorRT-LLM calls V1.
     """
 
@@ -187,11 +188,24 @@ def rate_per_s(now: Snapshot, before: Snapshot | None, name: str, **labels: str)
     """
     if before is None or now.taken_at_s <= before.taken_at_s:
         return None
-    value, earlier = now.value(name, **labels), before.value(name, **labels)
-    if value is None or earlier is None:
+    grown = _increase(now, before, name, labels)
+    if grown is None or before.value(name, **labels) is None:
         return None
-    grown = value - earlier if value >= earlier else value
     return grown / (now.taken_at_s - before.taken_at_s)
+
+
+def _increase(
+    now: Snapshot, before: Snapshot | None, name: str, labels: Mapping[str, str]
+) -> float | None:
+    """Return the increase of a counter since `before`, or `None` if `now` does not contain it.
+
+    Return its value if there is no earlier snapshot, or if the counter is new or was reset to zero.
+    """
+    value = now.value(name, **labels)
+    earlier = None if before is None else before.value(name, **labels)
+    if value is None or earlier is None or value < earlier:
+        return value
+    return value - earlier
 
 
 def _summarize_model(now: Snapshot, before: Snapshot | None, model: str, version: str) -> ModelRow:
@@ -207,8 +221,8 @@ def _summarize_model(now: Snapshot, before: Snapshot | None, model: str, version
         failures=failures,
         num_inferences=_whole(now.value(catalog.INFERENCES.name, **labels)),
         num_pending=_whole(now.value(catalog.PENDING.name, **labels)),
-        queue_ms=_mean_ms(now, (catalog.QUEUE_DURATION,), labels, num_counted),
-        compute_ms=_mean_ms(now, _COMPUTE, labels, num_counted),
+        queue_ms=_mean_ms(now, before, (catalog.QUEUE_DURATION,), labels),
+        compute_ms=_mean_ms(now, before, _COMPUTE, labels),
         requests_per_s=(
             sum_known(
                 rate_per_s(now, before, REQUESTS.name, **REQUESTS.own_label(each), **labels)
@@ -255,13 +269,16 @@ def _summarize_engine(
     def read(family: Family, kind: str = "") -> float | None:
         return _read(now, family, kind, labels)
 
+    def increase(family: Family, kind: str) -> float | None:
+        return _increase(now, before, family.name, {**family.own_label(kind), **labels})
+
     used, most = read(KV_BLOCKS, "used"), read(KV_BLOCKS, "max")
     fraction = used / most if used is not None and most else read(KV_BLOCKS, "fraction")
     per_block = _values(now, KV_BLOCKS, {**KV_BLOCKS.own_label("tokens_per"), **labels})
     ups = _values(now, WORKER_UP, labels)
     steps = {**STEPS.own_label("iteration_counter"), **labels}
-    num_transfers = read(catalog.KV_TRANSFERS, "request_count")
-    transfers_ms = read(catalog.KV_TRANSFERS, "kv_cache_transfer_ms")
+    num_transferred = increase(catalog.KV_TRANSFERS, "request_count")
+    transferred_ms = increase(catalog.KV_TRANSFERS, "kv_cache_transfer_ms")
     hits, queries = read(PREFIX_HITS), read(PREFIX_QUERIES)
     return EngineRow(
         model=model,
@@ -285,8 +302,10 @@ def _summarize_engine(
         context_tokens=_whole(read(BATCHER, "total_context_tokens")),
         num_preemptions=_whole(read(PREEMPTIONS)),
         prefix_hit_fraction=hits / queries if hits is not None and queries else None,
-        num_kv_transfers=_whole(num_transfers),
-        kv_transfer_ms=transfers_ms / num_transfers if num_transfers and transfers_ms else None,
+        num_kv_transfers=_whole(read(catalog.KV_TRANSFERS, "request_count")),
+        kv_transfer_ms=transferred_ms / num_transferred
+        if num_transferred and transferred_ms
+        else None,
         v1=_by_label(now, catalog.STATIC_BATCHING, labels),
     )
 
@@ -325,13 +344,13 @@ def _gpu_uuids(now: Snapshot) -> list[str]:
 
 def _mean_ms(
     now: Snapshot,
+    before: Snapshot | None,
     durations: Iterable[Family],
     labels: Mapping[str, str],
-    num_requests: int | None,
 ) -> float | None:
-    values = [now.value(family.name, **labels) for family in durations]
-    known = [value for value in values if value is not None]
-    return sum(known) / num_requests / 1000 if known and num_requests else None
+    num_requests = _increase(now, before, catalog.SUCCESSES.name, labels)
+    total_us = sum_known(_increase(now, before, family.name, labels) for family in durations)
+    return total_us / num_requests / 1000 if total_us is not None and num_requests else None
 
 
 def _whole(value: float | None) -> int | None:
