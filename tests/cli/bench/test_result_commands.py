@@ -40,6 +40,34 @@ def test_report_goes_to_a_file(results: tuple[str, str], tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["after", "before", "file", "pages"]
 
 
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_report_and_trace_in_the_same_file_are_refused(
+    results: tuple[str, str], tmp_path: Path
+) -> None:
+    before = _files(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    same = ("-o", str(tmp_path / "link" / "both"), "--trace", str(tmp_path / "both"))
+    for words in (same, ("--trace", f"{results[0]}/report.html")):
+        refused = invoke("report", results[0], *words)
+        assert (refused.exit_code, "the same file" in refused.stderr) == (2, True)
+        assert _files(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["summary.json", "requests.jsonl", "server_samples.jsonl"])
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_report_does_not_overwrite_a_result(
+    results: tuple[str, str], tmp_path: Path, option: str, name: str
+) -> None:
+    before = _files(tmp_path)
+    refused = invoke("report", results[0], option, f"{results[0]}/{name}")
+    assert isinstance(refused.exception, BadInput)
+    assert refused.exception.what == f"{results[0]}/{name} is a file of a benchmark result."
+    assert _files(tmp_path) == before
+
+
 def test_report_of_no_result_is_refused(tmp_path: Path) -> None:
     assert isinstance(invoke("report", str(tmp_path)).exception, BadInput)
 

@@ -235,6 +235,16 @@ def test_calibration_refuses_a_missing_output_folder(timing: Path, tmp_path: Pat
     assert "cannot be written" in result.exception.what
 
 
+def test_calibration_does_not_overwrite_a_result(timing: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    simulate(timing, "--request-rate", "10", "--output", str(folder), "--num-requests", "100")
+    before = (folder / "summary.json").read_bytes()
+    result = bench("calibrate", str(folder), "-o", str(folder / "summary.json"))
+    assert isinstance(result.exception, BadInput)
+    assert "is a file of a benchmark result" in result.exception.what
+    assert (folder / "summary.json").read_bytes() == before
+
+
 def test_csv_file_may_be_in_the_output_folder(timing: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = simulate(timing, "--output", str(folder), "--op-stats-csv", str(folder / "stats.csv"))

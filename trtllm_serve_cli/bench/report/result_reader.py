@@ -117,6 +117,22 @@ def read_results(folders: Iterable[Path]) -> list[StoredResult]:
     return [read_result(found) for folder in folders for found in find_results(folder)]
 
 
+def protect_results(results: Iterable[StoredResult], outputs: Iterable[Path]) -> None:
+    """Raise `BadInput` if a path in `outputs` is a file that contains one of the results."""
+    files = {
+        (result.folder / name).resolve()
+        for result in results
+        for name in (SUMMARY, REQUESTS, SAMPLES)
+    }
+    for path in outputs:
+        if path.resolve() in files:
+            raise BadInput(
+                f"{path} is a file of a benchmark result.",
+                why="the output would replace the measurements",
+                next_step="choose another output file",
+            )
+
+
 def find_results(folder: Path) -> list[Path]:
     """Return the result folders in `folder`, or `folder` itself if it is a result folder.
 

@@ -59,11 +59,13 @@ def calibrate(
 
     Example:  tllm bench calibrate alone/ many/ -o timing.json
     """
-    from trtllm_serve_cli.bench.report.result_reader import read_results
+    from trtllm_serve_cli.bench.report.result_reader import protect_results, read_results
     from trtllm_serve_cli.bench.simulate.calibrate import calibrate, runs_of, write_timing
 
     limits = _read_limits(model) if model else None
-    found = calibrate([run for each in read_results(folders) for run in runs_of(each)], limits)
+    results = read_results(folders)
+    protect_results(results, [] if target is None else [target])
+    found = calibrate([run for result in results for run in runs_of(result)], limits)
     _show(found, as_json=as_json)
     if target is not None:
         write_timing(found.simulation, target)

@@ -58,17 +58,25 @@ def report(
         raise typer.BadParameter(
             "A report on several folders requires an output file. Pass -o FILE."
         )
-    from trtllm_serve_cli.bench.report.page import render_page
+    from trtllm_serve_cli.bench.report.page import PAGE, render_page
     from trtllm_serve_cli.bench.report.perfetto import render_trace
-    from trtllm_serve_cli.bench.report.result_reader import read_results
+    from trtllm_serve_cli.bench.report.result_reader import protect_results, read_results
 
+    page = folders[0] / PAGE if file is None else file
+    if trace is not None and trace.resolve() == page.resolve():
+        raise typer.BadParameter(
+            f"{trace} is the same file as the report ({page}). Pass another file with --trace or "
+            "-o.",
+            param_hint="--trace",
+        )
     results = read_results(folders)
     if trace is not None and len(results) > 1:
         raise typer.BadParameter(
             f"--trace requires a single result, but the folders contain {len(results)} results. "
             "Pass a folder with one result, or omit --trace."
         )
-    _write(folders[0] / "report.html" if file is None else file, render_page(results))
+    protect_results(results, [page] if trace is None else [page, trace])
+    _write(page, render_page(results))
     if trace is not None:
         _write(trace, render_trace(results[0]))
 
