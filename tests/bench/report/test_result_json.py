@@ -178,6 +178,25 @@ def test_places_that_cannot_be_written_are_rejected(
         result_json.check_csv(tmp_path)
 
 
+def test_csv_file_with_other_columns_is_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "stats.csv"
+    for text in ("Requests/Sec,Total requests\n1,2\n", '{"a": 1}', "\xff"):
+        file.write_text(text, encoding="latin-1")
+        with pytest.raises(BadInput, match="does not have the columns"):
+            result_json.check_csv(file)
+        assert file.read_text(encoding="latin-1") == text
+
+
+def test_csv_file_with_rows_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "stats.csv"
+    file.touch()
+    result_json.check_csv(file)
+    result_json.append_csv(_result().summary, file)
+    result_json.check_csv(file)
+    file.write_bytes(file.read_bytes().replace(b"\r\n", b"\n"))
+    result_json.check_csv(file)
+
+
 def test_checks_of_places_write_nothing(tmp_path: Path) -> None:
     result_json.check_output_folder(tmp_path / "new" / "folder")
     result_json.check_csv(tmp_path / "new" / "file.csv")

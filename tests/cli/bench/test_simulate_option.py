@@ -252,6 +252,17 @@ def test_csv_file_may_be_in_the_output_folder(timing: Path, tmp_path: Path) -> N
     assert {"summary.json", "report.html", "stats.csv"} <= {each.name for each in folder.iterdir()}
 
 
+@pytest.mark.parametrize("place", [".", "run", "run/summary.json", "run/report.html"])
+def test_csv_file_must_differ_from_the_result_files(
+    timing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    result = simulate(timing, "--output", "run", "--op-stats-csv", f"../new/{place}")
+    assert result.exit_code == 2
+    assert not [*Path().iterdir()]
+
+
 def test_sweep_is_simulated(timing: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     words = ("--simulate", str(timing), *SMALL, "--concurrency", "1,8", "--repeat", "2")

@@ -6,8 +6,17 @@ from pathlib import Path
 
 from trtllm_serve_cli.bench.report.page import PAGE, render_page
 from trtllm_serve_cli.bench.report.perfetto import TRACE, render_trace
-from trtllm_serve_cli.bench.report.result_reader import find_results, read_result
+from trtllm_serve_cli.bench.report.result_reader import (
+    REQUESTS,
+    SAMPLES,
+    SUMMARY,
+    find_results,
+    read_result,
+)
 from trtllm_serve_cli.paths import write_text
+
+# The files that a benchmark can write to its result folder.
+RESULT_FILES = (SUMMARY, REQUESTS, SAMPLES, PAGE, TRACE)
 
 
 def write_reports(folder: Path) -> None:

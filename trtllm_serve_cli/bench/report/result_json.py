@@ -10,8 +10,9 @@ import json
 import shlex
 import statistics
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +43,38 @@ def upstream_rows(summary: Summary) -> dict[str, float]:
 
 
 def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
-    completed = summary.num_completed
+    return {name: read(summary) for name, read in _UPSTREAM_ROWS.items()}
+
+
+def _read_rate(summary: Summary, key: str) -> float | None:
+    return summary.rates[key]
+
+
+def _read_latency(summary: Summary, statistic: str) -> float | None:
     latency = summary.times[LATENCY.key]
-    return {
-        **{rate.upstream: summary.rates[rate.key] for rate in RATES if rate.upstream},
-        "Avg. latency (ms)": latency.mean_ms if latency else None,
-        "P99 latency (ms)": latency.p99_ms if latency else None,
-        "P90 latency (ms)": latency.p90_ms if latency else None,
-        "Avg. IP tokens per request": summary.num_input_tokens / completed if completed else None,
-        "Avg. OP tokens per request": summary.num_output_tokens / completed if completed else None,
-        "Avg. InFlight requests": summary.mean_in_flight,
-        "Total latency (ms)": summary.duration_s * 1e3,
-        "Total requests": summary.num_requests,
-    }
+    return getattr(latency, statistic) if latency else None
+
+
+def _mean_tokens(summary: Summary, tokens: str) -> float | None:
+    completed = summary.num_completed
+    return getattr(summary, tokens) / completed if completed else None
+
+
+# Maps metric names in the terminal output of tensorrtllm_backend's benchmark to functions that
+# return the measured value, or `None`.
+_UPSTREAM_ROWS: Mapping[str, Callable[[Summary], float | None]] = {
+    **{rate.upstream: partial(_read_rate, key=rate.key) for rate in RATES if rate.upstream},
+    "Avg. latency (ms)": partial(_read_latency, statistic="mean_ms"),
+    "P99 latency (ms)": partial(_read_latency, statistic="p99_ms"),
+    "P90 latency (ms)": partial(_read_latency, statistic="p90_ms"),
+    "Avg. IP tokens per request": partial(_mean_tokens, tokens="num_input_tokens"),
+    "Avg. OP tokens per request": partial(_mean_tokens, tokens="num_output_tokens"),
+    "Avg. InFlight requests": lambda summary: summary.mean_in_flight,
+    "Total latency (ms)": lambda summary: summary.duration_s * 1e3,
+    "Total requests": lambda summary: summary.num_requests,
+}
+_CSV_COLUMNS = [_CSV_NAMES.get(name, name) for name in _UPSTREAM_ROWS]
+_CSV_HEADER = ",".join(_CSV_COLUMNS)
 
 
 def csv_row(summary: Summary) -> dict[str, float]:
@@ -70,13 +90,12 @@ def append_csv(summary: Summary, file: Path) -> None:
 
     Write the header first if the file is new or empty. Leave the cells of unmeasured metrics empty.
     """
-    row = {_CSV_NAMES.get(name, name): value for name, value in _all_upstream_rows(summary).items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", newline="", encoding="utf-8") as lines:
-        writer = csv.DictWriter(lines, fieldnames=list(row))
+        writer = csv.writer(lines)
         if lines.tell() == 0:
-            writer.writeheader()
-        writer.writerow(row)
+            writer.writerow(_CSV_COLUMNS)
+        writer.writerow(_all_upstream_rows(summary).values())
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
@@ -126,7 +145,10 @@ def check_output_folder(folder: Path) -> None:
 
 
 def check_csv(file: Path) -> None:
-    """Raise `BadInput` if the metrics cannot be appended to the CSV file."""
+    """Raise `BadInput` if the metrics cannot be appended to the CSV file.
+
+    An existing file must be empty or have the columns of the metrics.
+    """
     option = "--op-stats-csv FILE"
     if not file.exists():
         _check_place(file, option)
@@ -136,6 +158,18 @@ def check_csv(file: Path) -> None:
             pass
     except OSError as error:
         raise _not_writable(file, error, option) from error
+    # Do not read from devices and pipes.
+    if file.is_file() and file.stat().st_size and not _has_csv_header(file):
+        raise BadInput(
+            f"{file} does not have the columns of a benchmark's CSV file.",
+            why=f"its first line is not {_CSV_HEADER}",
+            next_step=f"pass a new file with {option}",
+        )
+
+
+def _has_csv_header(file: Path) -> bool:
+    with file.open(newline="", encoding="utf-8", errors="replace") as lines:
+        return lines.read(len(_CSV_HEADER) + 1).rstrip("\r\n") == _CSV_HEADER
 
 
 def _check_place(path: Path, option: str) -> None:

@@ -49,6 +49,7 @@ def run_one(
     from trtllm_serve_cli.bench.report import result_json
     from trtllm_serve_cli.bench.report.checks import check
 
+    _check_csv_place(common)
     if common.output_folder is not None:
         result_json.check_output_folder(common.output_folder)
     if common.op_stats_csv is not None:
@@ -66,6 +67,21 @@ def run_one(
     raise_failure([result])
     if reference is not None:
         check(result_json.csv_row(result.summary), reference)
+
+
+def _check_csv_place(common: CommonOptions) -> None:
+    """Raise `BadParameter` if --op-stats-csv is the path of --output, or of a file in it."""
+    if common.op_stats_csv is None or common.output_folder is None:
+        return
+    from trtllm_serve_cli.bench.report.report_writer import RESULT_FILES
+
+    file, folder = common.op_stats_csv.resolve(), common.output_folder.resolve()
+    if folder.is_relative_to(file) or file in (folder / name for name in RESULT_FILES):
+        raise typer.BadParameter(
+            f"{common.op_stats_csv} is also written by --output {common.output_folder}. Pass "
+            "another file.",
+            param_hint="--op-stats-csv",
+        )
 
 
 def _write(result: BenchmarkResult, common: CommonOptions) -> None:
