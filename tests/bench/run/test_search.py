@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.samples.bench_results import make_result, make_run
@@ -133,6 +133,25 @@ def test_three_runs_use_the_noise_between_runs() -> None:
     assert measure(LATENCY, runs[:1]).is_sure
     measured = measure(LATENCY, runs)
     assert (measured.is_met, measured.is_sure) == (False, False)
+
+
+_LATENCIES_S = st.lists(st.floats(0.01, 10), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(_LATENCIES_S, min_size=3, max_size=5),
+    st.sampled_from(["p50", "p95", "mean", "max"]),
+)
+@example([[1.0]] * 4 + [[2.0] * 20], "mean")
+def test_interval_between_runs_contains_the_measured_value(
+    latencies_s: list[list[float]], statistic: str
+) -> None:
+    runs = [[_record(index, each) for index, each in enumerate(run)] for run in latencies_s]
+    measured = measure(parse_objective(f"latency:{statistic}<1s"), runs)
+    assert measured.measured_ms is not None and measured.interval_ms is not None
+    low, high = measured.interval_ms
+    assert low is not None and high is not None
+    assert low <= measured.measured_ms <= high
 
 
 def test_failed_requests_exceed_every_limit() -> None:

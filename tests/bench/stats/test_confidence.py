@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trtllm_serve_cli.bench.stats.confidence import (
-    mean_of_runs,
+    around_pooled,
     middle,
     rank,
     ratio_of_requests,
@@ -65,18 +65,26 @@ def test_welch_interval_has_95_percent_coverage() -> None:
 def test_single_runs_and_zeros_have_no_ratio_of_runs() -> None:
     assert ratio_of_runs([1.0], [1.0, 2.0]) is None
     assert ratio_of_runs([0.0, 1.0], [1.0, 2.0]) is None
-    assert mean_of_runs([3.0]) is None
+    assert around_pooled(3.0, [3.0]) is None
+    assert around_pooled(3.0, [3.0, 0.0]) is None
 
 
 def test_identical_runs_have_an_interval_of_zero_width() -> None:
     assert ratio_of_runs([2.0, 2.0], [3.0, 3.0]) == pytest.approx((1.5, 1.5))
 
 
-def test_mean_of_runs_uses_students_t() -> None:
+def test_interval_around_the_pooled_value_uses_students_t() -> None:
     values = [math.exp(value) for value in (0.9, 1.0, 1.1)]
     half = 4.303 * 0.1 / math.sqrt(3)
     expected = (math.exp(1 - half), math.exp(1 + half))
-    assert mean_of_runs(values) == pytest.approx(expected, rel=1e-3)
+    assert around_pooled(math.exp(1), values) == pytest.approx(expected, rel=1e-3)
+
+
+def test_interval_is_wider_if_the_runs_differ_from_the_pooled_value() -> None:
+    half = 4.303 * math.sqrt((0.1**2 + 0 + 0.3**2) / 6)
+    values = [math.exp(value) for value in (0.9, 1.0, 1.3)]
+    expected = (math.exp(1 - half), math.exp(1 + half))
+    assert around_pooled(math.exp(1), values) == pytest.approx(expected, rel=1e-3)
 
 
 @given(

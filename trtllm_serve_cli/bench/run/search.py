@@ -9,8 +9,8 @@ requested precision is reached.
 A measurement is certain if its 95% confidence interval excludes the objective's limit. If the
 measurements at a rate are uncertain, the search repeats the benchmark at this rate. With one or two
 runs, the interval is computed with a bootstrap over the requests, if there are enough requests.
-With three or more runs, it is a Student's t interval over the values from the runs. Failed requests
-count as infinitely slow.
+With three or more runs, it is a Student's t interval around the value over all runs, with the
+variation between the values of the runs (sectioning). Failed requests count as infinitely slow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult
 from trtllm_serve_cli.bench.run.sweep import ShowProgress
 from trtllm_serve_cli.bench.stats.confidence import (
     Interval,
-    mean_of_runs,
+    around_pooled,
     middle,
     resample,
     statistic,
@@ -256,8 +256,10 @@ def _interval(
         # any completed request.
         return NEVER_MS, NEVER_MS
     figures = [statistic(list(chain.from_iterable(run)), percent) for run in groups if any(run)]
-    if len(figures) >= _RUNS_FOR_STUDENT and (by_runs := mean_of_runs(figures)):
-        return by_runs
+    if len(figures) >= _RUNS_FOR_STUDENT:
+        pooled = statistic(list(chain.from_iterable(requests)), percent)
+        if by_runs := around_pooled(pooled, figures):
+            return by_runs
     (drawn,) = resample(requests, (percent,))
     return None if drawn is None else middle(drawn)
 
