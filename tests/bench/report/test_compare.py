@@ -21,6 +21,7 @@ from trtllm_serve_cli.bench.report.compare import (
     parse_limit,
 )
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
+from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.workloads.identity import Identity
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.errors import BadInput, CheckFailed
@@ -59,6 +60,24 @@ def test_single_runs_compare_times_by_request_and_not_rates(keep: Keep) -> None:
     assert (itl.verdict, itl.by) == ("worse", "requests")
     rate = _change(comparison, "requests_per_s")
     assert (rate.verdict, rate.interval) == ("untold", None)
+
+
+def _with_slow_last_run(runs: int, slowdown: float) -> BenchmarkResult:
+    """Return a result whose last run has longer times than the others."""
+    result = make_result(runs=runs, num_requests=20)
+    slow = [replace(each, end_s=each.end_s * slowdown) for each in result.runs[-1].records]
+    last = replace(result.runs[-1], records=tuple(slow))
+    return replace(result, runs=(*result.runs[:-1], last))
+
+
+@pytest.mark.parametrize(("num_before", "by"), [(10, "runs"), (1, "requests")])
+def test_interval_contains_the_change(keep: Keep, num_before: int, by: str) -> None:
+    before = keep(make_result(runs=num_before, num_requests=20), "before")
+    change = _change(compare(before, keep(_with_slow_last_run(10, 50), "after")), "latency:p50")
+    assert change.change is not None and change.interval is not None
+    assert change.interval[0] <= change.change <= change.interval[1]
+    assert change.change == pytest.approx(change.after / change.before - 1)
+    assert change.by == by
 
 
 def test_single_requests_have_no_interval(keep: Keep) -> None:

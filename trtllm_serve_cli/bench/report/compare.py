@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Any, Literal
 
 from trtllm_serve_cli.bench.model.metrics import (
@@ -94,7 +94,8 @@ class Change:
     """The change of one measure between two results.
 
     - `before` and `after` are the values in the first and second result. Times are in milliseconds,
-      rates are per second, and failures are in percent of the requests.
+      rates are per second, and failures are in percent of the requests. Times and rates are
+      geometric means over the runs if `by` is `runs`.
     - `change` is a fraction of `before` for times and rates: 0.05 means 5% more. If `before` is 0,
       this fraction is undefined and `change` is `None`. For failures, `change` is the difference
       between the fractions of failed requests: 0.01 means one percentage point.
@@ -333,31 +334,38 @@ def _compare_one(measure: Measure, before: StoredResult, after: StoredResult) ->
     if any(None in side for side in sides):
         return None
     runs = [[value for value in side if value is not None] for side in sides]
-    a, b = (fmean(side) for side in runs)
-    interval, by = _interval(metric, measure.percent, before, after, runs)
+    (a, b), interval, by = _estimate(metric, measure.percent, before, after, runs)
     change = b / a - 1 if a > 0 else None
     verdict = _judge(interval, is_more_better=metric.is_higher_better)
     return Change(str(measure), a, b, change, interval, by, verdict)
 
 
-def _interval(
+def _estimate(
     metric: TimeMetric | RateMetric,
     percent: float | None,
     before: StoredResult,
     after: StoredResult,
     runs: Sequence[Sequence[float]],
-) -> tuple[Interval | None, By | None]:
-    """Return the confidence interval for the relative change, and its basis: runs or requests.
+) -> tuple[list[float], Interval | None, By | None]:
+    """Return both values, and the confidence interval for the relative change with its basis.
 
-    If both results have several runs, the interval is estimated from the variation between runs.
-    Otherwise, the interval for a time is estimated from the variation between requests, and a rate
-    has no interval. Return `(None, None)` if there is no interval.
+    If both results have several runs, the interval is estimated from the variation between runs,
+    and the values are the geometric means over the runs. Otherwise, the interval for a time is
+    estimated from the variation between requests, and the values are statistics of all requests. A
+    rate from a single run has no interval.
     """
-    ratio, by = ratio_of_runs(*runs), RUNS
-    if ratio is None and isinstance(metric, TimeMetric) and 1 in map(len, runs):
-        a, b = (_groups_ms(metric, each.counted, each.streamed) for each in (before, after))
-        ratio, by = ratio_of_requests(a, b, percent), REQUESTS
-    return (None, None) if ratio is None else ((ratio[0] - 1, ratio[1] - 1), by)
+    if ratio := ratio_of_runs(*runs):
+        return [geometric_mean(side) for side in runs], _as_change(ratio), RUNS
+    if isinstance(metric, RateMetric) or 1 not in map(len, runs):
+        return [fmean(side) for side in runs], None, None
+    groups = [_groups_ms(metric, each.counted, each.streamed) for each in (before, after)]
+    values = [statistic(list(chain.from_iterable(side)), percent) for side in groups]
+    ratio = ratio_of_requests(groups[0], groups[1], percent)
+    return values, _as_change(ratio), None if ratio is None else REQUESTS
+
+
+def _as_change(ratio: Interval | None) -> Interval | None:
+    return None if ratio is None else (ratio[0] - 1, ratio[1] - 1)
 
 
 def _groups_ms(
