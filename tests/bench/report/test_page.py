@@ -15,6 +15,7 @@ from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRa
 from trtllm_serve_cli.bench.model.slo import parse_objective
 from trtllm_serve_cli.bench.report.page import render_page
 from trtllm_serve_cli.bench.report.result_reader import StoredResult, read_results
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 
 # Finds overlapping and clipped text in the browser's layout.
 LAYOUT = """(() => {
@@ -123,8 +124,81 @@ def test_sweep_page_has_throughput_and_latency(sweep: list[StoredResult]) -> Non
     assert "<title>16/s</title>" in page
 
 
-def test_sweep_page_names_the_load_of_the_configuration(sweep: list[StoredResult]) -> None:
-    assert "<h2>Configuration and machine: 4 requests/s</h2>" in render_page(sweep)
+def _section(page: str, title: str) -> list[list[str]]:
+    """Return the cells of each table row in a section of the page."""
+    (section,) = re.findall(f"<h2>{re.escape(title)}</h2>(.*?)</section>", page, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", section, re.DOTALL)
+    return [re.findall(r"<t[dh]>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
+
+
+def test_sweep_page_has_shared_and_different_settings(sweep: list[StoredResult]) -> None:
+    page = render_page(sweep)
+    assert _section(page, "Differences") == [
+        ["Result", "load.request_rate_per_s"],
+        *([f"{rate} requests/s", f"{rate}"] for rate in (4, 16, 24, 32)),
+    ]
+    shared = dict(_section(page, "Configuration and machine"))
+    assert (shared["workload.input_mean"], shared["architecture"]) == ("128", "x86_64")
+    assert "load.request_rate_per_s" not in shared
+
+
+def test_page_of_two_sweeps_has_the_configuration_of_both(tmp_path: Path) -> None:
+    for name, machine, length in (("old", "x86_64", 128), ("new", "aarch64", 256)):
+        for rate in (4, 16):
+            made = make_result(AtRate(rate), num_requests=20, machine=machine)
+            settings = dataclasses.replace(made.settings, workload=TokenNormDist(length))
+            folder = tmp_path / name / f"rate-{rate}"
+            store(dataclasses.replace(made, settings=settings), folder)
+    page = render_page(read_results([tmp_path / "old", tmp_path / "new"]))
+    paths = [f"{tmp_path}/{name}/rate-{rate}" for name in ("old", "new") for rate in (4, 16)]
+    assert _section(page, "Differences") == [
+        [
+            "Result",
+            "workload.input_mean",
+            "load.request_rate_per_s",
+            "Client machine: architecture",
+        ],
+        [paths[0], "128", "4", "x86_64"],
+        [paths[1], "128", "16", "x86_64"],
+        [paths[2], "256", "4", "aarch64"],
+        [paths[3], "256", "16", "aarch64"],
+    ]
+    loads = _section(page, "All loads")
+    assert [row[:2] for row in loads[1:]] == [
+        [path, f"{rate} requests/s"] for path, rate in zip(paths, (4, 16, 4, 16), strict=True)
+    ]
+
+
+def test_sweep_page_has_objectives_and_failures_of_each_load(tmp_path: Path) -> None:
+    for rate, limit in ((4, "80ms"), (16, "100ms")):
+        objectives = [parse_objective(f"ttft:p95<{limit}")]
+        made = make_result(AtRate(rate), objectives=objectives, fails_every=rate * 3)
+        store(made, tmp_path / f"rate-{rate}")
+    results = read_results([tmp_path])
+    page = render_page(results)
+    assert [row[:2] + row[3:] for row in _section(page, "Objectives")[1:]] == [
+        ["4 requests/s", "ttft:p95&lt;80ms", "missed"],
+        ["16 requests/s", "ttft:p95&lt;100ms", "met"],
+    ]
+    assert _section(page, "Failures")[1:] == [
+        ["4 requests/s", "server: out of &lt;memory&gt;", "10"],
+        ["16 requests/s", "server: out of &lt;memory&gt;", "2"],
+    ]
+    assert page.count('<li class="limit">') == 2
+    loads = _section(page, "All loads")
+    goodput = loads[0].index("Goodput (requests/s)")
+    assert float(loads[2][goodput]) == pytest.approx(
+        results[1].figures["goodput_requests_per_s"], rel=0.01
+    )
+
+
+def test_page_of_many_results_states_which_timelines_are_missing(tmp_path: Path) -> None:
+    for rate in range(1, 14):
+        store(make_result(AtRate(rate), num_requests=1), tmp_path / f"rate-{rate}")
+    page = render_page(read_results([tmp_path]))
+    assert "<h2>Timeline: 12 requests/s</h2>" in page
+    assert "<h2>Timeline: 13 requests/s</h2>" not in page
+    assert "shows the timelines of the first 12 results" in page
 
 
 def test_page_of_two_sweeps_has_separate_lines_with_different_names(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_report_of_one_result_or_several(server: FakeTriton, tmp_path: Path) -> 
     assert invoke("report", folders[0]).stdout.strip() == f"{folders[0]}/report.html"
     page, trace = tmp_path / "new" / "page.html", tmp_path / "new" / "trace.json"
     assert invoke("report", *folders, "-o", str(page)).exit_code == 0
-    assert "2 loads" in page.read_text()
+    assert "2 results" in page.read_text()
     assert invoke("report", folders[0], "--trace", str(trace)).exit_code == 0
     assert trace.exists()
     assert invoke("report", *folders).exit_code == 2

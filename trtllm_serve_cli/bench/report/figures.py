@@ -67,7 +67,7 @@ def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | No
         Axis(f"{metric.title} (ms)", x),
         Axis("Share (%)", _PERCENT),
         lines,
-        limits=_limits(results[0], metric),
+        limits=list(dict.fromkeys(limit for each in results for limit in _limits(each, metric))),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from markupsafe import Markup
@@ -16,6 +17,7 @@ from trtllm_serve_cli.bench.model.metrics import (
     REQUEST_RATE,
     TIMES,
     USER_TOKEN_RATE,
+    RateMetric,
 )
 from trtllm_serve_cli.bench.report.charts import NUM_COLOURS, Chart, render_figure
 from trtllm_serve_cli.bench.report.figures import (
@@ -40,14 +42,7 @@ _STATISTICS = {
     "P99.9": "p999_ms",
     "Max": "max_ms",
 }
-_SWEEP_COLUMNS = (
-    "Load",
-    "Model",
-    REQUEST_RATE.label,
-    OUTPUT_TOKEN_RATE.label,
-    *(name for metric in MAIN_TIMES for name in (f"{metric.label} p50 (ms)", "p99 (ms)")),
-    "Failed",
-)
+_SETTINGS = "Configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +100,10 @@ def _title(results: Sequence[StoredResult]) -> str:
 
 
 def _subtitle(results: Sequence[StoredResult]) -> str:
-    started = str(results[0].summary["started_at"]).replace("T", " ").replace("+00:00", " UTC")
+    started = min(str(result.summary["started_at"]) for result in results)
+    started = started.replace("T", " ").replace("+00:00", " UTC")
     if len(results) > 1:
-        return f"{len(results)} loads, started at {started}"
+        return f"{len(results)} results, the first started at {started}"
     return f"{results[0].load}, started at {started}"
 
 
@@ -165,8 +161,8 @@ def _sections(result: StoredResult) -> list[Section]:
         Section("Times", tables=[_times_table(result)]),
         Section("Distributions", [_figure(chart) for chart in distributions]),
         *_timelines(result),
-        *_outcomes(result),
-        _facts(result, "Configuration and machine"),
+        *_outcomes([result]),
+        *_configurations([result]),
     ]
 
 
@@ -174,14 +170,18 @@ def _sweep_sections(results: Sequence[StoredResult]) -> list[Section]:
     distributions = [cdf_chart(results, metric) for metric in MAIN_TIMES]
     sections = [
         Section("Throughput vs. latency", [_figure(chart) for chart in sweep_charts(results)]),
-        Section("All loads", tables=[Table([_sweep_row(r) for r in results], _SWEEP_COLUMNS)]),
+        Section("All loads", tables=[_sweep_table(results)]),
         Section("Distributions", [_figure(chart) for chart in distributions if chart is not None]),
     ]
     for result in results[:_MAX_TIMELINES]:
         sections += _timelines(result, f": {distinct_name(result, results)}")
-    # The results usually differ only in their loads, so the configuration of one is enough.
-    title = f"Configuration and machine: {distinct_name(results[0], results)}"
-    return [*sections, _facts(results[0], title)]
+    if len(results) > _MAX_TIMELINES:
+        remark = (
+            f"The page shows the timelines of the first {_MAX_TIMELINES} results. To see another "
+            "timeline, run `tllm bench report` on its result folder."
+        )
+        sections.append(Section("Other timelines", remarks=[remark]))
+    return [*sections, *_outcomes(results), *_configurations(results)]
 
 
 def _timelines(result: StoredResult, suffix: str = "") -> Iterable[Section]:
@@ -194,24 +194,64 @@ def _timelines(result: StoredResult, suffix: str = "") -> Iterable[Section]:
         yield Section(f"Timeline{suffix}{run}", charts, (), remarks, are_panels=True)
 
 
-def _outcomes(result: StoredResult) -> Iterable[Section]:
-    outcomes = result.figures.get("objectives")
+def _outcomes(results: Sequence[StoredResult]) -> Iterable[Section]:
+    """Yield the objectives and the failures. If there are several results, name each of them."""
+    several = len(results) > 1
+    named = [((distinct_name(result, results),) if several else (), result) for result in results]
+    heading = ("Result",) if several else ()
+    outcomes = [
+        (
+            *name,
+            each["objective"],
+            _format(each["measured_ms"]),
+            "met" if each["is_met"] else "missed",
+        )
+        for name, result in named
+        for each in result.figures.get("objectives") or ()
+    ]
     if outcomes:
+        columns = (*heading, "Objective", "Measured (ms)", "")
+        yield Section("Objectives", tables=[Table(outcomes, columns)])
+    errors = [
+        (*name, each["message"], str(each["num_requests"]))
+        for name, result in named
+        for each in result.summary.get("errors") or ()
+    ]
+    if errors:
+        yield Section("Failures", tables=[Table(errors, (*heading, "Message", "Requests"))])
+
+
+def _configurations(results: Sequence[StoredResult]) -> Iterable[Section]:
+    """Yield the information needed to reproduce the measurements.
+
+    The first section contains the facts that differ between the results, if any. The second section
+    contains the facts that are the same for all results.
+    """
+    facts = [_facts(result) for result in results]
+    shared: dict[str, list[tuple[str, str]]] = {}
+    differing = []
+    for part, name in dict.fromkeys(chain.from_iterable(facts)):
+        words = {each.get((part, name), "-") for each in facts}
+        if len(words) == 1:
+            shared.setdefault(part, []).append((name, words.pop()))
+        else:
+            differing.append((part, name))
+    if differing:
         rows = [
-            (each["objective"], _format(each["measured_ms"]), "met" if each["is_met"] else "missed")
-            for each in outcomes
+            (distinct_name(result, results), *(each.get(key, "-") for key in differing))
+            for result, each in zip(results, facts, strict=True)
         ]
-        yield Section("Objectives", tables=[Table(rows, ("Objective", "Measured (ms)", ""))])
-    if result.summary.get("errors"):
-        errors = [(each["message"], str(each["num_requests"])) for each in result.summary["errors"]]
-        yield Section("Failures", tables=[Table(errors, ("Message", "Requests"))])
+        columns = [name if part == _SETTINGS else f"{part}: {name}" for part, name in differing]
+        yield Section("Differences", tables=[Table(rows, ("Result", *columns))])
+    tables = [Table(rows, title=part) for part, rows in shared.items()]
+    yield Section("Configuration and machine", tables=tables)
 
 
-def _facts(result: StoredResult, title: str) -> Section:
-    """Return a section with the information needed to reproduce the measurement."""
+def _facts(result: StoredResult) -> dict[tuple[str, str], str]:
+    """Return the facts about a measurement. The keys are the part and the name of each fact."""
     summary = result.summary
     parts = {
-        "Configuration": summary["settings"],
+        _SETTINGS: summary["settings"],
         **{
             "Server" if number == 0 else f"Server {number}": {
                 name: value for name, value in target.items() if name not in ("inputs", "summary")
@@ -222,8 +262,7 @@ def _facts(result: StoredResult, title: str) -> Section:
         "Versions": summary.get("versions", {}),
         "Client": {name: value for name, value in summary["client"].items() if name != "loop_lag"},
     }
-    tables = [Table(list(_flatten(facts)), title=title) for title, facts in parts.items()]
-    return Section(title, tables=tables)
+    return {(part, name): words for part, facts in parts.items() for name, words in _flatten(facts)}
 
 
 def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
@@ -245,14 +284,35 @@ def _times_table(result: StoredResult) -> Table:
     return Table(rows, ("Time (ms)", *_STATISTICS, "Samples"))
 
 
-def _sweep_row(result: StoredResult) -> tuple[str, ...]:
+def _sweep_table(results: Sequence[StoredResult]) -> Table:
+    """Return a table with a row for each result.
+
+    The table names the results if their loads and models are not distinct. It contains the goodput
+    if a result has objectives.
+    """
+    rates = [REQUEST_RATE, OUTPUT_TOKEN_RATE]
+    if any(result.figures.get(GOODPUT.key) is not None for result in results):
+        rates.append(GOODPUT)
+    columns = [
+        *("Load", "Model", *(rate.label for rate in rates)),
+        *(name for metric in MAIN_TIMES for name in (f"{metric.label} p50 (ms)", "p99 (ms)")),
+        "Failed",
+    ]
+    rows = [_sweep_row(result, rates) for result in results]
+    if len({(result.load, result.models) for result in results}) < len(results):
+        columns = ["Result", *columns]
+        names = [distinct_name(result, results) for result in results]
+        rows = [(name, *row) for name, row in zip(names, rows, strict=True)]
+    return Table(rows, columns)
+
+
+def _sweep_row(result: StoredResult, rates: Sequence[RateMetric]) -> tuple[str, ...]:
     figures = result.figures
     times = (figures.get(metric.key) for metric in MAIN_TIMES)
     return (
         result.load,
         result.models,
-        _format(figures[REQUEST_RATE.key]),
-        _format(figures[OUTPUT_TOKEN_RATE.key]),
+        *(_format(figures.get(rate.key)) for rate in rates),
         *(
             _format(each[statistic]) if each else "-"
             for each in times
