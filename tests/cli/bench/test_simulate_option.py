@@ -124,6 +124,7 @@ def test_conversations_and_prefixes_are_simulated(timing: Path) -> None:
         ("-i", "http"),
         ("--metrics-url", "localhost:1"),
         ("--tls-ca", "ca.pem"),
+        ("--warmup", "5"),
         ("--workers", "2"),
         ("--timeout", "1"),
         ("--server-times",),

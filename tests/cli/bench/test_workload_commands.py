@@ -57,6 +57,8 @@ def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
         (("--slo", "queue:p95<1s"), "requires --server-times"),
         (("--check-perf-json", "x"), "requires --check-perf-key"),
         (("--check-perf-key", "x"), "requires --check-perf-json"),
+        (("--check-perf-atol", "0"), "--check-perf-atol requires --check-perf-json"),
+        (("--check-perf-rtol", "0.05"), "--check-perf-rtol requires --check-perf-json"),
         (("--replicas", "2"), "--replicas applies only to simulated engines"),
         (("--request-rate", "0"), "not a positive finite number"),
         (("--request-rate", "nan"), "not a positive finite number"),
@@ -198,6 +200,23 @@ def test_bench_of_a_data_set_needs_a_tokenizer(server: FakeTriton, tmp_path: Pat
     assert "--tokenizer DIR" in str(result.exception)
 
 
+def test_tokenizer_of_a_data_set_without_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.jsonl"
+    file.write_text('{"input_length": 5, "output_length": 1}')
+    words = ("--dataset", str(file), "-u", "127.0.0.1:1", "--tokenizer", str(tmp_path))
+    result = invoke("dataset", *words)
+    assert result.exit_code == 2
+    assert "--tokenizer applies only to data sets with text" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["dataset", "end-to-end"])
+def test_response_lengths_are_set_by_one_option(command: str) -> None:
+    words = ("--dataset", "x", "--output-tokens", "5", "--op-tokens-per-word", "1.3")
+    result = invoke(command, *words, "-u", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "cannot be used together" in " ".join(result.stderr.split())
+
+
 def test_bench_replays_a_trace(server: FakeTriton, tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     lines = [{"timestamp": n * 10, "input_length": 5, "output_length": n + 1} for n in range(3)]
@@ -207,6 +226,20 @@ def test_bench_replays_a_trace(server: FakeTriton, tmp_path: Path) -> None:
     assert value["summary"]["num_output_tokens"] == 6
     assert value["settings"]["load"] == {"kind": "trace", "speed": 2.0, "concurrency": None}
     assert value["summary"]["offered_requests_per_s"] == 200
+
+
+def test_trace_has_at_least_the_number_of_requests(server: FakeTriton, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1}\n' * 2)
+    words = ("trace", str(file), "-u", server.endpoint.grpc, "--json", "--num-requests")
+    refused = invoke(*words, "3")
+    assert refused.exit_code == 2
+    assert "--num-requests 3 exceeds the 2 requests in the trace." in " ".join(
+        refused.stderr.split()
+    )
+    for number, rate in (("1", ()), ("2", ()), ("3", ("--request-rate", "1000"))):
+        value = json.loads(invoke(*words, number, *rate).stdout)
+        assert value["summary"]["num_requests"] == int(number)
 
 
 def test_ramp_of_a_trace_requires_a_rate(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from trtllm_serve_cli.errors import BadInput, CheckFailed
 
+_ATOL, _RTOL = 50.0, 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -29,14 +31,17 @@ class Reference:
     file: Path
     key: str
     figures: Mapping[str, float]
-    atol: float = 50.0
-    rtol: float = 0.05
+    atol: float = _ATOL
+    rtol: float = _RTOL
 
 
-def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
+def read_reference(
+    file: Path, key: str, atol: float | None = None, rtol: float | None = None
+) -> Reference:
     """Read the expected values for `key` from `file`.
 
-    Raise `BadInput` if the file cannot be read, is invalid, or does not contain values for the key.
+    The default is used for a tolerance that is `None`. Raise `BadInput` if the file cannot be read,
+    is invalid, or does not contain values for the key.
     """
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))
@@ -55,7 +60,9 @@ def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
         ) from error
     if not figures:
         raise _refuse(file, f"the file does not contain values for the key {key!r}")
-    return Reference(file, key, figures, atol, rtol)
+    return Reference(
+        file, key, figures, _ATOL if atol is None else atol, _RTOL if rtol is None else rtol
+    )
 
 
 def check(measured: Mapping[str, float], reference: Reference) -> None:

@@ -248,6 +248,12 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
             raise typer.BadParameter(
                 "With a trace, --ramp requires --request-rate. Add --request-rate, or omit --ramp."
             )
+        if (common.num_requests or 0) > workload.num_available:
+            raise typer.BadParameter(
+                f"--num-requests {common.num_requests} exceeds the {workload.num_available} "
+                "requests in the trace. Decrease --num-requests, or add --request-rate to repeat "
+                "the trace's requests."
+            )
         return AtTimes(workload.times_s, workload.speed, concurrency)
     if concurrency is not None:
         return AtConcurrency(concurrency, ramp_s)

@@ -336,19 +336,23 @@ class CommonOptions(SharedOptions):
         ),
     ] = None
     check_perf_atol: Annotated[
-        float,
+        float | None,
         Within(0),
         Option(
-            "Absolute tolerance for --check-perf-json.", flags=("--check-perf-atol",), panel=_RESULT
+            "Absolute tolerance for --check-perf-json. Default: 50.",
+            flags=("--check-perf-atol",),
+            panel=_RESULT,
         ),
-    ] = 50.0
+    ] = None
     check_perf_rtol: Annotated[
-        float,
+        float | None,
         Within(0),
         Option(
-            "Relative tolerance for --check-perf-json.", flags=("--check-perf-rtol",), panel=_RESULT
+            "Relative tolerance for --check-perf-json. Default: 0.05.",
+            flags=("--check-perf-rtol",),
+            panel=_RESULT,
         ),
-    ] = 0.05
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ _SERVER_OPTIONS = {
     "api_key": "--api-key",
     "tls_ca": "--tls-ca",
     "metrics_url": "--metrics-url",
+    "warmup": "--warmup",
     "workers": "--workers",
     "timeout": "--timeout",
     "server_times": "--server-times",

@@ -97,12 +97,17 @@ def _write(result: BenchmarkResult, common: CommonOptions) -> None:
 
 
 def _read_reference(common: CommonOptions) -> Reference | None:
+    tolerances = {
+        "--check-perf-atol": common.check_perf_atol,
+        "--check-perf-rtol": common.check_perf_rtol,
+    }
     if common.check_perf_json is None:
-        if common.check_perf_key is not None:
-            raise typer.BadParameter(
-                "--check-perf-key requires --check-perf-json. Add "
-                "--check-perf-json FILE, or omit --check-perf-key."
-            )
+        for option, value in {"--check-perf-key": common.check_perf_key, **tolerances}.items():
+            if value is not None:
+                raise typer.BadParameter(
+                    f"{option} requires --check-perf-json. Add --check-perf-json FILE, or omit "
+                    f"{option}."
+                )
         return None
     if common.check_perf_key is None:
         raise typer.BadParameter(
@@ -111,9 +116,4 @@ def _read_reference(common: CommonOptions) -> Reference | None:
         )
     from trtllm_serve_cli.bench.report.checks import read_reference
 
-    return read_reference(
-        common.check_perf_json,
-        common.check_perf_key,
-        common.check_perf_atol,
-        common.check_perf_rtol,
-    )
+    return read_reference(common.check_perf_json, common.check_perf_key, *tolerances.values())

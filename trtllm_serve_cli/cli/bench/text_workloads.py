@@ -100,14 +100,29 @@ def dataset(
     from trtllm_serve_cli.bench.generator.tokenizers import open_tokenizer
     from trtllm_serve_cli.bench.workloads.dataset import Lengths, read_entries, tokenize
 
+    _check_output_lengths(output_tokens, op_tokens_per_word)
     entries = read_entries(source)
     job = Job("dataset", common)
     targets = None if common.simulate else job.find_targets()
     found = None
     if any(entry.prompt is not None for entry in entries):
         found = open_tokenizer(tokenizer or _find_folder(common, targets))
+    elif tokenizer is not None:
+        raise typer.BadParameter(
+            "--tokenizer applies only to data sets with text, but all entries contain only the "
+            "lengths of their prompts. Omit --tokenizer."
+        )
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
     run_job(job, tokenize(source, entries, found, lengths), targets)
+
+
+def _check_output_lengths(output_tokens: int | None, tokens_per_word: float | None) -> None:
+    """Raise `BadParameter` if both options set the lengths of the responses."""
+    if output_tokens is not None and tokens_per_word is not None:
+        raise typer.BadParameter(
+            "--output-tokens and --op-tokens-per-word cannot be used together, because both set "
+            "the lengths of the responses. Omit one of them."
+        )
 
 
 def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -> Path:
@@ -181,6 +196,7 @@ def end_to_end(
     from trtllm_serve_cli.bench.workloads.spec import Workload
     from trtllm_serve_cli.bench.workloads.words import RandomWords
 
+    _check_output_lengths(output_tokens, op_tokens_per_word)
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
     workload: Workload
     if source is None:
