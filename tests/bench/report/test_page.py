@@ -15,6 +15,7 @@ from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRa
 from trtllm_serve_cli.bench.model.slo import parse_objective
 from trtllm_serve_cli.bench.report.page import render_page
 from trtllm_serve_cli.bench.report.result_reader import StoredResult, read_results
+from trtllm_serve_cli.bench.run.sampling import ServerSample
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 
 # Finds overlapping and clipped text in the browser's layout.
@@ -240,6 +241,14 @@ def test_banners_warn_about_partial_and_failed_runs(
         "increase --workers.",
         "Failed requests (3 of 120) are excluded from the latencies.",
     ]
+
+
+def test_page_states_that_the_metrics_could_not_be_read(keep: Callable[..., StoredResult]) -> None:
+    result = make_result()
+    run = dataclasses.replace(result.runs[0], samples=(ServerSample(0, 101.0, error="no"),))
+    page = render_page([keep(dataclasses.replace(result, runs=(run,)))])
+    assert "Server metrics were not sampled." in page
+    assert "Server metrics were not sampled." not in render_page([keep(name="sampled")])
 
 
 def test_complete_run_has_no_banner(keep: Callable[..., StoredResult]) -> None:

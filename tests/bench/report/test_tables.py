@@ -9,6 +9,7 @@ import pytest
 
 from tests.samples.bench_results import make_result
 from trtllm_serve_cli.bench.report.tables import describe_amount, remarks
+from trtllm_serve_cli.bench.run.sampling import ServerSample
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
 
@@ -31,11 +32,22 @@ def test_responses_without_a_token_are_counted() -> None:
     result = make_result()
     assert not any("without generating" in each for each in remarks(result))
     (run, *others) = result.runs
-    records = tuple(
-        replace(each, chunk_s=(), chunk_tokens=()) if each.index < 3 else each
-        for each in run.records
-    )
+    empty = [replace(each, chunk_s=(), chunk_tokens=()) for each in run.records[:3]]
+    ramp = replace(empty[0], is_ramp=True)
+    records = (ramp, *empty, *run.records[3:])
     result = replace(result, runs=(replace(run, records=records), *others))
     assert f"ended 3 of {result.summary.num_completed} responses without" in "\n".join(
         remarks(result)
     )
+
+
+@pytest.mark.parametrize("num_answered", [0, 1])
+def test_server_without_metrics_is_reported(num_answered: int) -> None:
+    result = make_result()
+    broken = ServerSample(0, 101.0, error="No server publishes metrics at 127.0.0.1:1.")
+    run = replace(result.runs[0], samples=(*result.runs[0].samples[:num_answered], broken))
+    notes = remarks(replace(result, runs=(run,)))
+    assert [each for each in notes if "sampled" in each] == [
+        "The metrics of 127.0.0.1:8001 were not sampled: "
+        "No server publishes metrics at 127.0.0.1:1."
+    ] * (not num_answered)

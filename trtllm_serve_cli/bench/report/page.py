@@ -190,7 +190,8 @@ def _timelines(result: StoredResult, suffix: str = "") -> Iterable[Section]:
     for number in numbers[:_MAX_TIMELINES]:
         charts = [_figure(*pair) for pair in timeline_charts(result, number)]
         run = f", run {number}" if len(numbers) > 1 else ""
-        remarks = [] if result.samples else ["Server metrics were not sampled."]
+        is_sampled = any("error" not in sample for sample in result.samples)
+        remarks = [] if is_sampled else ["Server metrics were not sampled."]
         yield Section(f"Timeline{suffix}{run}", charts, (), remarks, are_panels=True)
 
 

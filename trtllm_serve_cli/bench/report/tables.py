@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
@@ -18,6 +19,7 @@ from trtllm_serve_cli.bench.model.metrics import (
 from trtllm_serve_cli.bench.report import result_reader
 from trtllm_serve_cli.bench.report.result_json import upstream_rows
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
+from trtllm_serve_cli.bench.run.sampling import ServerSample
 from trtllm_serve_cli.bench.run.search import Probe, SearchResult
 from trtllm_serve_cli.bench.stats.statistics import Distribution, Summary
 from trtllm_serve_cli.bench.workloads.identity import Identity
@@ -269,7 +271,8 @@ def remarks(result: BenchmarkResult) -> list[str]:
         notes.append("The latencies did not stabilize. Use a longer run or a lower load.")
     if summary.num_ramp:
         notes.append(f"Ramp requests ({summary.num_ramp}) are excluded from the results.")
-    num_empty = sum(each.is_completed and not each.chunk_s for each in result.records)
+    measured = (record for record in result.records if not record.is_ramp)
+    num_empty = sum(record.is_completed and not record.chunk_s for record in measured)
     if num_empty:
         notes.append(
             f"The model ended {num_empty} of {summary.num_completed} responses without generating "
@@ -285,7 +288,19 @@ def remarks(result: BenchmarkResult) -> list[str]:
         notes.append(
             f"The vocabulary size is unknown, so random token ids are below {result.vocab_size}."
         )
-    return notes
+    return [*notes, *_sampling_failures(result)]
+
+
+def _sampling_failures(result: BenchmarkResult) -> list[str]:
+    """Return a sentence for each target whose metrics could never be sampled."""
+    samples: dict[int, list[ServerSample]] = {}
+    for sample in chain.from_iterable(run.samples for run in result.runs):
+        samples.setdefault(sample.target, []).append(sample)
+    return [
+        f"The metrics of {result.models[target].address} were not sampled: {own[-1].error}"
+        for target, own in samples.items()
+        if all(sample.state is None for sample in own)
+    ]
 
 
 def _rate_rows(summary: Summary) -> list[tuple[str, str]]:
