@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from tests.fakes.triton.answers import Outputs, Request, exact_length
 from tests.fakes.triton.server import FakeTriton
+from tests.samples.bench_results import make_result
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, Load
 from trtllm_serve_cli.bench.model.served_model import Target
@@ -108,6 +110,14 @@ def test_ids_use_the_fallback_vocabulary_if_none_is_configured(serve: Serve) -> 
     result = _run(serve(server))
     assert result.vocab_size == 1000
     assert max(max(inputs["input_ids"]) for inputs in server.received) < 1000
+
+
+def test_errors_of_the_ramp_are_excluded() -> None:
+    made = make_result(num_requests=10, fails_every=2)
+    (run,) = made.runs
+    records = tuple(replace(each, is_ramp=each.index < 4) for each in run.records)
+    result = replace(made, runs=(replace(run, records=records),))
+    assert result.error_messages == [("server: out of <memory>", 3)]
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,29 @@ def test_csv_file_must_differ_from_the_result_files(
     assert not [*Path().iterdir()]
 
 
+def test_ramp_that_covers_the_run_is_refused(timing: Path) -> None:
+    for group, load in (
+        ((), ("--request-rate", "20", "--ramp", "5", "--duration", "5")),
+        (("sweep",), ("--concurrency", "1,2", "--ramp", "5", "--duration", "3")),
+        (("search",), ("--slo", "latency<9s", "--ramp", "5", "--max-rate", "10000")),
+    ):
+        words = ("token-norm-dist", "--simulate", str(timing), *load)
+        result = bench(*group, *words)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--ramp must be shorter than the duration of the run" in " ".join(
+            result.stderr.split()
+        )
+
+
+def test_benchmark_without_measured_requests_fails(timing: Path, tmp_path: Path) -> None:
+    words = ("--request-rate", "20", "--ramp", "60", "--output", str(tmp_path / "run"))
+    result = simulate(timing, *words)
+    assert isinstance(result.exception, BadInput)
+    assert result.exception.what == "No request was measured."
+    assert result.exception.why == "all 40 requests were due during the ramp"
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
 def test_sweep_is_simulated(timing: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     words = ("--simulate", str(timing), *SMALL, "--concurrency", "1,8", "--repeat", "2")

@@ -110,8 +110,12 @@ class BenchmarkResult:
 
     @property
     def error_messages(self) -> list[tuple[str, int]]:
-        """The distinct errors as `kind: message` and their counts, most frequent first."""
-        failed = (r.error for r in self.records if r.error and not r.is_interrupted)
+        """The distinct errors as `kind: message` and their counts, most frequent first.
+
+        Like the metrics, they exclude ramp requests.
+        """
+        counted = (record for record in self.records if not record.is_ramp)
+        failed = (r.error for r in counted if r.error and not r.is_interrupted)
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
     def summary_of(self, *, run: int | None = None, target: int | None = None) -> Summary:

@@ -178,6 +178,12 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
             "--duration requires --request-rate or --concurrency. Add one "
             "of these options, or omit --duration."
         )
+    if common.duration is not None and (common.ramp or 0.0) >= common.duration:
+        raise typer.BadParameter(
+            f"--ramp must be shorter than the duration of the run ({common.duration:g} s), because "
+            "requests that are due during the ramp are not measured. Decrease --ramp, or increase "
+            "--duration."
+        )
     if common.replicas > 1 and common.simulate is None:
         raise typer.BadParameter(
             "--replicas applies only to simulated engines. Add --simulate, or omit --replicas."

@@ -70,7 +70,11 @@ def run_search_job(
 
     if options.output_folder is not None:
         check_output_folder(options.output_folder)
+    highest_rate = options.max_rate or options.min_rate * _DEFAULT_RANGE
     lowest = plan_settings(job, _at(options, options.min_rate), workload)
+    # In simulations, the duration depends on the rate. Check the shortest duration now, because an
+    # error during the search would discard its results.
+    plan_settings(job, _at(options, highest_rate), workload)
     if targets is None and options.simulate is None:
         targets = job.find_targets()
 
@@ -84,7 +88,7 @@ def run_search_job(
     result = run_search(
         SearchPlan(
             options.min_rate,
-            options.max_rate or options.min_rate * _DEFAULT_RANGE,
+            highest_rate,
             options.precision / 100,
             options.max_runs,
         ),

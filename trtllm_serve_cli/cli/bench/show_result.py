@@ -12,7 +12,7 @@ import typer
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.tables import FittedTable
-from trtllm_serve_cli.errors import RequestFailed, TllmError
+from trtllm_serve_cli.errors import BadInput, RequestFailed, TllmError
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
@@ -96,15 +96,23 @@ def _show_tables(result: BenchmarkResult) -> None:
 
 
 def raise_failure(results: Sequence[BenchmarkResult]) -> None:
-    """Raise an exception if a result is partial, or if all requests in a result failed.
+    """Raise an exception if a result is partial or unmeasured, or if all its requests failed.
 
     The exception describes the first partial result. If no result is partial, the exception
-    describes the first failed result.
+    describes the first failed result. If no result failed either, it describes the first result
+    that contains only ramp requests.
     """
     cut_off = [each for each in results if each.is_partial]
     failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]
     for result in (*cut_off, *failed):
         _raise_failure_of(result)
+    for result in results:
+        if result.summary.num_ramp and not result.summary.num_requests:
+            raise BadInput(
+                "No request was measured.",
+                why=f"all {result.summary.num_ramp} requests were due during the ramp",
+                next_step="decrease --ramp, or increase --num-requests or --duration",
+            )
 
 
 def _raise_failure_of(result: BenchmarkResult) -> NoReturn:
