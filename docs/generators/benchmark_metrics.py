@@ -49,7 +49,8 @@ def render_result_schema() -> str:
     times = {"anyOf": [{"$ref": "#/$defs/Distribution"}, {"type": "null"}]}
     known = {
         **summary["properties"],
-        **{rate.key: number_or_null if rate.needs else {"type": "number"} for rate in RATES},
+        # The rates of tensorrtllm_backend's benchmark are always measured.
+        **{rate.key: {"type": "number"} if rate.upstream else number_or_null for rate in RATES},
         **{time.key: times for time in TIMES},
     }
     summary["required"] = list(summarize([], AllAtOnce(), streamed=False).to_json())

@@ -13,6 +13,8 @@ from tests.samples.certificates import certify
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency
 from trtllm_serve_cli.bench.model.served_model import OpenAITarget
+from trtllm_serve_cli.bench.report.result_json import upstream_rows
+from trtllm_serve_cli.bench.report.tables import remarks
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult, run_benchmark
 from trtllm_serve_cli.bench.workloads.identity import Identity
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
@@ -90,6 +92,17 @@ def test_text_without_usage_is_counted_by_chunk(server: FakeOpenAI) -> None:
     server.counts_tokens = False
     result = _run(server, stream=True)
     assert (result.token_counts, result.summary.num_output_tokens) == ("responses", 24)
+
+
+def test_input_tokens_without_usage_are_unknown(server: FakeOpenAI) -> None:
+    unknown = "The server does not report input token counts, so they are unknown."
+    for counts_tokens in (True, False):
+        server.counts_tokens = counts_tokens
+        result = _run(server, stream=True)
+        summary = result.summary
+        assert (summary.rates["input_tokens_per_s"] is not None) == counts_tokens
+        assert ("Avg. IP tokens per request" in upstream_rows(summary)) == counts_tokens
+        assert (unknown in remarks(result)) != counts_tokens
 
 
 def test_tokenizer_counts_text_without_usage(server: FakeOpenAI) -> None:

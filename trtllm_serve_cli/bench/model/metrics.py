@@ -136,6 +136,12 @@ def _user_token_rate(run: Completed) -> float | None:
     return math.fsum(1 / time_s for time_s in times_s) / len(times_s) if times_s else None
 
 
+def _input_token_rate(run: Completed) -> float | None:
+    num_tokens = sum(record.num_input_tokens for record in run.records)
+    # Every prompt has tokens, so a sum of 0 means that the server did not count them.
+    return None if run.records and not num_tokens else run.per_s([num_tokens])
+
+
 def _goodput(run: Completed) -> float | None:
     return None if run.is_good is None else run.per_s(map(run.is_good, run.records))
 
@@ -234,7 +240,7 @@ RATES = (
         label="",
         title="Input tokens/s",
         definition="input tokens of completed requests / duration",
-        read=lambda run: run.per_s(record.num_input_tokens for record in run.records),
+        read=_input_token_rate,
     ),
     OUTPUT_TOKEN_RATE := RateMetric(
         key="output_tokens_per_s",

@@ -55,9 +55,15 @@ def _read_latency(summary: Summary, statistic: str) -> float | None:
     return getattr(latency, statistic) if latency else None
 
 
-def _mean_tokens(summary: Summary, tokens: str) -> float | None:
+def _mean_input_tokens(summary: Summary) -> float | None:
+    # Every prompt has tokens, so a sum of 0 means that the server did not count them.
+    total, completed = summary.num_input_tokens, summary.num_completed
+    return total / completed if total and completed else None
+
+
+def _mean_output_tokens(summary: Summary) -> float | None:
     completed = summary.num_completed
-    return getattr(summary, tokens) / completed if completed else None
+    return summary.num_output_tokens / completed if completed else None
 
 
 # Maps metric names in the terminal output of tensorrtllm_backend's benchmark to functions that
@@ -67,8 +73,8 @@ _UPSTREAM_ROWS: Mapping[str, Callable[[Summary], float | None]] = {
     "Avg. latency (ms)": partial(_read_latency, statistic="mean_ms"),
     "P99 latency (ms)": partial(_read_latency, statistic="p99_ms"),
     "P90 latency (ms)": partial(_read_latency, statistic="p90_ms"),
-    "Avg. IP tokens per request": partial(_mean_tokens, tokens="num_input_tokens"),
-    "Avg. OP tokens per request": partial(_mean_tokens, tokens="num_output_tokens"),
+    "Avg. IP tokens per request": _mean_input_tokens,
+    "Avg. OP tokens per request": _mean_output_tokens,
     "Avg. InFlight requests": lambda summary: summary.mean_in_flight,
     "Total latency (ms)": lambda summary: summary.duration_s * 1e3,
     "Total requests": lambda summary: summary.num_requests,

@@ -284,6 +284,8 @@ def remarks(result: BenchmarkResult) -> list[str]:
             "responses": "each response with text was counted as one token",
         }[result.token_counts]
         notes.append(f"The server does not report output token counts, so {counted}.")
+    if summary.num_completed and not summary.num_input_tokens:
+        notes.append("The server does not report input token counts, so they are unknown.")
     if result.settings.input_kind == "tokens" and not all(m.vocab_size for m in result.models):
         notes.append(
             f"The vocabulary size is unknown, so random token ids are below {result.vocab_size}."
