@@ -28,6 +28,7 @@ from trtllm_serve_cli.bench.run.search import (
     run_search,
 )
 from trtllm_serve_cli.bench.stats.statistics import summarize
+from trtllm_serve_cli.errors import NoServer
 
 LATENCY = parse_objective("latency:p95<100ms")
 
@@ -262,6 +263,29 @@ def test_interrupted_search_keeps_its_results() -> None:
     result = _search("ttft:p95<200ms", ending="interrupted")
     assert (result.ending, result.rate) == ("interrupted", None)
     assert result.last is not None and len(result.last.records) == 300
+
+
+def _failing(open_at: Callable[[float], Benchmark], num_opened: int) -> Callable[..., Benchmark]:
+    """Return `open_at` with a server that cannot be reached after `num_opened` calls."""
+    rates: list[float] = []
+
+    def open_some(rate: float) -> Benchmark:
+        rates.append(rate)
+        if len(rates) > num_opened:
+            raise NoServer("No server responds.")
+        return open_at(rate)
+
+    return open_some
+
+
+def test_search_keeps_its_results_if_the_server_ends_between_rates() -> None:
+    objectives, plan = [parse_objective("ttft:p95<200ms")], SearchPlan(2.0)
+    result = run_search(plan, objectives, _failing(_server(), 2), _quiet)
+    assert [probe.rate for probe in result.probes] == [2, 4]
+    assert (result.ending, result.rate) == ("server_lost", 4)
+    assert isinstance(result.error, NoServer)
+    with pytest.raises(NoServer):
+        run_search(plan, objectives, _failing(_server(), 0), _quiet)
 
 
 def test_search_result_as_json_has_every_probe() -> None:

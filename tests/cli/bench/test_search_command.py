@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.cli.bench.running import SMALL, invoke
 from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.bench.run.search import Measured, Probe, conclude
 from trtllm_serve_cli.cli.bench.search_command import check_rate_found
-from trtllm_serve_cli.errors import CheckFailed, RequestFailed
+from trtllm_serve_cli.errors import CheckFailed, NoServer, RequestFailed
 
 
 def test_search_finds_a_rate_and_writes_its_probes(server: FakeTriton, tmp_path: Path) -> None:
@@ -34,6 +35,12 @@ def test_search_reports_that_the_lowest_rate_fails() -> None:
         "ttft:p95<500ms was missed, because the metric is missing or too many requests failed"
     )
     assert "--min-rate 0.2" in failed.value.next_step
+
+
+def test_search_reports_why_it_ended_between_two_rates() -> None:
+    ended = conclude([Probe(2.0, 1, ())], "server_lost")
+    with pytest.raises(NoServer, match="No server responds"):
+        check_rate_found(replace(ended, error=NoServer("No server responds.")))
 
 
 def test_search_reports_why_all_requests_failed(server: FakeTriton) -> None:

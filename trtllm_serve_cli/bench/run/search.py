@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from trtllm_serve_cli.bench.stats.confidence import (
     statistic,
 )
 from trtllm_serve_cli.bench.stats.statistics import NEVER_MS, finite, judge, judged_ms
+from trtllm_serve_cli.errors import TllmError
 
 Ending = Literal["found", "all_met", "none_met", "interrupted", "server_lost"]
 _RUNS_FOR_STUDENT = 3
@@ -105,7 +106,8 @@ class SearchResult:
     objective. The upper bound of `interval` is the lowest rate that certainly misses an objective.
     The lower bound is the highest rate below the upper bound that certainly meets every objective.
     A bound is `None` if no measured rate qualifies. `last` is the benchmark result for the last
-    measured rate.
+    measured rate. `error` is set if the search ended because the benchmark for the next rate could
+    not be opened.
     """
 
     rate: float | None
@@ -113,6 +115,7 @@ class SearchResult:
     ending: Ending
     probes: tuple[Probe, ...]
     last: BenchmarkResult | None = None
+    error: TllmError | None = None
 
     @property
     def client_bottlenecks(self) -> tuple[float, ...]:
@@ -142,7 +145,8 @@ def run_search(
 ) -> SearchResult:
     """Benchmark one rate after another until the highest rate that meets the objectives is found.
 
-    `open_at` returns a benchmark for the given rate. A run that does not finish ends the search.
+    `open_at` returns a benchmark for the given rate. A run that does not finish ends the search. So
+    does a `TllmError` of `open_at`, but it is raised if no rate has been measured yet.
     `keep` receives the result for each rate. The search itself keeps the request records of only
     one rate, because the records of all rates would need too much memory.
     """
@@ -151,7 +155,12 @@ def run_search(
     rate = next_rate(probes, plan)
     while rate is not None:
         result = None  # Free the records of the previous rate before the next rate is measured.
-        benchmark = open_at(rate)
+        try:
+            benchmark = open_at(rate)
+        except TllmError as error:
+            if not probes:
+                raise
+            return replace(conclude(probes, "server_lost"), error=error)
         probe, result = _probe(benchmark, rate, objectives, plan.max_runs, show_progress)
         keep(rate, result)
         if result.ending != "finished":

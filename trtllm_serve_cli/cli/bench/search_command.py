@@ -177,6 +177,8 @@ def _describe_measured(measured_ms: float | None) -> str:
 
 def check_rate_found(result: SearchResult) -> None:
     """Raise an exception if the search found no rate or ended early, to set the exit code."""
+    if result.error is not None:
+        raise result.error
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
         raise_failure([result.last] if result.last else [])
     if result.rate is None:
