@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.samples.bench_results import make_result
-from trtllm_serve_cli.bench.report.tables import describe_amount, remarks
+from trtllm_serve_cli.bench.report.tables import describe_amount, point_rows, remarks
 from trtllm_serve_cli.bench.run.sampling import ServerSample
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
@@ -39,6 +39,30 @@ def test_responses_without_a_token_are_counted() -> None:
     assert f"ended 3 of {result.summary.num_completed} responses without" in "\n".join(
         remarks(result)
     )
+
+
+@pytest.mark.parametrize(
+    ("models", "loads"),
+    [
+        ([("a", "tensorrt_llm"), ("b", "tensorrt_llm")], ["a: 20 requests/s", "b: 20 requests/s"]),
+        (
+            [("a", "tensorrt_llm"), ("a", "ensemble")],
+            ["a (tensorrt_llm): 20 requests/s", "a (ensemble): 20 requests/s"],
+        ),
+        ([(None, "x"), (None, "y")], ["x: 20 requests/s", "y: 20 requests/s"]),
+        ([("a", "x"), ("a", "x")], ["20 requests/s", "20 requests/s"]),
+    ],
+    ids=["imported", "served", "not imported", "same"],
+)
+def test_points_of_different_models_have_different_names(
+    models: list[tuple[str | None, str]], loads: list[str]
+) -> None:
+    results = []
+    for imported, name in models:
+        result = make_result(model=name, num_requests=1)
+        (model,) = result.models
+        results.append(replace(result, models=(replace(model, imported_model=imported),)))
+    assert [row[0] for row in point_rows(results)] == loads
 
 
 @pytest.mark.parametrize("num_answered", [0, 1])

@@ -76,7 +76,7 @@ class StoredResult:
     @property
     def models(self) -> str:
         """The names of the measured models, for titles and tables."""
-        return ", ".join(dict.fromkeys(map(_name_target, self.summary["targets"])))
+        return describe_models(self.summary["targets"])
 
     @property
     def runs(self) -> tuple[tuple[RequestRecord, ...], ...]:
@@ -87,7 +87,12 @@ class StoredResult:
         return tuple(tuple(runs[number]) for number in sorted(runs))
 
 
-def _name_target(target: dict[str, Any]) -> str:
+def describe_models(targets: Iterable[Mapping[str, Any]]) -> str:
+    """Return the names of the models in `targets` from `summary.json`."""
+    return ", ".join(dict.fromkeys(map(_name_target, targets)))
+
+
+def _name_target(target: Mapping[str, Any]) -> str:
     """Return the served model's name, with the imported model's name if it is known and differs."""
     name, imported = str(target["name"]), target.get("imported_model")
     return name if imported in (None, name) else f"{imported} ({name})"

@@ -174,8 +174,20 @@ def point_objective_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, 
 
 
 def _describe_points(results: Sequence[BenchmarkResult]) -> list[str]:
-    """Return the load of each point, with the model names if the points have different models."""
-    names = [", ".join(model.name for model in result.models) for result in results]
+    """Return the load of each point, with the model names if the points have different models.
+
+    The names are those of the imported models. If they do not distinguish the points, the names of
+    the served models are added.
+    """
+    imported = [
+        ", ".join(dict.fromkeys(model.imported_model or model.name for model in result.models))
+        for result in results
+    ]
+    served = [
+        result_reader.describe_models(model.to_json() for model in result.models)
+        for result in results
+    ]
+    names = imported if len(set(imported)) == len(set(served)) else served
     loads = [result_reader.describe_load(result.settings.to_json()["load"]) for result in results]
     if len(set(names)) == 1:
         return loads
