@@ -10,6 +10,7 @@ import pytest
 from tests.samples.bench_results import make_result
 from trtllm_serve_cli.bench.report.tables import describe_amount, point_rows, remarks
 from trtllm_serve_cli.bench.run.sampling import ServerSample
+from trtllm_serve_cli.bench.workloads.dataset import Dataset
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
 
@@ -63,6 +64,16 @@ def test_points_of_different_models_have_different_names(
         (model,) = result.models
         results.append(replace(result, models=(replace(model, imported_model=imported),)))
     assert [row[0] for row in point_rows(results)] == loads
+
+
+@pytest.mark.parametrize("num_left_out", [0, 2])
+def test_skipped_entries_are_reported(num_left_out: int) -> None:
+    workload = Dataset("data", (5, 6, 7), (1, 1, 1), num_left_out)
+    notes = [each for each in remarks(make_result(workload=workload)) if "skipped" in each]
+    assert notes == [
+        "2 of 5 data set entries were skipped, because their prompts are empty or too long, or "
+        "their conversations have no answer."
+    ] * (num_left_out == 2)
 
 
 @pytest.mark.parametrize("num_answered", [0, 1])

@@ -159,6 +159,24 @@ def test_text_is_sent_unchanged(tmp_path: Path) -> None:
     assert (spec.text, spec.num_output_tokens) == ("a bc def do it", int(3 * 1.3))
 
 
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        [],
+        [{"from": "human", "value": "a"}],
+        [{"from": "gpt", "value": "a"}],
+        [{"from": "gpt", "value": "a"}, {"from": "human", "value": "b"}],
+    ],
+    ids=["empty", "no answer", "no question", "question last"],
+)
+def test_conversations_without_an_answer_are_skipped(
+    tmp_path: Path, conversation: list[dict[str, str]]
+) -> None:
+    entries = read_entries(_read(tmp_path, SHAREGPT, {"conversations": conversation}))
+    for dataset in (tokenize("d", entries, Words(), Lengths()), as_text("d", entries, Lengths())):
+        assert (dataset.num_available, dataset.num_left_out) == (1, 1)
+
+
 def test_empty_prompts_are_skipped(tmp_path: Path) -> None:
     entries = read_entries(_read(tmp_path, LINE, {"prompt": "", "output_length": 7}))
     for dataset in (tokenize("d", entries, Words(), Lengths()), as_text("d", entries, Lengths())):
@@ -172,10 +190,6 @@ def test_empty_prompts_are_skipped(tmp_path: Path) -> None:
         ({"prompt": 3, "output_length": 1}, "must be a string"),
         ({"prompt": "a", "output_length": 0}, "a positive integer"),
         ({"nothing": 1}, "prompt or text or text_input field is missing (fields: nothing)"),
-        (
-            {"conversations": [{"from": "human", "value": "a"}]},
-            "a user message followed by an answer",
-        ),
         ({"conversations": "a"}, "not a list of objects"),
         ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "a message without text"),
     ],
@@ -209,7 +223,7 @@ def test_data_set_with_only_long_prompts_is_rejected(tmp_path: Path) -> None:
     assert "longer than --max-input-len" in refused.value.why
     with pytest.raises(BadInput, match="does not contain a usable prompt") as refused:
         as_text("d", [Entry("x:1", "", num_output_tokens=1)], Lengths())
-    assert refused.value.why == "every prompt is empty"
+    assert refused.value.why == "every prompt is empty or has no answer"
     assert refused.value.next_step == "pass another data set"
 
 

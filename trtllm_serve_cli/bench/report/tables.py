@@ -22,6 +22,7 @@ from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.run.sampling import ServerSample
 from trtllm_serve_cli.bench.run.search import Probe, SearchResult
 from trtllm_serve_cli.bench.stats.statistics import Distribution, Summary
+from trtllm_serve_cli.bench.workloads.dataset import Dataset
 from trtllm_serve_cli.bench.workloads.identity import Identity
 from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
 
@@ -273,6 +274,11 @@ def remarks(result: BenchmarkResult) -> list[str]:
         notes.append(
             f"The server processed {rows_per_s:.2f} prompts/s "
             f"({workload.batch_size} prompts per request)."
+        )
+    if isinstance(workload, Dataset) and (skipped := workload.num_left_out):
+        notes.append(
+            f"{skipped} of {skipped + workload.num_available} data set entries were skipped, "
+            "because their prompts are empty or too long, or their conversations have no answer."
         )
     if summary.is_limited_by_concurrency:
         notes.append(

@@ -79,8 +79,8 @@ class Dataset:
 
     After the last entry, the workload starts again with the first entry. An `int` in `requests` is
     the length of a prompt with random ids. `num_left_out` is the number of entries that were
-    skipped because their prompts are empty or too long. `digest` is a hash of all entries, which
-    shows whether two benchmarks used the same data.
+    skipped because their prompts are empty or too long, or their conversations have no answer.
+    `digest` is a hash of all entries, which shows whether two benchmarks used the same data.
     """
 
     name: str
@@ -215,7 +215,8 @@ def _collect(
         has_limit = lengths.max_input_tokens is not None
         raise BadInput(
             f"The data set {name} does not contain a usable prompt.",
-            why=f"every prompt is empty{' or longer than --max-input-len' if has_limit else ''}",
+            why="every prompt is empty or has no answer"
+            f"{', or is longer than --max-input-len' if has_limit else ''}",
             next_step=f"{'increase --max-input-len or ' if has_limit else ''}pass another data set",
         )
     digest = digest_of(contents)
@@ -269,8 +270,9 @@ def _parse(line: Line) -> Entry:
 def _parse_conversation(line: Line, messages: Any) -> Entry:
     """Return an entry with the first user message as prompt and the next message as answer.
 
-    Raise `BadInput` if the conversation is not a list of objects, or if it does not contain both
-    messages as text.
+    If the conversation does not contain both messages, the prompt is empty, so that the entry is
+    skipped. The published ShareGPT file contains such conversations. Raise `BadInput` if the
+    conversation is not a list of objects, or if a message is not text.
     """
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
         raise line.refuse("the conversation is not a list of objects")
@@ -280,7 +282,7 @@ def _parse_conversation(line: Line, messages: Any) -> Entry:
     ]
     first = next((index for index, (role, _) in enumerate(turns) if role in _USER_ROLES), None)
     if first is None or first + 1 == len(turns):
-        raise line.refuse("the conversation does not contain a user message followed by an answer")
+        return Entry(line.where, "", None, "")
     question, answer = turns[first][1], turns[first + 1][1]
     if not isinstance(question, str) or not isinstance(answer, str):
         raise line.refuse("the conversation contains a message without text")
