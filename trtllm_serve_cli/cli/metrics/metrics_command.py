@@ -67,9 +67,10 @@ def metrics(
         typer.Option(
             metavar="FILE",
             help=(
-                "Show rates and latencies for the time since FILE was saved. FILE is the output of "
-                "an earlier `tllm metrics --raw`. By default, latencies cover the time since the "
-                "server started, and rates are not shown."
+                "Show rates and latencies for the time since FILE was saved, according to its "
+                "modification time. FILE is the output of an earlier `tllm metrics --raw`. By "
+                "default, latencies cover the time since the server started, and rates are not "
+                "shown."
             ),
         ),
     ] = None,
