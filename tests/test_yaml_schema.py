@@ -84,7 +84,11 @@ def test_missing_fields_have_defaults():
             "a.yaml, line 2: inner.port must be a whole number, but is 'any'.",
         ),
         ("name: m\nrate: -0.1", "a.yaml, line 2: rate is out of range (-0.1)."),
-        ("name: m\nrate: nan", "a.yaml, line 2: rate is out of range (nan)."),
+        ("name: m\nrate: any", "a.yaml, line 2: rate must be a finite number, but is 'any'."),
+        ("name: m\nrate: nan", "a.yaml, line 2: rate must be a finite number, but is 'nan'."),
+        ("name: m\nrate: inf", "a.yaml, line 2: rate must be a finite number, but is 'inf'."),
+        ("name: m\nrate: .inf", "a.yaml, line 2: rate must be a finite number, but is '.inf'."),
+        ("name: m\nrate: 1e999", "a.yaml, line 2: rate must be a finite number, but is '1e999'."),
         ("name: m\nis_on: 1", "a.yaml, line 2: is_on must be true or false, but is '1'."),
         ("name: m\ntable: {a: [b]}", "a.yaml, line 2: table.a must be a string, but is a list."),
         (

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,7 +43,7 @@ _BOOLEANS = {"true": True, "false": False}
 _KINDS = {
     str: "a string",
     int: "a whole number",
-    float: "a number",
+    float: "a finite number",
     bool: "true or false",
     Path: "a path",
 }
@@ -238,7 +239,7 @@ class _Reader:
     def _read_scalar(self, node: yaml.Node, kind: type, at: str) -> Any:
         if isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null":
             try:
-                return _BOOLEANS[node.value.lower()] if kind is bool else kind(node.value)
+                return _convert(node.value, kind)
             except (ValueError, KeyError):
                 pass
         raise self._bad_input(node, f"{at} must be {_KINDS[kind]}, but is {_describe(node)}")
@@ -253,6 +254,16 @@ class _Reader:
 
     def _bad_input(self, node: yaml.Node, what: str, next_step: str = "") -> BadInput:
         return _bad_input(self.where, _line(node), what, next_step)
+
+
+def _convert(text: str, kind: type) -> Any:
+    """Convert `text` to `kind`. Raise `ValueError` or `KeyError` if the text is not valid."""
+    if kind is bool:
+        return _BOOLEANS[text.lower()]
+    value = kind(text)
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 def _line(node: yaml.Node) -> int:
