@@ -30,7 +30,7 @@ LONGEST = (
     "test_stop_and_restart.py", "test_supervisor.py",
 )  # fmt: skip
 
-RENDER = "trtllm_serve_cli.repository.model.render"
+RUNTIME_COPY = "trtllm_serve_cli.repository.model.runtime_copy"
 
 # Runs are repeatable, since examples depend only on the test, and slow machines do not fail them.
 settings.register_profile("quick", max_examples=40, derandomize=True, deadline=None)
@@ -106,7 +106,7 @@ def small_runtime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """
     if request.node.get_closest_marker("whole_runtime") is None:
         sources = {"__init__.py": "", "engine.py": ""}
-        monkeypatch.setattr(f"{RENDER}._runtime_sources", lambda kind: sources)
+        monkeypatch.setattr(f"{RUNTIME_COPY}._read_package", lambda: dict(sources))
 
 
 @pytest.fixture

@@ -43,6 +43,11 @@ COMMAND_GROUPS = {
             "models.parameters:validate",
             "Check a model repository for errors.",
         ),
+        Command(
+            "update",
+            "models.update:update",
+            "Update the runtime in a model repository to this version.",
+        ),
         Command("export", "models.export:export", "Export a model as tllm.yaml."),
         Command(
             "remove",
@@ -118,4 +123,5 @@ SYNONYMS = {
     "rm": "remove",
     "serve": "start",
     "up": "start",
+    "upgrade": "update",
 }

@@ -30,7 +30,7 @@ from trtllm_serve_cli.errors import (
     TllmError,
 )
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository, unreadable
-from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
+from trtllm_serve_cli.repository.model.runtime_copy import RUNTIME_PACKAGE
 from trtllm_serve_cli.repository.model.store import command_to_import_again
 from trtllm_serve_cli.repository.pbtxt import PbtxtError, parse_config
 from trtllm_serve_cli.runtime.engine import InvalidRequest, SequenceUpdate

@@ -166,6 +166,17 @@ def test_served_copy_of_a_repository_keeps_its_engine(
     assert (engine, sorted(users)) == (home.engines / "m", sorted([copy, home.models / "m"]))
 
 
+def test_start_reports_the_runtime_of_another_version(
+    tllm: Tllm, ports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = "trtllm_serve_cli.repository.model.runtime_copy._read_package"
+    monkeypatch.setattr(package, lambda: {"__init__.py": "new"})
+    _, _, err = tllm("start", *ports)
+    tllm("stop")
+    assert err.startswith("m uses the runtime of another version of tllm. To update it, stop its")
+
+
+@pytest.mark.whole_runtime
 def test_foreground_stays_until_interrupted(tllm: Tllm, home: Home, ports: list[str]) -> None:
     command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "start", "--foreground", *ports)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -18,6 +18,7 @@ from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.repository.model.contract import Tensor
 from trtllm_serve_cli.repository.model.model_config import ModelConfig
 from trtllm_serve_cli.repository.model.render import manifest_of, render_files, write_repository
+from trtllm_serve_cli.repository.model.runtime_copy import fingerprint_runtime, read_runtime
 from trtllm_serve_cli.repository.planning.repository_plan import QueuePolicy, plan_repository
 
 PLAN = plan_repository(
@@ -114,6 +115,7 @@ def test_manifest_describes_the_repository() -> None:
         "layout": "inflight",
         "created_at": 1700000000,
         "created_by": f"tllm {__version__}",
+        "runtime": fingerprint_runtime(read_runtime("openvino")),
         "models": [model.name for model in PLAN.models],
         "parameters": PLAN.parameters,
         "asked": list(PLAN.requested),

@@ -1,1 +1,1 @@
-"""Commands for models: import, build, plan, list, show, set, validate, export, remove, lora."""
+"""Commands that import, list, show, change, validate, update, export and remove models."""

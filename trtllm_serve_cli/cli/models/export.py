@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from trtllm_serve_cli.cli.models.parameters import open_named
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
-from trtllm_serve_cli.cli.shared.options import ImportedModelOption, JsonOption
+from trtllm_serve_cli.cli.shared.options import ImportedModelOption, JsonOption, RenderedRepoOption
 
 
 @accepts_name("name")
 def export(
     name: ImportedModelOption = None,
-    repo: Annotated[
-        Path | None,
-        typer.Option("--repo", metavar="DIR", help="Model repository folder outside TLLM_HOME."),
-    ] = None,
+    repo: RenderedRepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Export a model as tllm.yaml.

@@ -195,19 +195,11 @@ def open_named(name: str | None, repo: Path | None) -> OpenRepository:
 
 def _find_serving(repository: OpenRepository) -> list[RunningServer]:
     """Return the running servers that serve `repository`."""
-    from trtllm_serve_cli.launch.servers.running import list_servers
+    from trtllm_serve_cli.launch.servers.running import find_serving
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository.model.store import is_imported
 
-    return [
-        server
-        for server in list_servers(find_home())
-        if server.is_running
-        and (
-            repository.path in server.plan.repositories
-            or (is_imported(repository.path, repository.name) and repository.name in server.models)
-        )
-    ]
+    serving = find_serving(find_home(), repository.path, repository.name)
+    return [server for server in serving if server.is_running]
 
 
 def _name_served(repository: OpenRepository, server: RunningServer) -> str:

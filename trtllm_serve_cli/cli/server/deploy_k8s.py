@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from trtllm_serve_cli.choices import ServiceType
+from trtllm_serve_cli.cli.models.update import notify_other_runtimes
 from trtllm_serve_cli.cli.server.deploy_options import (
     POD_GATEWAY,
     TELEMETRY,
@@ -182,6 +183,7 @@ def k8s(
     from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, render_manifests
     from trtllm_serve_cli.launch.servers.deploy import plan_kubernetes_here
     from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.model.store import load_model
 
     if max_replicas is None:
         max_replicas = max(replicas, _MAX_REPLICAS)
@@ -212,8 +214,10 @@ def k8s(
     )
     flags = list_gateway_flags(gateway, openai_processes)
     _check_openai(launch_options.openai, openai_image, openai_keys_secret, flags)
+    home = find_home()
+    notify_other_runtimes([load_model(home, model).path])
     manifests = plan_kubernetes_here(
-        find_home(),
+        home,
         model,
         options,
         launch_options,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trtllm_serve_cli.cli.models.update import notify_other_runtimes
 from trtllm_serve_cli.cli.server.deploy_options import (
     POD_GATEWAY,
     TELEMETRY,
@@ -194,8 +195,10 @@ def slurm(
     from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, render_script
     from trtllm_serve_cli.launch.servers.deploy import find_image, plan_slurm_here, submit_slurm
     from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.model.store import load_model
 
     home = find_home()
+    notify_other_runtimes([load_model(home, model).path])
     if container_image == "auto":
         container_image = find_image(home, model)
     options = SlurmOptions(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtllm_serve_cli.cli.models.update import notify_other_runtimes
 from trtllm_serve_cli.cli.server.startup import describe_starts, summarize_last_start
 from trtllm_serve_cli.cli.server.status import describe_server
 from trtllm_serve_cli.cli.shared import output
@@ -114,13 +115,14 @@ def _notify_served(home: Home, plan: LaunchPlan) -> None:
 def prepare_and_notify(plan: LaunchPlan) -> None:
     """Print the reason for the launch mode, print warnings, and fetch a missing container image.
 
-    Warn if the server binds an address other than localhost, or if the gateway accepts or rejects
-    all clients.
+    Warn if a model has the runtime of another version, if the server binds an address other than
+    localhost, or if the gateway accepts or rejects all clients.
     """
     from trtllm_serve_cli.launch.planning.gateway_plan import describe_missing_keys
 
     if plan.reason:
         output.notify(plan.reason)
+    notify_other_runtimes(plan.repositories)
     if plan.host not in ("127.0.0.1", "localhost"):
         output.notify(
             f"Triton listens on {plan.host} without authentication, so every client that can "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,10 @@ ImportedModelOption = Annotated[
         metavar="NAME",
         help="Model name, as shown by `tllm list`. Default: the only imported model.",
     ),
+]
+RenderedRepoOption = Annotated[
+    Path | None,
+    typer.Option("--repo", metavar="DIR", help="Model repository folder outside TLLM_HOME."),
 ]
 ServedModelOption = Annotated[
     str | None,

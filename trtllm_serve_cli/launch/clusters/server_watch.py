@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from trtllm_serve_cli.launch.containers.deployment import Deployable
-from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
+from trtllm_serve_cli.repository.model.runtime_copy import RUNTIME_PACKAGE
 from trtllm_serve_cli.runtime.watch.liveness import HangLimits
 
 _TOKEN_INPUTS = {"text_input": "Hello", "max_tokens": 1}

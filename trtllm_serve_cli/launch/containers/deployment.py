@@ -23,7 +23,7 @@ from trtllm_serve_cli.repository.model.instances import (
     read_instances,
 )
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository
-from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
+from trtllm_serve_cli.repository.model.runtime_copy import RUNTIME_PACKAGE
 from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
 from trtllm_serve_cli.repository.validation.engine_limits import read_world_size
 

@@ -23,7 +23,7 @@ from trtllm_serve_cli.launch.server_state import (
 )
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import last_lines
-from trtllm_serve_cli.repository.model.store import list_names, unknown_model
+from trtllm_serve_cli.repository.model.store import is_imported, list_names, unknown_model
 from trtllm_serve_cli.runtime.watch.processes import is_stopped
 
 if TYPE_CHECKING:
@@ -194,6 +194,17 @@ def find_servers(home: Home, model: str | None, address: str | None = None) -> l
     `address` is an HTTP, gRPC or metrics address. If an argument is None, it matches all servers.
     """
     return [server for server in list_servers(home) if _matches(server, model, address)]
+
+
+def find_serving(home: Home, repository: Path, name: str) -> list[RunningServer]:
+    """List the servers that serve the model `name` in the folder `repository`."""
+    folder, is_own = repository.resolve(), is_imported(repository, name)
+    return [
+        server
+        for server in list_servers(home)
+        if folder in (path.resolve() for path in server.plan.repositories)
+        or (is_own and name in server.models)
+    ]
 
 
 def _matches(server: RunningServer, model: str | None, address: str | None) -> bool:

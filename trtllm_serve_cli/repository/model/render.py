@@ -6,27 +6,28 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.rendering import render
 from trtllm_serve_cli.repository.model.model_config import ModelConfig, RepositoryPlan
+from trtllm_serve_cli.repository.model.runtime_copy import (
+    FINGERPRINT,
+    RUNTIME_PACKAGE,
+    fingerprint_runtime,
+    read_runtime,
+)
 from trtllm_serve_cli.repository.model.store import MANIFEST
 
 MANIFEST_SCHEMA = 1
-# The runtime package is copied into each Python model's version folder under this name, so that
-# `python3 -m tllm_runtime.worker` runs the copy.
-RUNTIME_PACKAGE = "tllm_runtime"
 
 
 def render_files(plan: RepositoryPlan) -> dict[str, str]:
     """Return the text of each repository file except the manifest, keyed by relative path."""
-    runtime = _runtime_sources(plan.engine.kind)
+    runtime = read_runtime(plan.engine.kind)
     files: dict[str, str] = {}
     for model in plan.models:
         config = render("model_repository/config.pbtxt.j2", model=model, version=__version__)
@@ -72,6 +73,7 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
         "layout": plan.layout,
         "created_at": created_at,
         "created_by": f"tllm {__version__}",
+        FINGERPRINT: fingerprint_runtime(read_runtime(plan.engine.kind)),
         "engine": _facts_of(plan.engine),
         "models": [model.name for model in plan.models],
         "parameters": dict(plan.parameters),
@@ -89,23 +91,3 @@ def _facts_of(engine: Engine) -> dict[str, Any]:
     facts = dataclasses.asdict(dataclasses.replace(engine, details=None))
     del facts["details"]
     return facts | {"path": str(engine.path)}
-
-
-def _runtime_sources(kind: str) -> dict[str, str]:
-    """Return the text of each Python file in the runtime package, keyed by relative path.
-
-    If the engine kind has a `runtime_folder`, the folder's files are added under `engines/KIND`.
-    """
-    package = Path(str(resources.files("trtllm_serve_cli.runtime")))
-    sources = _read_sources(package)
-    if folder := find_kind(kind).runtime_folder:
-        engine = _read_sources(folder)
-        sources |= {f"engines/{kind}/{name}": text for name, text in engine.items()}
-    return sources
-
-
-def _read_sources(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
-        for path in sorted(folder.rglob("*.py"))
-    }

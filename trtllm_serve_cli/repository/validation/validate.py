@@ -31,8 +31,8 @@ from trtllm_serve_cli.repository.model.parameters import (
     load_parameters,
     may_be_empty,
 )
-from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
-from trtllm_serve_cli.repository.model.store import command_to_import_again
+from trtllm_serve_cli.repository.model.runtime_copy import RUNTIME_PACKAGE, has_other_runtime
+from trtllm_serve_cli.repository.model.store import MANIFEST, command_to_import_again
 from trtllm_serve_cli.repository.pbtxt import (
     PbtxtError,
     fill,
@@ -76,6 +76,7 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
     findings += check_ensembles(checked)
     findings += check_engine_and_paths(checked)
     findings += check_draft_model(checked)
+    findings += _check_runtime(checked)
     return sorted(
         findings, key=lambda each: (each.severity, str(each.path), each.line or 0, each.what)
     )
@@ -207,6 +208,18 @@ def _check_models(checked: Checked) -> Iterator[Finding]:
                 "the file is missing",
                 _restore(checked),
             )
+
+
+def _check_runtime(checked: Checked) -> Iterator[Finding]:
+    repository = checked.repository
+    if has_other_runtime(repository):
+        yield Finding(
+            "warning",
+            repository.path / MANIFEST,
+            None,
+            "the models use the runtime of another version of tllm",
+            f"run `tllm update {repository.target}`",
+        )
 
 
 def _restore(checked: Checked) -> str:
