@@ -73,7 +73,7 @@ def test_second_server_of_a_model_names_the_first(tllm: Tllm, home: Home, ports:
         (("start", "-m", "m", "-m", "m"), "Error: One server cannot serve two models named m."),
         (("start", "--http-port", "8001", "--grpc-port", "8001"), "are not distinct."),
         (("start", "--image", "mine:1"), "Error: --image requires container mode."),
-        (("start", "--host", "::1"), "Error: The server cannot listen on the IPv6 address ::1."),
+        (("start", "--host", "::1"), "Error: The server cannot listen on '::1'."),
         (
             ("start", "--host", "203.0.113.7"),
             "Error: The server cannot listen on 203.0.113.7",

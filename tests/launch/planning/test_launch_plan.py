@@ -177,9 +177,10 @@ def test_ports_that_clash() -> None:
     )
 
 
-def test_ipv6_address_is_rejected() -> None:
-    with pytest.raises(BadInput, match="The server cannot listen on the IPv6 address ::1"):
-        plan(host="::1")
+@pytest.mark.parametrize("host", ["::1", "localhost", ""])
+def test_host_that_is_not_an_ipv4_address_is_rejected(host: str) -> None:
+    with pytest.raises(BadInput, match=f"The server cannot listen on '{host}'"):
+        plan(host=host)
 
 
 def test_token_is_not_in_the_output() -> None:

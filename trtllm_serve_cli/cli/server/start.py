@@ -123,7 +123,7 @@ def prepare_and_notify(plan: LaunchPlan) -> None:
     if plan.reason:
         output.notify(plan.reason)
     notify_other_runtimes(plan.repositories)
-    if plan.host not in ("127.0.0.1", "localhost"):
+    if plan.host != "127.0.0.1":
         output.notify(
             f"Triton listens on {plan.host} without authentication, so every client that can "
             "connect can use the server."

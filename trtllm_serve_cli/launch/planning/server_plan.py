@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -92,12 +93,7 @@ def plan_launch(
     Raise `BadInput` if an option is not valid, conflicts with another option or does not fit the
     models. Raise `MissingPart` if the embedded Triton does not have a model's backend.
     """
-    if ":" in options.host:
-        raise BadInput(
-            f"The server cannot listen on the IPv6 address {options.host}.",
-            why="Triton's HTTP and gRPC servers expect different notations for IPv6 addresses",
-            next_step="pass an IPv4 address, for example --host 127.0.0.1",
-        )
+    _check_host(options.host)
     ports = (options.http_port, options.grpc_port, options.metrics_port)
     check_distinct((*ports, options.openai_port if options.openai else None))
     for model in models:
@@ -176,6 +172,19 @@ def plan_launch(
         model_control_mode=options.model_control_mode,
         gateway=gateway,
     )
+
+
+def _check_host(host: str) -> None:
+    """Raise `BadInput` if Triton cannot listen on `host`."""
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError as error:
+        raise BadInput(
+            f"The server cannot listen on {host!r}.",
+            why="Triton's HTTP server does not resolve host names, and its HTTP and gRPC servers "
+            "expect different notations for IPv6 addresses",
+            next_step="pass an IPv4 address, for example --host 127.0.0.1",
+        ) from error
 
 
 def _choose_loaded(
