@@ -49,6 +49,21 @@ REPORTS = [
         "Total time of reading and converting 52.12702465057373 s\nKilled",
     ),
     (
+        "shared_memory", "triton-inference-server/server#6195",
+        "UNAVAILABLE: Internal: Unable to initialize shared memory key "
+        "'triton_python_backend_shm_region_3' to requested size (67108864 bytes). If you are "
+        "running Triton inside docker, use '--shm-size' flag to control the shared memory region "
+        "size. Each Python backend model instance requires at least 64MBs of shared memory. Error: "
+        "No space left on device",
+    ),
+    (
+        "shared_memory", "triton-inference-server/server#6156",
+        "Thread [0] had error: Failed to increase the shared memory pool size for key "
+        "'triton_python_backend_shm_region_2' to 671088640 bytes. If you are running Triton inside "
+        "docker, use '--shm-size' flag to control the shared memory region size. Error: No space "
+        "left on device",
+    ),
+    (
         "precision", f"{TRTLLM}#1428",
         "[04/09/2024-16:26:41] [TRT] [E] 9: [standardEngineBuilder.cpp::buildEngine::2266] Error "
         "Code 9: Internal Error (Networks with FP8 precision require hardware with FP8 support.)\n"
