@@ -66,6 +66,19 @@ def test_default_home_is_the_user_data_folder() -> None:
     assert home.root.name == "tllm"
 
 
+def test_user_without_a_home_directory_must_set_the_home(monkeypatch) -> None:
+    def fail(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", fail)
+    with pytest.raises(BadInput) as raised:
+        find_home({})
+    assert raised.value.next_step == "set TLLM_HOME to a folder that you can write to"
+    assert find_home({"TLLM_HOME": "/data"}).root == Path("/data")
+
+
 def test_relative_home_starts_at_the_working_directory(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_home({"TLLM_HOME": "here"}).root == tmp_path / "here"

@@ -73,17 +73,28 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
 
     TLLM_HOME defaults to the user data folder, and ENGINE_DEST_PATH defaults to the folder
     `engines` in TLLM_HOME. Symbolic links are resolved. Otherwise, tllm could delete files under
-    one path while another process uses them under a different path. Raise `BadInput` if a path
-    starts with `~` and the home directory is unknown.
+    one path while another process uses them under a different path. Raise `BadInput` if the home
+    directory is unknown and a path requires it.
     """
     if named := environ.get("TLLM_HOME"):
         root = expand_user(Path(named)).resolve()
     else:
-        import platformdirs
-
-        root = Path(platformdirs.user_data_dir("tllm", appauthor=False)).resolve()
+        root = _find_data_folder().resolve()
     engines = Path(environ.get("ENGINE_DEST_PATH") or root / "engines")
     return Home(root, expand_user(engines).resolve())
+
+
+def _find_data_folder() -> Path:
+    import platformdirs
+
+    try:
+        return Path(platformdirs.user_data_dir("tllm", appauthor=False))
+    except RuntimeError as error:
+        raise BadInput(
+            "The folder for tllm's files is unknown.",
+            why="TLLM_HOME is not set, and this user does not have a home directory",
+            next_step="set TLLM_HOME to a folder that you can write to",
+        ) from error
 
 
 def expand_user(path: Path) -> Path:
