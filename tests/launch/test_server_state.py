@@ -105,6 +105,32 @@ def test_state_of_another_machine_is_elsewhere() -> None:
     assert not dataclasses.replace(MINE, host="a former host name").is_elsewhere
 
 
+def test_process_id_of_another_container_is_not_supervised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_state(tmp_path, MINE)
+    monkeypatch.setattr("trtllm_serve_cli.launch.server_state.read_pid_namespace", lambda: "other")
+    state = read_state(tmp_path)
+    assert state is not None
+    assert (state.is_supervised, state.is_elsewhere) == (False, False)
+
+
+def test_locked_state_of_another_container_is_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = "from trtllm_serve_cli.launch.server_state import *; hold_supervisor_lock(Path({!r}))"
+    command = (sys.executable, "-c", f"{hold.format(str(tmp_path))}; print(flush=True); input()")
+    write_state(tmp_path, MINE)
+    monkeypatch.setattr("trtllm_serve_cli.launch.server_state.read_pid_namespace", lambda: "other")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        state = read_state(tmp_path)
+        assert state is not None
+        assert (state.is_supervised, state.is_elsewhere) == (False, True)
+    ended = read_state(tmp_path)
+    assert ended is not None and not ended.is_elsewhere
+
+
 def test_terminated_process_is_not_the_same_process() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as process:
         started_at = started_at_s(process.pid)

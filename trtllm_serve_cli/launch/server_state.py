@@ -5,6 +5,9 @@ After a crash or a reboot, a state file can outlive its supervisor. A phase othe
 process ID and the start time identify the supervisor. The start time is relative to the boot,
 because wall-clock times change when the clock is adjusted. The status of a server on another
 machine is unknown.
+
+Containers of one machine have the same boot ID, but a process ID is valid only in its own PID
+namespace. There, the lock that each supervisor holds shows whether it is running.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import functools
 import json
 import os
@@ -28,6 +32,7 @@ PLAN_FILE = "plan.json"
 # The file with the plan of a Slurm job, which the folders of other servers do not contain.
 JOB_FILE = "job.json"
 START_LOCK = "start.lock"
+_SUPERVISOR_LOCK = "supervisor.lock"
 # Prefix of the temporary files of `write_state`. A killed process leaves its file.
 _TEMPORARY = f".{STATE_FILE}."
 _STOP_FILE = "stop-timeout"
@@ -63,7 +68,10 @@ class ServerState:
     - `why`: lines that explain why the server failed, is unresponsive or was last restarted. After
       a stop, `why` lists cancelled requests. For a Slurm job, `why` describes the job until the
       server is ready.
-    - `host`, `boot_id`: name and boot ID of the machine that runs the supervisor.
+    - `host`, `boot_id`, `pid_namespace`: name and boot ID of the machine that runs the supervisor,
+      and its PID namespace, which is different in each container.
+    - `is_in_other_container`: true if the supervisor was running in another PID namespace of this
+      machine when the state was read.
     - `in_flight`: while the server drains, maps each engine to its number of requests in flight.
     - `exit_code`: exit code of a server that exited without a stop request, otherwise None. If a
       signal killed the server, the code is the negated signal number.
@@ -86,6 +94,8 @@ class ServerState:
     gateway_pid: int | None = None
     gateway_restarts: int = 0
     hangs: int = 0
+    pid_namespace: str = ""
+    is_in_other_container: bool = False
 
     @property
     def is_from_this_boot(self) -> bool:
@@ -94,16 +104,22 @@ class ServerState:
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if the server may still be running on another machine that shares TLLM_HOME."""
+        """True if the server may still be running elsewhere.
+
+        It may be running on another machine, or in another container of this machine, that shares
+        TLLM_HOME.
+        """
         has_ended = self.phase in ("failed", "stopped")
-        is_other_host = self.host not in ("", socket.gethostname())
-        return is_other_host and not has_ended and not self.is_from_this_boot
+        is_other_host = self.host not in ("", socket.gethostname()) and not self.is_from_this_boot
+        return (is_other_host or self.is_in_other_container) and not has_ended
 
     @property
     def is_supervised(self) -> bool:
-        """True if the supervisor that wrote this state is still running."""
-        return self.is_from_this_boot and is_same_process(
-            self.supervisor_pid, self.supervisor_started_at
+        """True if the supervisor that wrote this state is still running in this container."""
+        return (
+            self.is_from_this_boot
+            and self.pid_namespace in ("", read_pid_namespace())
+            and is_same_process(self.supervisor_pid, self.supervisor_started_at)
         )
 
 
@@ -115,7 +131,30 @@ def describe_supervisor(phase: Phase) -> ServerState:
         started_at_s(os.getpid()),
         boot_id=read_boot_id(),
         host=socket.gethostname(),
+        pid_namespace=read_pid_namespace(),
     )
+
+
+def hold_supervisor_lock(directory: Path) -> None:
+    """Hold the lock of the server in `directory` until this process ends.
+
+    Do nothing if the lock file cannot be opened, or if the file system does not support locks.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(directory / _SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+
+def _is_locked(directory: Path) -> bool:
+    """Return whether a process holds the lock of `hold_supervisor_lock`."""
+    try:
+        with (directory / _SUPERVISOR_LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def write_state(directory: Path, state: ServerState) -> None:
@@ -142,9 +181,12 @@ def read_state(directory: Path) -> ServerState | None:
     """Return the state in `directory`, or None if the state file is missing or invalid."""
     try:
         fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
-        return ServerState(**{**fields, "why": tuple(fields["why"])})
+        state = ServerState(**{**fields, "why": tuple(fields["why"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    if state.is_from_this_boot and state.pid_namespace not in ("", read_pid_namespace()):
+        return dataclasses.replace(state, is_in_other_container=_is_locked(directory))
+    return state
 
 
 def write_stop_timeout(directory: Path, timeout_s: float) -> None:
@@ -229,5 +271,14 @@ def read_boot_id() -> str:
     """Return this machine's boot ID, or "" if the system does not provide a boot ID."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def read_pid_namespace() -> str:
+    """Return the identity of this process's PID namespace, or "" if the system has none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""

@@ -32,6 +32,7 @@ from trtllm_serve_cli.launch.server_state import (
     PLAN_FILE,
     Phase,
     describe_supervisor,
+    hold_supervisor_lock,
     read_stop_timeout_s,
     write_state,
 )
@@ -457,6 +458,7 @@ def main() -> None:
     Exit with code 0 after a stop request, or with code 1 if the server fails permanently.
     """
     directory = Path(sys.argv[1])
+    hold_supervisor_lock(directory)
     plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
     supervisor = Supervisor(plan)
     for number in (signal.SIGTERM, signal.SIGINT):
