@@ -16,10 +16,10 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.repository.model.contract import Tensor
-from trtllm_serve_cli.repository.model.model_config import ModelConfig
+from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePolicy
 from trtllm_serve_cli.repository.model.render import manifest_of, render_files, write_repository
 from trtllm_serve_cli.repository.model.runtime_copy import fingerprint_runtime, read_runtime
-from trtllm_serve_cli.repository.planning.repository_plan import QueuePolicy, plan_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 
 PLAN = plan_repository(
     "mine", ENGINE, ServingOptions(max_batch_size=8, parameters={"max_queue_size": "9"})

@@ -11,10 +11,9 @@ from tests.samples.builds import ENGINE
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import load_contracts
-from trtllm_serve_cli.repository.model.model_config import ModelConfig
+from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePolicy
 from trtllm_serve_cli.repository.planning.repository_plan import (
     RESERVED_NAMES,
-    QueuePolicy,
     plan_repository,
 )
 

@@ -1,4 +1,1 @@
-"""Plan model repositories in the `embedding`, `gpt`, `llmapi` and `vllm` layouts.
-
-The `planning.repository_plan` module plans the `inflight` layout.
-"""
+"""Plan the Triton models of a repository in each layout."""
