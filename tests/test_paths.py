@@ -123,6 +123,15 @@ def test_written_folder_replaces_the_old_one(tmp_path: Path) -> None:
     assert (names_in(tmp_path), names_in(tmp_path / "final")) == (["final"], ["new"])
 
 
+def test_written_folder_replaces_the_target_of_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "old").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    with write_aside(tmp_path / "link") as aside:
+        (aside / "new").touch()
+    assert (tmp_path / "link").is_symlink()
+    assert (names_in(tmp_path), names_in(tmp_path / "disk")) == (["disk", "link"], ["new"])
+
+
 def test_failure_keeps_the_old_folder(tmp_path: Path) -> None:
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "old").touch()

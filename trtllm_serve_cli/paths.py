@@ -126,7 +126,7 @@ def check_can_create(folder: Path) -> None:
 
     The check creates a temporary file in the folder's nearest existing parent.
     """
-    parent = next(each for each in folder.absolute().parents if each.exists())
+    parent = next(each for each in folder.resolve().parents if each.exists())
     with _creating(folder), tempfile.TemporaryFile(dir=parent):
         pass
 
@@ -199,10 +199,13 @@ def find_size(folder: Path) -> int:
 def write_aside(final: Path) -> Iterator[Path]:
     """Yield a new folder that replaces `final` when the block ends without an error.
 
+    If `final` is a symbolic link, replace its target, which may be on another disk.
+
     If the block raises an exception, the new folder is removed. If the process is killed, a hidden
     folder remains next to `final`. The next call with the same `final` removes the hidden folder,
     so calls with the same `final` must not overlap.
     """
+    final = final.resolve()
     make_folder(final.parent)
     for leftover in final.parent.glob(f".{glob.escape(final.name)}.aside-*"):
         shutil.rmtree(leftover, ignore_errors=True)
