@@ -92,6 +92,7 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
         (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),
         (("metrics", "--interval", "nan"), "'--interval': nan is not a finite number"),
         (("stop", "--timeout", "inf"), "inf is not in the range 0<=x<=86400"),
+        (("load", "m", "--timeout", "1e300"), "1e+300 is not in the range 1<=x<=86400"),
         (("bench", "trace", "x", "--speed", "inf"), "'--speed': inf is not a finite number"),
         (("remove",), "Pass NAME, --all or --engines."),
         (("infer", "What", "is"), "The prompt must be a single argument. Put the prompt in quotes"),

@@ -26,6 +26,7 @@ TimeoutOption = Annotated[
     float,
     typer.Option(
         min=1,
+        max=86400,
         metavar="SECONDS",
         help="Time limit for loading or unloading each Triton model, in seconds. Before a loaded "
         "model is unloaded, the same limit applies to its requests in flight.",
