@@ -25,6 +25,7 @@ MODELS = {
     "llama-3.1-8b": parse_shape(configs.LLAMA_3_1_8B),
     "mixtral-8x22b": parse_shape(configs.MIXTRAL_8X22B),
     "qwen-2.5-7b": parse_shape(configs.QWEN_2_5_7B),
+    "qwen-3-30b-a3b": parse_shape(configs.QWEN_3_30B_A3B),
     "gemma-2-9b": parse_shape(configs.GEMMA_2_9B),
     "falcon-7b": parse_shape(configs.FALCON_7B),
     "phi-3-mini": parse_shape(configs.PHI_3_MINI),

@@ -113,12 +113,17 @@ def test_no_architecture_is_both_planned_and_unplanned() -> None:
 
 def test_architecture_of_a_later_version_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
-        find_family("Qwen3ForCausalLM", Version("0.19.0"))
+        find_family("Qwen3ForCausalLM", Version("0.21.0"))
     assert str(raised.value) == (
-        "TensorRT-LLM 0.19.0 does not convert Qwen3ForCausalLM.\n"
-        "Why: support was added in 0.20.0\n"
-        "Next: use TensorRT-LLM 0.20.0 or later"
+        "TensorRT-LLM 0.21.0 does not convert Qwen3ForCausalLM.\n"
+        "Why: support was added in 1.0.0\n"
+        "Next: use TensorRT-LLM 1.0.0 or later"
     )
+
+
+def test_mixture_of_experts_of_qwen_3_is_converted() -> None:
+    step, _ = plan("qwen-3-30b-a3b", "1.0.0", tp=8, moe_ep=8)
+    assert options_in(step.command)["--moe_ep_size"] == "8"
 
 
 def test_architecture_without_a_converter_is_refused() -> None:
