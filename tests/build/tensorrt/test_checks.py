@@ -155,13 +155,22 @@ def test_defaults_of_a_version_are_checked_like_options() -> None:
     plan("llama-2-7b", "1.2.0", kv_cache_dtype="int8", use_paged_context_fmha=False)
 
 
-def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
-    plan(
-        "llama-2-7b",
-        "0.16.0",
-        kv_cache_dtype="fp8",
-        quantization="fp8",
-        use_paged_context_fmha=True,
+@pytest.mark.parametrize(
+    ("version", "quantization"),
+    [("0.16.0", "fp8"), ("1.2.1", "fp8"), ("1.2.1", "nvfp4"), ("1.2.1", "w4a8_awq")],
+)
+def test_fp8_cache_works_with_chunked_context(version: str, quantization: str) -> None:
+    options = {"kv_cache_dtype": "fp8", "quantization": quantization}
+    _, step = plan("llama-2-7b", version, **options, use_paged_context_fmha=True)
+    assert options_in(step.command)["--use_paged_context_fmha"] == "enable"
+
+
+def test_fp8_cache_does_not_work_with_chunked_context_and_16_bit_weights() -> None:
+    assert refuse("1.2.1", kv_cache_dtype="fp8") == (
+        "use_paged_context_fmha does not support an fp8 KV cache in this build.\n"
+        "Why: trtllm-build supports the combination only with fp8 weights in TensorRT-LLM 0.10 or "
+        "later, and with nvfp4 or w4a8_awq weights in 1.2\n"
+        "Next: add --build-option use_paged_context_fmha=false"
     )
 
 
@@ -320,6 +329,24 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "Why: version 0.17 added support for Blackwell GPUs\n"
             "Next: use TensorRT-LLM 0.17 or later",
         ),
+        (
+            "b200",
+            "1.2.1",
+            {"quantization": "int4_awq"},
+            "TensorRT-LLM 1.2.1 does not support --quantization int4_awq on b200.\n"
+            "Why: on Blackwell GPUs for data centers, trtllm-build rejects INT8 and INT4 formats "
+            "and FP8 with per-channel scales\n"
+            "Next: pass --quantization fp8, nvfp4 or w4a8_awq, or omit --quantization",
+        ),
+        (
+            "b200",
+            "1.2.1",
+            {"kv_cache_dtype": "int8", "use_paged_context_fmha": False},
+            "TensorRT-LLM 1.2.1 does not support --kv-cache-dtype int8 on b200.\n"
+            "Why: on Blackwell GPUs for data centers, trtllm-build rejects INT8 and INT4 formats "
+            "and FP8 with per-channel scales\n"
+            "Next: pass --kv-cache-dtype fp8, or omit --kv-cache-dtype",
+        ),
     ],
 )
 def test_options_that_the_gpu_does_not_support_are_refused(
@@ -331,6 +358,7 @@ def test_options_that_the_gpu_does_not_support_are_refused(
 @pytest.mark.parametrize(
     ("gpu", "version", "quantization"),
     [("l4", "0.11.0", "fp8"), ("h200", "1.0.0", "fp8"), ("b200", "0.17.0", "nvfp4"),
+     ("b200", "1.2.1", "w4a8_awq"), ("rtx-pro-6000", "1.2.1", "int8"),
      ("v100-32gb", "0.9.0", "int8"), ("t4", "1.2.0", "int4_awq")],
 )  # fmt: skip
 def test_options_that_the_gpu_supports_are_planned(

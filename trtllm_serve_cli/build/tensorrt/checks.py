@@ -26,9 +26,21 @@ _COUNTS = (
 # before 0.16. Version 0.17 added support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
+# Formats that `trtllm-build` rejects on Blackwell GPUs for data centers (SM 100 to 119), and the
+# first version known to do so. Source: `build` in tensorrt_llm/builder.py at 008b2b8d.
+_NOT_ON_SM100 = frozenset(("int8", "int4", "int4_awq", "int4_gptq", "int8_sq", "fp8_rowwise"))
+_REJECTS_ON_SM100 = Version("1.2.0.dev0")
 # First version in which cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for
 # SM 89 (Ada).
 _ROWWISE_ON_ADA = Version("0.15.0")
+# Weight formats with which paged context FMHA can read an fp8 KV cache, and the first version that
+# supports each. Source: `build` in tensorrt_llm/builder.py at 008b2b8d, for the formats other than
+# fp8.
+_WITH_FP8_CONTEXT = {
+    "fp8": Version("0.10.0"),
+    "nvfp4": Version("1.2.0.dev0"),
+    "w4a8_awq": Version("1.2.0.dev0"),
+}
 _SMOOTHING = {"smoothquant", "per_token", "per_channel"}
 _GPTQ_PATHS = ("quant_ckpt_path", "modelopt_quant_ckpt_path", "ammo_quant_ckpt_path")
 _IMPORT_WHOLE = "import the model's 16-bit checkpoint"
@@ -98,10 +110,25 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
             why="in this version, the fp8_rowwise kernels run only on Hopper GPUs",
             next_step="use TensorRT-LLM 0.15 or later",
         )
+    if version >= _REJECTS_ON_SM100 and (10, 0) <= gpu.capability < (12, 0):
+        if weights in _NOT_ON_SM100:
+            raise _not_on_sm100(f"--quantization {weights}", gpu, version, "fp8, nvfp4 or w4a8_awq")
+        if cache == "int8":
+            raise _not_on_sm100("--kv-cache-dtype int8", gpu, version, "fp8")
     if cache != "auto":
         check_runs(
             f"{cache} for the KV cache", KV_FORMATS[cache], gpu, "pass --kv-cache-dtype int8"
         )
+
+
+def _not_on_sm100(option: str, gpu: Gpu, version: Version, others: str) -> BadInput:
+    name, _ = option.split()
+    return BadInput(
+        f"TensorRT-LLM {version} does not support {option} on {gpu.name}.",
+        why="on Blackwell GPUs for data centers, trtllm-build rejects INT8 and INT4 formats and "
+        "FP8 with per-channel scales",
+        next_step=f"pass {name} {others}, or omit {name}",
+    )
 
 
 def _unsupported_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> BadInput:
@@ -309,13 +336,12 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
             "trtllm-build rejects the combination",
             next_step,
         )
-    if options.kv_cache_dtype == "fp8" and (
-        options.quantization != "fp8" or version < Version("0.10.0")
-    ):
+    since = _WITH_FP8_CONTEXT.get(options.quantization or "none")
+    if options.kv_cache_dtype == "fp8" and (since is None or version < since):
         raise _contradiction(
             "use_paged_context_fmha does not support an fp8 KV cache in this build",
             "trtllm-build supports the combination only with fp8 weights in TensorRT-LLM 0.10 or "
-            "later",
+            "later, and with nvfp4 or w4a8_awq weights in 1.2",
             next_step,
         )
 
