@@ -10,6 +10,7 @@ import pytest
 
 from tests.samples.builds import GGUF
 from tests.samples.checkpoints import write_files
+from tests.samples.configs import GEMMA_3_4B
 from tests.samples.embedding_models import embedding_files
 from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
@@ -67,6 +68,12 @@ def test_vllm_rejects_a_gguf_file() -> None:
 def test_vllm_rejects_a_checkpoint_without_a_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not describe a language model"):
         describe("vllm", checkpoint(tmp_path, max_position_embeddings=512))
+
+
+@pytest.mark.parametrize("kind", ["vllm", "pytorch"])
+def test_config_that_omits_default_values_is_described(tmp_path: Path, kind: str) -> None:
+    engine = describe(kind, checkpoint(tmp_path, **GEMMA_3_4B))
+    assert (engine.vocab_size, engine.max_position_embeddings) == (262208, 131072)
 
 
 def test_checkpoint_for_the_llm_api_has_its_arguments(tmp_path: Path) -> None:

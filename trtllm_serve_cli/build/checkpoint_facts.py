@@ -12,6 +12,7 @@ from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
+from trtllm_serve_cli.sizing.families import FAMILIES
 from trtllm_serve_cli.sizing.precision import name_weight_format, read_quantization_word
 from trtllm_serve_cli.sizing.shape import find_text_config
 from trtllm_serve_cli.sources.checkpoint import (
@@ -74,8 +75,13 @@ def read_embedding_if_any(checkpoint: Path) -> EmbeddingSettings | None:
 
 
 def read_text_config(directory: Path) -> dict[str, Any]:
-    """Return the section of `config.json` that describes the language model."""
-    return dict(find_text_config(json.loads((directory / "config.json").read_text("utf-8"))))
+    """Return the section of `config.json` that describes the language model.
+
+    The result includes the defaults of the model's class, which published files may omit.
+    """
+    config = find_text_config(json.loads((directory / "config.json").read_text("utf-8")))
+    family = FAMILIES.get(str(config.get("model_type")))
+    return {**(family.defaults if family else {}), **config}
 
 
 def read_weight_format(checkpoint: Checkpoint) -> str | None:
