@@ -76,6 +76,26 @@ def test_config_that_omits_default_values_is_described(tmp_path: Path, kind: str
     assert (engine.vocab_size, engine.max_position_embeddings) == (262208, 131072)
 
 
+def test_rope_scaling_extends_the_context_of_vllm(tmp_path: Path) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512, rope_scaling=scaling)
+    lengths = [describe(kind, source).max_position_embeddings for kind in ("vllm", "pytorch")]
+    assert lengths == [2048, 512]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"max_position_embeddings": float("inf")},
+        {"max_position_embeddings": 8, "rope_scaling": [4.0]},
+        {"max_position_embeddings": 8, "rope_scaling": {"factor": float("inf")}},
+    ],
+)
+def test_context_length_that_is_not_a_number_is_an_error(tmp_path: Path, config: Any) -> None:
+    with pytest.raises(BadInput, match="does not describe a language model"):
+        describe("vllm", checkpoint(tmp_path, vocab_size=7, **config))
+
+
 def test_checkpoint_for_the_llm_api_has_its_arguments(tmp_path: Path) -> None:
     source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512, torch_dtype="bfloat16")
     engine = describe("pytorch", source, tp=2, trust_remote_code=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.build.build_plan import (
@@ -48,12 +49,14 @@ def serve_checkpoint(
     no_build_reason: str,
     *,
     plan_limits: PlanLimits | None = None,
+    read_length: Callable[[Path], int] = read_context_length,
 ) -> Building:
     """Return the `Building` for a kind that serves checkpoints directly.
 
     `plan_arguments` returns the engine's arguments. `no_build_reason` is a sentence for the user
     that explains why nothing is built. `plan_limits` converts the default limits for a GPU to the
-    engine's arguments, or is None if the limits do not depend on the GPU.
+    engine's arguments, or is None if the limits do not depend on the GPU. `read_length` returns the
+    context length of a checkpoint folder.
     """
 
     def choose_arguments(
@@ -70,7 +73,7 @@ def serve_checkpoint(
         return _plan(request, choose_arguments(request, tools, weights))
 
     def describe(request: BuildRequest, tools: Toolchain) -> Engine:
-        engine = _describe(request)
+        engine = _describe(request, read_length)
         weights = read_weight_format(request.checkpoint)
         arguments = choose_arguments(request, tools, weights)
         return _with_arguments(engine, request.checkpoint, weights, arguments)
@@ -115,13 +118,13 @@ def _with_arguments(
     )
 
 
-def _describe(request: BuildRequest) -> Engine:
+def _describe(request: BuildRequest, read_length: Callable[[Path], int]) -> Engine:
     checkpoint = request.checkpoint
     try:
         config = read_text_config(checkpoint.path)
         vocab_size = int(config["vocab_size"])
-        context_length = read_context_length(checkpoint.path)
-    except (ValueError, KeyError, TypeError) as error:
+        context_length = read_length(checkpoint.path)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadInput(
             f"{checkpoint.path / 'config.json'} does not describe a language model.",
             why=f"{type(error).__name__}: {error}",

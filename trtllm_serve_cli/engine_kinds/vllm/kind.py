@@ -16,6 +16,7 @@ from trtllm_serve_cli.engine_kinds.kind import (
 )
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
 from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_checkpoint
+from trtllm_serve_cli.engine_kinds.vllm.context_length import read_scaled_length
 from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import (
     plan_vllm_arguments,
     plan_vllm_limits,
@@ -104,6 +105,7 @@ KIND = EngineKind(
         _plan_arguments,
         "Nothing to build: vLLM serves the checkpoint directly.",
         plan_limits=plan_vllm_limits,
+        read_length=read_scaled_length,
     ),
     serving=SERVING,
     deployment=Deployment(fit_container=_fit_container, count_gpus=_count_gpus),
