@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.samples.builds import GGUF
+from tests.samples.configs import GEMMA_3_4B
 from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.container import ContainerOptions, ContainerTools
@@ -140,6 +141,16 @@ def test_plan_rejects_impossible_requests(
     with pytest.raises(BadInput) as raised:
         plan(llama, kind, tools, **options)
     assert message in raised.value.what
+
+
+@pytest.mark.parametrize("kind", ["pytorch", "vllm"])
+def test_plan_divides_the_language_model_of_a_multimodal_model(
+    llama: Checkpoint, kind: str
+) -> None:
+    (llama.path / "config.json").write_text(json.dumps(GEMMA_3_4B))
+    with pytest.raises(BadInput, match="--tp 3") as raised:
+        plan(llama, kind, NEW, tp=3)
+    assert raised.value.why == "the number of attention heads, 8, is not divisible by 3"
 
 
 @pytest.mark.parametrize("kind", ["tensorrt", "pytorch", "vllm"])

@@ -35,7 +35,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES
 from trtllm_serve_cli.sizing.parallelism import check_parallelism
 from trtllm_serve_cli.sizing.serving_limits import ServingLimits
-from trtllm_serve_cli.sizing.shape import parse_shape
+from trtllm_serve_cli.sizing.shape import find_text_config, parse_shape
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 
 # A function that returns the engine's arguments. The function's third parameter is the checkpoint's
@@ -153,7 +153,7 @@ def _check_parallelism_if_known(request: BuildRequest) -> None:
     engine itself checks the options when the server starts.
     """
     config = read_config(request.checkpoint)
-    if config.get("model_type") in FAMILIES:
+    if str(find_text_config(config).get("model_type")) in FAMILIES:
         options = request.options
         check_parallelism(
             parse_shape(config), options.tp, options.pp, options.moe_tp, options.moe_ep
