@@ -143,6 +143,13 @@ def test_plan_rejects_impossible_requests(
     assert message in raised.value.what
 
 
+def test_tensorrt_engine_is_not_built_from_nvidias_quantized_checkpoints(llama: Checkpoint) -> None:
+    facts = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    (llama.path / "hf_quant_config.json").write_text(json.dumps(facts))
+    with pytest.raises(BadInput, match="already quantized \\(fp8\\)"):
+        plan(llama, "tensorrt")
+
+
 @pytest.mark.parametrize("kind", ["pytorch", "vllm"])
 def test_plan_divides_the_language_model_of_a_multimodal_model(
     llama: Checkpoint, kind: str

@@ -87,10 +87,18 @@ def read_text_config(directory: Path) -> dict[str, Any]:
 def read_weight_format(checkpoint: Checkpoint) -> str | None:
     """Return the checkpoint's weight format, or `None` if the weights are not quantized.
 
-    The format comes from hf_quant_config.json (NVIDIA checkpoints) or config.json. The result is
-    the format's key in `WEIGHT_FORMATS` if possible. Otherwise, it is the lower-case name in the
-    file, or "unknown" if the file does not name the format. Raise `SourceError` if a file is not
-    valid.
+    The result is the format's key in `WEIGHT_FORMATS` if possible. Otherwise, it is the result of
+    `read_quantization`. Raise `SourceError` if a file is not valid.
+    """
+    word = read_quantization(checkpoint)
+    return word and (name_weight_format(word) or word)
+
+
+def read_quantization(checkpoint: Checkpoint) -> str | None:
+    """Return the name of the checkpoint's quantization, or `None` if it is not quantized.
+
+    The name comes from hf_quant_config.json (NVIDIA checkpoints) or config.json, in lower case. It
+    is "unknown" if the file does not contain the name. Raise `SourceError` if a file is not valid.
     """
     path = checkpoint.path / QUANTIZATION_FILE
     nvidia_config = read_object(path) if path.exists() else {}
@@ -99,8 +107,7 @@ def read_weight_format(checkpoint: Checkpoint) -> str | None:
     ).get("quantization_config")
     if not isinstance(quantization, dict):
         return None
-    word = read_quantization_word(quantization)
-    return name_weight_format(word) or word
+    return read_quantization_word(quantization)
 
 
 def read_tokenizer_facts(directory: Path) -> TokenizerFacts:

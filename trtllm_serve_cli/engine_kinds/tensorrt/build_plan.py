@@ -15,6 +15,7 @@ from trtllm_serve_cli.build.build_plan import (
     facts_of_engine,
 )
 from trtllm_serve_cli.build.build_step import BuildStep
+from trtllm_serve_cli.build.checkpoint_facts import read_quantization
 from trtllm_serve_cli.build.container import BuildContainer, plan_container
 from trtllm_serve_cli.build.engine_options import EngineOptions, list_chosen
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
@@ -51,7 +52,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     version = parse_version(tools.trtllm_version)
     config = read_config(checkpoint)
     check_planned(checkpoint.architecture)
-    shape = parse_shape(config)
+    shape = replace(parse_shape(config), quantization=read_quantization(checkpoint))
     in_image = tools.container.examples if tools.container else None
     toolkit = Toolkit(version, in_image or find_examples_dir(version))
     steps = plan_tensorrt(
