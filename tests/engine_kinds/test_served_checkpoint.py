@@ -135,6 +135,28 @@ def test_quantized_checkpoint_keeps_its_weights(
         describe("pytorch", source, quantization="nvfp4")
 
 
+def test_pytorch_rejects_a_quantization_that_it_cannot_load(tmp_path: Path) -> None:
+    source = checkpoint(
+        tmp_path,
+        vocab_size=7,
+        max_position_embeddings=512,
+        quantization_config={"quant_method": "awq", "bits": 4},
+    )
+    assert describe("vllm", source).weights == "int4_awq"
+    with pytest.raises(BadInput) as raised:
+        describe("pytorch", source)
+    assert str(raised.value) == (
+        "The pytorch engine kind cannot serve awq checkpoints.\n"
+        "Why: TensorRT-LLM's PyTorch backend supports only checkpoints that NVIDIA ModelOpt has "
+        "quantized, and the quantization methods compressed-tensors, fp8, mxfp4, mxfp8 and nvfp4\n"
+        "Next: use a checkpoint from NVIDIA's organization on Hugging Face or one that is not "
+        "quantized, or choose --engine vllm"
+    )
+    facts = {"quantization": {"quant_algo": "W4A16_AWQ"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(facts))
+    assert describe("pytorch", source).weights == "int4_awq"
+
+
 @pytest.mark.parametrize("content", ["", "[1, 2]"], ids=["empty", "list"])
 def test_broken_record_of_the_weights_is_an_error(tmp_path: Path, content: str) -> None:
     source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512)

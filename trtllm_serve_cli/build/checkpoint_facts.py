@@ -102,12 +102,27 @@ def read_quantization(checkpoint: Checkpoint) -> str | None:
     """
     path = checkpoint.path / QUANTIZATION_FILE
     nvidia_config = read_object(path) if path.exists() else {}
-    quantization = nvidia_config.get("quantization") or find_text_config(
-        read_config(checkpoint)
-    ).get("quantization_config")
+    quantization = nvidia_config.get("quantization") or _read_quantization_config(checkpoint)
     if not isinstance(quantization, dict):
         return None
     return read_quantization_word(quantization)
+
+
+def read_quantization_method(checkpoint: Checkpoint) -> str | None:
+    """Return `quant_method` in config.json in lower case.
+
+    Return `None` if the checkpoint is not quantized or has hf_quant_config.json, which takes
+    precedence. Raise `SourceError` if config.json is not valid.
+    """
+    if (checkpoint.path / QUANTIZATION_FILE).exists():
+        return None
+    quantization = _read_quantization_config(checkpoint)
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    return str(method).lower() if method else None
+
+
+def _read_quantization_config(checkpoint: Checkpoint) -> Any:
+    return find_text_config(read_config(checkpoint)).get("quantization_config")
 
 
 def read_tokenizer_facts(directory: Path) -> TokenizerFacts:

@@ -6,12 +6,14 @@ import dataclasses
 from typing import Any
 
 from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
+from trtllm_serve_cli.build.checkpoint_facts import read_quantization_method
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH
 from trtllm_serve_cli.engine_kinds.kind import EngineKind
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
 from trtllm_serve_cli.engine_kinds.pytorch.deployment import DEPLOYMENT
 from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import (
+    check_quantization_method,
     plan_llm_arguments,
     plan_llm_limits,
 )
@@ -39,6 +41,7 @@ def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
 def _plan_arguments(
     request: BuildRequest, tools: Toolchain, quantized: str | None
 ) -> dict[str, Any]:
+    check_quantization_method(read_quantization_method(request.checkpoint))
     return plan_llm_arguments(
         request.options,
         tools.trtllm_version or _DEFAULT_TRTLLM,

@@ -50,6 +50,10 @@ _SUPPORTED = frozenset(
         "max_lora_rank", "speculative_decoding_mode", "speculative_model", "max_draft_len",
     )
 )  # fmt: skip
+# Values of `quant_method` in config.json that at least one version supports. Other methods, for
+# example awq and gptq, require hf_quant_config.json. Source: `_update_from_hf_quant_config` in
+# tensorrt_llm/llmapi/llm_utils.py, which raises NotImplementedError for other values.
+_QUANT_METHODS = ("compressed-tensors", "fp8", "modelopt", "mxfp4", "mxfp8", "nvfp4")
 # Value of the `max_matching_ngram_size` argument, as in TensorRT-LLM's example.
 _NGRAM_SIZE = 4
 
@@ -96,6 +100,22 @@ def plan_llm_arguments(
     if kv_cache := _kv_cache(options, number):
         arguments["kv_cache_config"] = kv_cache
     return arguments | _adapters(options) | _decoding(options, number)
+
+
+def check_quantization_method(method: str | None) -> None:
+    """Raise `BadInput` if no version can load checkpoints with this `quant_method`.
+
+    `method` is None for other checkpoints, including those with hf_quant_config.json.
+    """
+    if method is None or method.startswith(_QUANT_METHODS):
+        return
+    raise BadInput(
+        f"The pytorch engine kind cannot serve {method} checkpoints.",
+        why="TensorRT-LLM's PyTorch backend supports only checkpoints that NVIDIA ModelOpt has "
+        "quantized, and the quantization methods compressed-tensors, fp8, mxfp4, mxfp8 and nvfp4",
+        next_step="use a checkpoint from NVIDIA's organization on Hugging Face or one that is not "
+        "quantized, or choose --engine vllm",
+    )
 
 
 def _parse(version: str) -> Version:
