@@ -25,6 +25,21 @@ def test_heads_that_tp_does_not_divide_are_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("version", ["0.5.0", "0.9.0", "0.19.0"])
+def test_pipeline_stages_of_different_sizes_are_refused(version: str) -> None:
+    assert refuse(version, pp=3) == (
+        f"TensorRT-LLM {version} cannot build an engine with --pp 3.\n"
+        "Why: in this version, each pipeline stage must have the same number of layers, but the "
+        "model has 32 layers\n"
+        "Next: set --pp to one of 1, 2, 4, 8, 16, or use TensorRT-LLM 0.20 or later"
+    )
+
+
+def test_later_versions_build_pipeline_stages_of_different_sizes() -> None:
+    _, step = plan("llama-2-7b", "1.0.0", pp=3)
+    assert len([each for each in step.outputs if each.endswith(".engine")]) == 3
+
+
 def test_expert_parallelism_that_does_not_match_tp_is_refused() -> None:
     message = refuse("0.16.0", "mixtral-8x22b", tp=8, moe_tp=2, moe_ep=2)
     assert message.startswith("The model cannot run with --moe-tp 2 --moe-ep 2.")

@@ -33,6 +33,10 @@ _REJECTS_ON_SM100 = Version("1.2.0.dev0")
 # First version in which cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for
 # SM 89 (Ada).
 _ROWWISE_ON_ADA = Version("0.15.0")
+# Earlier versions give each pipeline stage the rounded-down number of layers, so the engine lacks
+# the last layers, or the runtime rejects it. Sources: `pp_layers` in tensorrt_llm/mapping.py before
+# pull request 3429, and cpp/include/tensorrt_llm/runtime/modelConfig.h before pull request 4399.
+_UNEVEN_STAGES = Version("0.20.0.dev0")
 # Weight formats with which paged context FMHA can read an fp8 KV cache, and the first version that
 # supports each. Source: `build` in tensorrt_llm/builder.py at 008b2b8d, for the formats other than
 # fp8.
@@ -63,6 +67,7 @@ def check_options(
             why="the architecture's converter does not support pipeline parallelism",
             next_step=f"use --tp {options.world_size} instead",
         )
+    _check_stages(options, shape, version)
     _check_quantization(options, shape, family, version)
     _check_limits(options)
     _check_lora(options)
@@ -70,12 +75,13 @@ def check_options(
     _check_paged_context(options, version)
 
 
-def check_legacy_options(options: EngineOptions, shape: ModelShape) -> None:
+def check_legacy_options(options: EngineOptions, shape: ModelShape, version: Version) -> None:
     """Raise `BadInput` for the first option that is invalid for a version that uses build.py.
 
     Also raise `BadInput` if the checkpoint is already quantized.
     """
     check_parallelism(shape, options.tp, options.pp)
+    _check_stages(options, shape, version)
     if shape.quantization:
         raise _quantized_checkpoint(
             shape.quantization, "build.py does not read quantized checkpoints"
@@ -136,6 +142,18 @@ def _unsupported_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> Bad
         f"TensorRT-LLM {version} does not run on {gpu.name}.",
         why=why,
         next_step=f"use TensorRT-LLM {versions}",
+    )
+
+
+def _check_stages(options: EngineOptions, shape: ModelShape, version: Version) -> None:
+    if version >= _UNEVEN_STAGES or shape.num_layers % options.pp == 0:
+        return
+    possible = (str(pp) for pp in range(1, 17) if shape.num_layers % pp == 0)
+    raise BadInput(
+        f"TensorRT-LLM {version} cannot build an engine with --pp {options.pp}.",
+        why="in this version, each pipeline stage must have the same number of layers, but the "
+        f"model has {shape.num_layers} layers",
+        next_step=f"set --pp to one of {', '.join(possible)}, or use TensorRT-LLM 0.20 or later",
     )
 
 

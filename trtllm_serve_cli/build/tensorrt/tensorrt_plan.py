@@ -57,7 +57,7 @@ def plan_tensorrt(
     size = estimate_bytes(shape, options)
     if uses_build_py(shape.architecture, version):
         legacy = find_legacy_family(shape.architecture, version)
-        check_legacy_options(options, shape)
+        check_legacy_options(options, shape, version)
         if gpu:
             check_gpu(options, dtype, gpu, version)
         _check_flags(options, shape, find_legacy_programs(legacy, version), version)
