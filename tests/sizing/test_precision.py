@@ -6,7 +6,12 @@ import pytest
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import load_gpu
-from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS, check_runs, name_weight_format
+from trtllm_serve_cli.sizing.precision import (
+    WEIGHT_FORMATS,
+    check_runs,
+    name_weight_format,
+    read_quantization_word,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,3 +46,26 @@ def test_rejects_gpu_without_the_format() -> None:
 )
 def test_translates_checkpoint_formats(word: str, name: str | None) -> None:
     assert name_weight_format(word) == name
+
+
+def group(kind: str, num_bits: object) -> dict[str, object]:
+    return {"targets": ["Linear"], "weights": {"type": kind, "num_bits": num_bits}}
+
+
+@pytest.mark.parametrize(
+    ("groups", "word"),
+    [
+        ({"group_0": group("float", 8)}, "fp8"),
+        ({"group_0": group("int", 8)}, "int8"),
+        ({"group_0": group("int", 4), "group_1": group("int", 4)}, "int4"),
+        ({"group_0": group("int", 4), "group_1": group("float", 8)}, "compressed-tensors"),
+        ({"group_0": group("int", 2)}, "compressed-tensors"),
+        ({"group_0": group("int", [4])}, "compressed-tensors"),
+        ({"group_0": {"weights": None}}, "compressed-tensors"),
+        (["group_0"], "compressed-tensors"),
+        (None, "compressed-tensors"),
+    ],
+)
+def test_format_of_compressed_tensors(groups: object, word: str) -> None:
+    config = {"quant_method": "compressed-tensors", "config_groups": groups}
+    assert read_quantization_word(config) == word

@@ -64,17 +64,36 @@ _CHECKPOINT_WORDS = {
     "fp8_pb_wo": "fp8",
     "w4a16_awq": "int4_awq",
 }
+# Maps the type and number of bits of compressed-tensors weights to names in `WEIGHT_FORMATS`.
+# Source: `QuantizationArgs` in src/compressed_tensors/quantization/quant_args.py of
+# vllm-project/compressed-tensors.
+_COMPRESSED = {"float8": "fp8", "int8": "int8", "int4": "int4"}
 
 
 def read_quantization_word(config: Mapping[str, Any]) -> str:
     """Return the lower-case quantization name in a `quantization_config`.
 
     Return "unknown" if the name is missing. For GPTQ and AWQ, the name includes the number of bits
-    unless the number is 4 or missing.
+    unless the number is 4 or missing. For compressed-tensors, return the format of the weights if
+    all of them have the same known format.
     """
     word = str(config.get("quant_algo") or config.get("quant_method") or "unknown").lower()
+    if word == "compressed-tensors":
+        return _find_compressed_format(config.get("config_groups")) or word
     is_usual = word not in ("gptq", "awq") or config.get("bits") in (None, 4)
     return word if is_usual else f"{word}_{config['bits']}_bits"
+
+
+def _find_compressed_format(groups: Any) -> str | None:
+    """Return the weight format of all compressed-tensors groups, or None if it is not known."""
+    described = groups.values() if isinstance(groups, Mapping) else ()
+    weights = [group.get("weights") for group in described if isinstance(group, Mapping)]
+    found = {
+        _COMPRESSED.get(f"{each.get('type')}{each.get('num_bits')}")
+        for each in weights
+        if isinstance(each, Mapping)
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def name_weight_format(checkpoint_word: str) -> str | None:
