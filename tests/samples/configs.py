@@ -50,6 +50,37 @@ LLAMA_3_2_1B = LLAMA_3_1_8B | {
     "num_hidden_layers": 16,
     "tie_word_embeddings": True,
 }
+LLAMA_4_SCOUT = {
+    "architectures": ["Llama4ForConditionalGeneration"],
+    "model_type": "llama4",
+    "text_config": {
+        "attention_bias": False,
+        "attention_chunk_size": 8192,
+        "head_dim": 128,
+        "hidden_size": 5120,
+        "interleave_moe_layer_step": 1,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "max_position_embeddings": 10485760,
+        "model_type": "llama4_text",
+        "num_attention_heads": 40,
+        "num_experts_per_tok": 1,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "num_local_experts": 16,
+        "vocab_size": 202048,
+    },
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+LLAMA_4_MAVERICK = LLAMA_4_SCOUT | {
+    "text_config": LLAMA_4_SCOUT["text_config"]
+    | {
+        "interleave_moe_layer_step": 2,
+        "max_position_embeddings": 1048576,
+        "num_local_experts": 128,
+    },
+}
 MISTRAL_7B_V0_1 = {
     "architectures": ["MistralForCausalLM"],
     "model_type": "mistral",

@@ -21,6 +21,8 @@ from trtllm_serve_cli.sizing.shape import parse_shape
         (configs.LLAMA_3_1_70B, 70.55e9),
         (configs.LLAMA_3_1_405B, 405.85e9),
         (configs.LLAMA_3_2_1B, 1.236e9),
+        (configs.LLAMA_4_SCOUT, 107.8e9),
+        (configs.LLAMA_4_MAVERICK, 400.7e9),
         (configs.MISTRAL_7B_V0_1, 7.24e9),
         (configs.MIXTRAL_8X7B, 46.7e9),
         (configs.MIXTRAL_8X22B, 140.6e9),
@@ -64,6 +66,8 @@ def test_totals_match_published_counts(config: dict[str, Any], published: float)
         (configs.QWEN_3_30B_A3B, 3.3e9),
         (configs.QWEN_3_235B_A22B, 22e9),
         (configs.DEEPSEEK_V3, 37e9),
+        (configs.LLAMA_4_SCOUT, 17.2e9),
+        (configs.LLAMA_4_MAVERICK, 17.2e9),
         (configs.LLAMA_2_7B, 6.74e9),
     ],
 )

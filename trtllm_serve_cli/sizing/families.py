@@ -123,6 +123,21 @@ def _adapt_chatglm(config: Config) -> Config:
     }
 
 
+def _adapt_llama_4(config: Config) -> Config:
+    """Rename the sizes of the MLPs and the layers with experts.
+
+    Layers with experts also have a shared expert. `intermediate_size` is the size of each expert.
+    """
+    expert_size = config.get("intermediate_size")
+    return {
+        **config,
+        "intermediate_size": config.get("intermediate_size_mlp"),
+        "moe_intermediate_size": expert_size,
+        "shared_expert_intermediate_size": expert_size,
+        "decoder_sparse_step": config.get("interleave_moe_layer_step"),
+    }
+
+
 def _adapt_opt(config: Config) -> Config:
     """Add OPT's two extra position embeddings, and omit the last norm in post-norm models."""
     return {
@@ -217,6 +232,9 @@ FAMILIES: Mapping[str, Family] = {
     "internlm2": Family(qkv_bias="bias", output_bias="bias"),
     "jais": Family(**_ALL_BIASES, norm_bias=True, defaults=_TIED),
     "llama": _LLAMA,
+    "llama4_text": Family(
+        qkv_bias="attention_bias", output_bias="attention_bias", adapt=_adapt_llama_4,
+    ),
     "mistral": Family(),
     "mixtral": Family(),
     "mpt": Family(
