@@ -172,7 +172,7 @@ def test_defaults_of_a_version_are_checked_like_options() -> None:
 
 @pytest.mark.parametrize(
     ("version", "quantization"),
-    [("0.16.0", "fp8"), ("1.2.1", "fp8"), ("1.2.1", "nvfp4"), ("1.2.1", "w4a8_awq")],
+    [("0.16.0", "fp8"), ("1.2.1", "fp8"), ("1.2.1", "nvfp4"), ("0.17.0", "w4a8_awq")],
 )
 def test_fp8_cache_works_with_chunked_context(version: str, quantization: str) -> None:
     options = {"kv_cache_dtype": "fp8", "quantization": quantization}
@@ -184,7 +184,7 @@ def test_fp8_cache_does_not_work_with_chunked_context_and_16_bit_weights() -> No
     assert refuse("1.2.1", kv_cache_dtype="fp8") == (
         "use_paged_context_fmha does not support an fp8 KV cache in this build.\n"
         "Why: trtllm-build supports the combination only with fp8 weights in TensorRT-LLM 0.10 or "
-        "later, and with nvfp4 or w4a8_awq weights in 1.2\n"
+        "later, and with nvfp4 or w4a8_awq weights in 0.17 or later\n"
         "Next: add --build-option use_paged_context_fmha=false"
     )
 

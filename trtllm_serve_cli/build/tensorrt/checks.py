@@ -38,12 +38,13 @@ _ROWWISE_ON_ADA = Version("0.15.0")
 # pull request 3429, and cpp/include/tensorrt_llm/runtime/modelConfig.h before pull request 4399.
 _UNEVEN_STAGES = Version("0.20.0.dev0")
 # Weight formats with which paged context FMHA can read an fp8 KV cache, and the first version that
-# supports each. Source: `build` in tensorrt_llm/builder.py at 008b2b8d, for the formats other than
-# fp8.
+# supports each. Sources: docs/source/release-notes.md for w4a8_awq, and `build` in
+# tensorrt_llm/builder.py at 008b2b8d for nvfp4, which is assumed to be supported since the release
+# that added the format.
 _WITH_FP8_CONTEXT = {
     "fp8": Version("0.10.0"),
-    "nvfp4": Version("1.2.0.dev0"),
-    "w4a8_awq": Version("1.2.0.dev0"),
+    "nvfp4": Version("0.17.0"),
+    "w4a8_awq": Version("0.17.0"),
 }
 _SMOOTHING = {"smoothquant", "per_token", "per_channel"}
 _GPTQ_PATHS = ("quant_ckpt_path", "modelopt_quant_ckpt_path", "ammo_quant_ckpt_path")
@@ -359,7 +360,7 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
         raise _contradiction(
             "use_paged_context_fmha does not support an fp8 KV cache in this build",
             "trtllm-build supports the combination only with fp8 weights in TensorRT-LLM 0.10 or "
-            "later, and with nvfp4 or w4a8_awq weights in 1.2",
+            "later, and with nvfp4 or w4a8_awq weights in 0.17 or later",
             next_step,
         )
 
