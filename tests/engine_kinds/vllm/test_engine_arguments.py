@@ -18,6 +18,8 @@ ONE_GPU = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}
     [
         ({}, {}, {}),
         ({"tp": 4, "pp": 2}, {}, {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}),
+        ({"tp": 4, "moe_ep": 4}, {},
+         {"tensor_parallel_size": 4, "enable_expert_parallel": True}),
         ({"dtype": "bfloat16", "max_batch_size": 8}, {}, {"dtype": "bfloat16"}),
         ({"quantization": "fp8"}, {}, {"quantization": "fp8"}),
         ({"quantization": "int4_awq"}, {"weights": "int4_awq"}, {}),
@@ -43,6 +45,7 @@ def test_options_become_engine_arguments(
         ({"kv_cache_dtype": "int8"}, None, "does not support kv_cache_dtype int8"),
         ({"max_lora_rank": 48}, None, "does not support max_lora_rank 48"),
         ({"lora_dir": ("/a",)}, None, "does not support lora_dir"),
+        ({"tp": 4, "moe_ep": 2}, None, "does not support --moe-ep 2 with --tp 4"),
         ({"max_draft_len": 3}, None, "does not support max_draft_len"),
         ({"max_beam_width": 4}, None, "does not support --max-beam-width"),
     ],

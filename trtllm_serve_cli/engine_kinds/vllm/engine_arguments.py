@@ -9,13 +9,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unsupported
+from trtllm_serve_cli.engine_kinds.vllm.experts import plan_expert_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 
 _SUPPORTED = frozenset(
     (
-        *LIMITS, "tp", "pp", "dtype", "quantization", "kv_cache_dtype", "tokens_per_block",
-        "lora_dir", "lora_target_modules", "max_lora_rank",
+        *LIMITS, "tp", "pp", "moe_ep", "dtype", "quantization", "kv_cache_dtype",
+        "tokens_per_block", "lora_dir", "lora_target_modules", "max_lora_rank",
     )
 )  # fmt: skip
 _KV_CACHE_DTYPES = ("auto", "fp8")
@@ -42,6 +43,7 @@ def plan_vllm_arguments(
         arguments["block_size"] = options.tokens_per_block
     if trust_remote_code:
         arguments["trust_remote_code"] = True
+    arguments |= plan_expert_arguments(options)
     return arguments | _quantization(options, weights) | _kv_cache(options) | _adapters(options)
 
 

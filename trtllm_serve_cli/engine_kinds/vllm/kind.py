@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
@@ -21,9 +22,11 @@ from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import (
     plan_vllm_arguments,
     plan_vllm_limits,
 )
+from trtllm_serve_cli.engine_kinds.vllm.experts import check_expert_blocks, complete_options
 from trtllm_serve_cli.engine_kinds.vllm.serving import SERVING
 from trtllm_serve_cli.errors import MissingPart, RepositoryError
 from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
+from trtllm_serve_cli.sources.checkpoint import read_config
 
 _PACKAGE = "vllm"
 _INSTALL = "python3 -m venv vllm-env && vllm-env/bin/pip install vllm"
@@ -61,9 +64,18 @@ def _check_machine(machine: Machine) -> Finding | None:
 def _plan_arguments(
     request: BuildRequest, tools: Toolchain, quantized: str | None
 ) -> dict[str, Any]:
+    check_expert_blocks(read_config(request.checkpoint), request.options)
     return plan_vllm_arguments(
         request.options, weights=quantized, trust_remote_code=request.trust_remote_code
     )
+
+
+_BUILDING = serve_checkpoint(
+    _plan_arguments,
+    "Nothing to build: vLLM serves the checkpoint directly.",
+    plan_limits=plan_vllm_limits,
+    read_length=read_scaled_length,
+)
 
 
 def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
@@ -101,12 +113,7 @@ KIND = EngineKind(
     offer=_offer,
     require=_require,
     check_machine=_check_machine,
-    building=serve_checkpoint(
-        _plan_arguments,
-        "Nothing to build: vLLM serves the checkpoint directly.",
-        plan_limits=plan_vllm_limits,
-        read_length=read_scaled_length,
-    ),
+    building=dataclasses.replace(_BUILDING, complete_options=complete_options),
     serving=SERVING,
     deployment=Deployment(fit_container=_fit_container, count_gpus=_count_gpus),
 )
