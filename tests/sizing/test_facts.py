@@ -42,6 +42,22 @@ def test_reads_two_small_files_from_the_hub(
     assert "model-00001.safetensors" not in fake.downloaded()
 
 
+def test_reads_the_size_of_a_single_weight_file_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    files = {
+        "config.json": json.dumps(configs.LLAMA_3_2_1B).encode(),
+        "model.safetensors": b"large",
+    }
+    with serve(FakeHub(files)) as fake:
+        monkeypatch.setenv("HF_ENDPOINT", fake.url)
+        assert _read("hf:acme/tiny").weight_bytes == 5
+        assert "model.safetensors" not in fake.downloaded()
+    # Without the hub, only the cache is used, which lacks the weights.
+    assert _read("hf:acme/tiny").weight_bytes is None
+
+
 def test_uses_the_catalog_without_access_to_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

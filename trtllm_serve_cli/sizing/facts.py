@@ -11,7 +11,7 @@ from trtllm_serve_cli.catalog.configs import find_config
 from trtllm_serve_cli.errors import BadInput, GatedModel
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.sizing.shape import ModelShape, parse_shape
-from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
+from trtllm_serve_cli.sources.checkpoint import WEIGHTS_FILE, Checkpoint, read_config
 from trtllm_serve_cli.sources.fetch import fetch_config, fetch_index, plan_fetch
 from trtllm_serve_cli.sources.formats.gguf import read_gguf
 from trtllm_serve_cli.sources.formats.gguf_config import config_of_gguf
@@ -24,8 +24,8 @@ from trtllm_serve_cli.sources.source import CheckpointSource, Source
 class ModelFacts:
     """A model's shape and size.
 
-    - `weight_bytes`: the weight size in the checkpoint's index, or the size of the only weight file
-      on disk. None if both are unknown.
+    - `weight_bytes`: the weight size in the checkpoint's index, or the size of the only weight
+      file. None if both are unknown.
     - `catalog_reason`: the reason why the shape is from the model catalog. Empty if the shape is
       from the checkpoint.
     """
@@ -93,8 +93,7 @@ def _find_weight_bytes(source: CheckpointSource) -> int | None:
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
     if isinstance(total, int) and total > 0:
         return total
-    single = source.path / "model.safetensors" if isinstance(source, LocalSource) else None
-    return single.stat().st_size if single and single.is_file() else None
+    return source.find_file_size(WEIGHTS_FILE)
 
 
 def _read_gguf(source: str, path: Path) -> ModelFacts:

@@ -306,7 +306,7 @@ def _measure_format(facts: ModelFacts, others: Format) -> Format:
     if facts.weight_bytes is None:
         raise BadInput(
             f"The size of the {facts.shape.quantization} weights is unknown.",
-            why="the checkpoint does not have an index with the weight size",
+            why="the checkpoint has neither an index with the weight size nor a single weight file",
             next_step="pass a --quantization value with a similar number of bits, for example int8",
         )
     stage = split_stages(facts.shape, Parallelism())[0]

@@ -75,6 +75,10 @@ class LocalSource(CheckpointSource):
         path = self._find_folder() / name
         return path if path.is_file() else None
 
+    def find_file_size(self, name: str, hub: Hub | None = None) -> int | None:
+        path = self.find_small_file(name)
+        return path.stat().st_size if path else None
+
     def _has_weights(self) -> bool:
         names = [entry.name for entry in self.path.glob("*")]
         return WEIGHTS_INDEX in names or any(map(is_weights, names))

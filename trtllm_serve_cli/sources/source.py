@@ -113,6 +113,14 @@ class CheckpointSource(Source):
         """
         raise AssertionError(f"{self} does not support find_small_file")
 
+    def find_file_size(self, name: str, hub: Hub | None = None) -> int | None:
+        """Return a file's size in bytes without fetching the file.
+
+        Return `None` if the checkpoint lacks the file. Only sources whose format is "hf" support
+        this method.
+        """
+        raise AssertionError(f"{self} does not support find_file_size")
+
 
 def parse_path(rest: str, prefix: str, noun: str) -> Path:
     """Parse a path and expand `~`. Raise `BadInput` if the path is empty or not valid."""

@@ -118,6 +118,19 @@ def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     return path
 
 
+def find_file_size(source: HubAddress, name: str, hub: Hub) -> int | None:
+    """Return the size of a file in bytes, or `None` if the repository lacks the file.
+
+    If the hub cannot be reached, look up the file only in the cache.
+    """
+    try:
+        file = _list_repository(source, hub).files.get(name)
+    except (HubUnreachable, HubBusy):
+        path = _find_cached(source, name, hub)
+        return path.stat().st_size if path else None
+    return file.size_bytes if file else None
+
+
 def _find_cached(source: HubAddress, name: str, hub: Hub) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 

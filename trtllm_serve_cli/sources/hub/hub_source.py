@@ -15,6 +15,7 @@ from trtllm_serve_cli.sources.hub.api import (
     fetch_from_hub,
     fetch_small_file,
     find_cached_config,
+    find_file_size,
     inspect_on_hub,
 )
 from trtllm_serve_cli.sources.hub_address import Hub, HubAddress, find_hub
@@ -89,6 +90,9 @@ class HubSource(HubAddress, CheckpointSource):
 
     def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:
         return fetch_small_file(self, name, hub or find_hub())
+
+    def find_file_size(self, name: str, hub: Hub | None = None) -> int | None:
+        return find_file_size(self, name, hub or find_hub())
 
     def unpinned(self) -> HubSource:
         return replace(self, revision=None)
