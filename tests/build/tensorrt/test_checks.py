@@ -351,7 +351,7 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "TensorRT-LLM 1.2.1 does not support --quantization int4_awq on b200.\n"
             "Why: on Blackwell GPUs for data centers, trtllm-build rejects INT8 and INT4 formats "
             "and FP8 with per-channel scales\n"
-            "Next: pass --quantization fp8, nvfp4 or w4a8_awq, or omit --quantization",
+            "Next: pass --quantization fp8 or nvfp4, or omit --quantization",
         ),
         (
             "b200",
@@ -373,7 +373,7 @@ def test_options_that_the_gpu_does_not_support_are_refused(
 @pytest.mark.parametrize(
     ("gpu", "version", "quantization"),
     [("l4", "0.11.0", "fp8"), ("h200", "1.0.0", "fp8"), ("b200", "0.17.0", "nvfp4"),
-     ("b200", "1.2.1", "w4a8_awq"), ("rtx-pro-6000", "1.2.1", "int8"),
+     ("b200", "1.2.1", "fp8"), ("rtx-pro-6000", "1.2.1", "int8"),
      ("v100-32gb", "0.9.0", "int8"), ("t4", "1.2.0", "int4_awq")],
 )  # fmt: skip
 def test_options_that_the_gpu_supports_are_planned(

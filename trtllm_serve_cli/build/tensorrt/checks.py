@@ -119,7 +119,7 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
         )
     if version >= _REJECTS_ON_SM100 and (10, 0) <= gpu.capability < (12, 0):
         if weights in _NOT_ON_SM100:
-            raise _not_on_sm100(f"--quantization {weights}", gpu, version, "fp8, nvfp4 or w4a8_awq")
+            raise _not_on_sm100(f"--quantization {weights}", gpu, version, "fp8 or nvfp4")
         if cache == "int8":
             raise _not_on_sm100("--kv-cache-dtype int8", gpu, version, "fp8")
     if cache != "auto":
