@@ -74,6 +74,7 @@ def test_parses_latent_attention() -> None:
         (configs.MISTRAL_7B_V0_1, SlidingWindow(4096, 32)),
         (configs.MIXTRAL_8X7B, None),
         (configs.QWEN_2_5_7B, None),
+        (configs.QWEN_2_5_7B | {"use_sliding_window": None, "max_window_layers": 20}, None),
         (configs.QWEN_2_5_7B | {"use_sliding_window": True, "max_window_layers": 20},
          SlidingWindow(131072, 8)),
         (configs.GEMMA_2_9B, SlidingWindow(4096, 21)),

@@ -154,6 +154,8 @@ def _adapt_cohere(config: Config) -> Config:
 _GPT: Any = {"is_gated": False, "norm_bias": True}
 _ALL_BIASES: Any = {"qkv_bias": True, "output_bias": True, "mlp_bias": True}
 _TIED: Config = {"tie_word_embeddings": True}
+# A `sliding_window` in config.json has no effect unless `use_sliding_window` is set.
+_NO_WINDOW: Config = {"use_sliding_window": False}
 _LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias")
 _GEMMA_3 = Family(
     norms_per_layer=4,
@@ -254,19 +256,20 @@ FAMILIES: Mapping[str, Family] = {
         qkv_bias="attention_bias", output_bias="attention_bias", head_bias=True, norm_bias=True,
     ),
     "qwen": Family(qkv_bias=True, adapt=_adapt_qwen),
-    "qwen2": Family(qkv_bias=True),
-    "qwen2_moe": Family(qkv_bias=True, defaults={"has_shared_gate": True}),
+    "qwen2": Family(qkv_bias=True, defaults=_NO_WINDOW),
+    "qwen2_moe": Family(qkv_bias=True, defaults={**_NO_WINDOW, "has_shared_gate": True}),
     "qwen3": Family(
-        qkv_bias="attention_bias", output_bias="attention_bias", defaults={"has_qk_norm": True},
+        qkv_bias="attention_bias", output_bias="attention_bias",
+        defaults={**_NO_WINDOW, "has_qk_norm": True},
     ),
     "qwen3_moe": Family(
         qkv_bias="attention_bias", output_bias="attention_bias",
-        defaults={"has_qk_norm": True, "decoder_sparse_step": 1},
+        defaults={**_NO_WINDOW, "has_qk_norm": True, "decoder_sparse_step": 1},
     ),
     "skywork": Family(),
     "smollm3": Family(
         qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias",
-        defaults=_TIED,
+        defaults={**_TIED, **_NO_WINDOW},
     ),
     "starcoder2": Family(
         **_GPT, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias",
