@@ -64,7 +64,8 @@ def test_uses_the_catalog_without_access_to_the_hub(
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     facts = _read("hf:meta-llama/Llama-3.1-8B")
-    assert facts.shape == parse_shape(configs.LLAMA_3_1_8B)
+    scaling = {"rope_scaling": {"rope_type": "llama3"}}
+    assert facts.shape == parse_shape(configs.LLAMA_3_1_8B | scaling)
     assert "127.0.0.1:9" in facts.catalog_reason
     with pytest.raises(SourceError):
         _read("hf:acme/tiny")

@@ -96,7 +96,8 @@ class ModelShape:
       sizes.
     - `intermediate_size`: the intermediate size of a dense MLP.
     - `head_dim`: the dimension of a query head.
-    - `dtype`, `quantization`: the names in the checkpoint.
+    - `dtype`, `quantization`, `rope_type`: the names in the checkpoint. `rope_type` is the type of
+      RoPE scaling.
     - `is_part`: true if the checkpoint may contain other parts, such as a vision tower.
     """
 
@@ -116,6 +117,7 @@ class ModelShape:
     extras: Extras
     dtype: str | None = None
     quantization: str | None = None
+    rope_type: str | None = None
     experts: Experts | None = None
     latent: LatentAttention | None = None
     window: SlidingWindow | None = None
@@ -189,6 +191,7 @@ def _parse(
         extras=_parse_extras(family, config, heads, kv_heads, head_dim),
         dtype=_parse_dtype(config),
         quantization=_parse_quantization(config),
+        rope_type=_parse_rope_type(config),
         experts=_parse_experts(config, num_layers),
         latent=latent,
         window=_parse_window(family, config, num_layers),
@@ -318,6 +321,12 @@ def _parse_quantization(config: Config) -> str | None:
     if not isinstance(quantization_config, Mapping):
         return None
     return read_quantization_word(quantization_config)
+
+
+def _parse_rope_type(config: Config) -> str | None:
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    named = isinstance(rope, Mapping) and (rope.get("rope_type") or rope.get("type"))
+    return str(named) if named else None
 
 
 def _count(config: Config, what: str) -> int:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from tests.build.tensorrt.samples import MODELS, options_in, plan
+from tests.samples import configs
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.shape import parse_shape
 
 
 def refuse(version: str, model: str = "llama-2-7b", **options: Any) -> str:
@@ -23,6 +25,19 @@ def test_heads_that_tp_does_not_divide_are_refused() -> None:
         "Why: the number of attention heads, 32, is not divisible by 3\n"
         "Next: set --tp to one of 1, 2, 4, 8, 16"
     )
+
+
+@pytest.mark.parametrize("version", ["0.5.0", "0.11.0"])
+def test_rope_scaling_of_a_later_version_is_refused(version: str) -> None:
+    scaled = parse_shape(configs.LLAMA_3_1_8B | {"rope_scaling": {"rope_type": "llama3"}})
+    with pytest.raises(BadInput) as raised:
+        plan(scaled, version)
+    assert str(raised.value) == (
+        f"TensorRT-LLM {version} does not convert this model.\n"
+        "Why: version 0.12 added support for the RoPE scaling of Llama 3.1 and later\n"
+        "Next: use TensorRT-LLM 0.12 or later"
+    )
+    assert len(plan(scaled, "0.12.0")) == 2
 
 
 @pytest.mark.parametrize("version", ["0.5.0", "0.9.0", "0.19.0"])

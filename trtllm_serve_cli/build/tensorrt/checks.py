@@ -33,6 +33,9 @@ _REJECTS_ON_SM100 = Version("1.2.0.dev0")
 # First version in which cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for
 # SM 89 (Ada).
 _ROWWISE_ON_ADA = Version("0.15.0")
+# First version that converts checkpoints with Llama 3.1's RoPE scaling. Sources:
+# docs/source/release-notes.md and issue 2105 of NVIDIA/TensorRT-LLM.
+_LLAMA_3_ROPE = Version("0.12.0")
 # Earlier versions give each pipeline stage the rounded-down number of layers, so the engine lacks
 # the last layers, or the runtime rejects it. Sources: `pp_layers` in tensorrt_llm/mapping.py before
 # pull request 3429, and cpp/include/tensorrt_llm/runtime/modelConfig.h before pull request 4399.
@@ -61,6 +64,7 @@ def check_options(
     Also raise `BadInput` if the checkpoint is quantized and TensorRT-LLM `version` cannot convert
     it. `check_gpu` performs the checks that depend on the GPU.
     """
+    _check_rope(shape, version)
     check_parallelism(shape, options.tp, options.pp, options.moe_tp, options.moe_ep)
     if options.pp > 1 and not family.has_pipeline:
         raise BadInput(
@@ -81,6 +85,7 @@ def check_legacy_options(options: EngineOptions, shape: ModelShape, version: Ver
 
     Also raise `BadInput` if the checkpoint is already quantized.
     """
+    _check_rope(shape, version)
     check_parallelism(shape, options.tp, options.pp)
     _check_stages(options, shape, version)
     if shape.quantization:
@@ -144,6 +149,15 @@ def _unsupported_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> Bad
         why=why,
         next_step=f"use TensorRT-LLM {versions}",
     )
+
+
+def _check_rope(shape: ModelShape, version: Version) -> None:
+    if shape.rope_type == "llama3" and version < _LLAMA_3_ROPE:
+        raise BadInput(
+            f"TensorRT-LLM {version} does not convert this model.",
+            why="version 0.12 added support for the RoPE scaling of Llama 3.1 and later",
+            next_step="use TensorRT-LLM 0.12 or later",
+        )
 
 
 def _check_stages(options: EngineOptions, shape: ModelShape, version: Version) -> None:
