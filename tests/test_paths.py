@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from trtllm_serve_cli.paths import (
     check_model_name,
     expand_user,
     find_home,
+    link_files,
     make_folder,
     put_in_place,
     remove_folder,
@@ -130,6 +133,34 @@ def test_written_folder_replaces_the_target_of_a_link(tmp_path: Path) -> None:
         (aside / "new").touch()
     assert (tmp_path / "link").is_symlink()
     assert (names_in(tmp_path), names_in(tmp_path / "disk")) == (["disk", "link"], ["new"])
+
+
+@pytest.mark.parametrize("number", [0, errno.EPERM, errno.ENOSPC])
+def test_linked_files_have_the_content_and_permissions_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "file").write_text("text")
+    (source / "deep" / "file").chmod(0o640)
+    (source / "deep").chmod(0o750)
+    (source / "link").symlink_to("missing")
+    target.mkdir()
+    if number:
+        monkeypatch.setattr(os, "link", link)
+    if number == errno.ENOSPC:
+        with pytest.raises(OSError, match="No space left"):
+            link_files(source, target)
+        return
+    link_files(source, target)
+    file = target / "deep" / "file"
+    assert (file.read_text(), names_in(target)) == ("text", ["deep", "link"])
+    assert file.samefile(source / "deep" / "file") == (number == 0)
+    assert [path.stat().st_mode & 0o777 for path in (file, file.parent)] == [0o640, 0o750]
+    assert (target / "link").readlink() == Path("missing")
 
 
 def test_failure_keeps_the_old_folder(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ from trtllm_serve_cli.errors import BadInput
 # Constants for Linux's `renameat2`, which Python's standard library does not provide.
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+# The errors of a file system without hard links, of a file of another user, and of a file with too
+# many links.
+_CANNOT_LINK = (errno.ENOTSUP, errno.ENOSYS, errno.EPERM, errno.EMLINK)
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -216,6 +219,26 @@ def write_aside(final: Path) -> Iterator[Path]:
         put_in_place(aside, final)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def link_files(source: Path, target: Path) -> None:
+    """Copy the folder `source` to the empty folder `target`, with hard links to its files.
+
+    Copy the content of files that cannot be linked. Symbolic links stay as they are.
+    """
+    for path in sorted(source.iterdir()):
+        copy = target / path.name
+        if path.is_dir() and not path.is_symlink():
+            copy.mkdir()
+            link_files(path, copy)
+            continue
+        try:
+            os.link(path, copy, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _CANNOT_LINK:
+                raise
+            shutil.copy2(path, copy, follow_symlinks=False)
+    shutil.copystat(source, target)
 
 
 def write_text(final: Path, text: str, *, mode: int | None = None) -> None:

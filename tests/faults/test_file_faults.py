@@ -64,12 +64,21 @@ START = (
     "start", "m", "n", "--no-openai",
     f"--http-port={_HTTP}", f"--grpc-port={_GRPC}", f"--metrics-port={_METRICS}",
 )  # fmt: skip
+# The modules that the files `model.py` of a repository import.
+ROLES = ("preprocessing", "tensorrt_llm", "postprocessing", "text")
+OLD = [f"models/m/{role}/1/tllm_runtime/__init__.py" for role in ROLES[:2]]
 SCENARIOS = {
     "import": Scenario((*IMPORT, "m")),
     "import again": Scenario((*IMPORT, "m", "--force"), ((*IMPORT, "m"), SET)),
     "set": Scenario(SET, ((*IMPORT, "m"),), reader=("show", "m")),
     "start": Scenario(START, ((*IMPORT, "m"), (*IMPORT, "n"))),
     "start again": Scenario(START, ((*IMPORT, "m"), (*IMPORT, "n"), START)),
+    "update": Scenario(
+        ("update", "m"),
+        ((*IMPORT, "m"),),
+        (*IMPORT, "m", "--force"),
+        files=dict.fromkeys(OLD, b"old"),
+    ),
     "keys add": Scenario(("keys", "add", "alice"), following=("keys", "add", "bob")),
     "keys add another": Scenario(
         ("keys", "add", "alice"), (("keys", "add", "carol"),), ("keys", "add", "bob")
@@ -103,7 +112,8 @@ def machine(tmp_path: Path, home_folder: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     runtime = tmp_path / "machine" / "runtime"
     runtime.mkdir(parents=True)
-    for name in ("__init__.py", "engine.py"):
+    for name in ("__init__.py", *(f"models/{role}.py" for role in ROLES)):
+        (runtime / name).parent.mkdir(exist_ok=True)
         (runtime / name).touch()
     return Machine(home_folder, sources, runtime.parent, tmp_path / "bin" / "python")
 
@@ -153,6 +163,7 @@ def _write_script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.whole_runtime
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_command_survives_each_fault(

@@ -85,14 +85,13 @@ def test_edited_and_missing_copies_are_replaced(repository: Path) -> None:
     assert set(plan_runtime_update(open_repository(repository)).folders) == {edited, missing}
 
 
-def test_interrupted_update_is_completed_by_the_next(repository: Path) -> None:
-    planned = plan_runtime_update(open_repository(repository))
+def test_failed_update_changes_nothing(repository: Path) -> None:
+    planned, before = plan_runtime_update(open_repository(repository)), read_files(repository)
     broken = {**NEW, "engine.py/text.py": ""}
     with pytest.raises(OSError, match="engine"):
         update_runtime(dataclasses.replace(planned, sources=broken))
     assert plan_runtime_update(open_repository(repository)) == planned
-    update_runtime(dataclasses.replace(planned, folders=planned.folders[:1]))
-    assert plan_runtime_update(open_repository(repository)).folders == planned.folders[1:]
+    assert (read_files(repository), [*repository.parent.iterdir()]) == (before, [repository])
 
 
 def test_runtime_without_a_used_module_is_refused(
@@ -101,8 +100,16 @@ def test_runtime_without_a_used_module_is_refused(
     install(monkeypatch, {name: text for name, text in NEW.items() if "preprocessing" not in name})
     with pytest.raises(RepositoryError, match="cannot be updated") as caught:
         plan_runtime_update(open_repository(repository))
-    assert "tllm_runtime.models.preprocessing" in caught.value.why
+    assert caught.value.why.endswith("/m/preprocessing/1/model.py")
     assert "tllm import -f m.yaml" in caught.value.next_step
+
+
+def test_incomplete_model_file_is_refused(repository: Path) -> None:
+    code = repository / "preprocessing" / "1" / "model.py"
+    code.write_text("")
+    with pytest.raises(RepositoryError, match="cannot be updated") as caught:
+        plan_runtime_update(open_repository(repository))
+    assert caught.value.why.endswith("has no module for " + str(code))
 
 
 def test_copy_of_upstream_has_no_runtime(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -16,8 +17,8 @@ from pathlib import Path
 
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import RepositoryError
-from trtllm_serve_cli.paths import write_aside, write_text
-from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
+from trtllm_serve_cli.paths import link_files, write_aside, write_text
+from trtllm_serve_cli.repository.model.model_repository import OpenRepository
 from trtllm_serve_cli.repository.model.store import MANIFEST, command_to_import_again
 
 # The name of the copies, so that `python3 -m tllm_runtime.worker` runs a copy.
@@ -73,8 +74,8 @@ def has_other_runtime(repository: OpenRepository) -> bool:
 def plan_runtime_update(repository: OpenRepository) -> RuntimeUpdate:
     """Plan the replacement of all copies that differ from this version's runtime.
 
-    Raise `RepositoryError` if the repository has no copy of the runtime, or if its models use a
-    part that this version's runtime does not have.
+    Raise `RepositoryError` if the repository has no copy of the runtime, or if this version's
+    runtime has no module for one of its models.
     """
     sources = read_runtime(repository.kind)
     copies = dict(_find_copies(repository))
@@ -91,8 +92,8 @@ def plan_runtime_update(repository: OpenRepository) -> RuntimeUpdate:
             again = command_to_import_again(repository.path, repository.name)
             raise RepositoryError(
                 f"The runtime of {repository.name} cannot be updated.",
-                why=f"{folder.parent / 'model.py'} uses {RUNTIME_PACKAGE}.models.{entry_point}, "
-                "which this version of tllm does not have",
+                why="the runtime of this version of tllm has no module for "
+                f"{folder.parent / 'model.py'}",
                 next_step=f"import the model again with `{again}`",
             )
     outdated = (folder for folder in copies if _read_sources(folder) != sources)
@@ -102,18 +103,23 @@ def plan_runtime_update(repository: OpenRepository) -> RuntimeUpdate:
 def update_runtime(update: RuntimeUpdate) -> None:
     """Write the copies of the runtime, and record their fingerprint in the manifest.
 
-    Each copy is replaced atomically. If an error occurs or the process is killed, the manifest is
-    unchanged, so `has_other_runtime` stays true. Raise `OSError` if a file cannot be written.
+    All models have the same runtime at any time, because a new repository atomically replaces the
+    old one. Raise `OSError` if a file cannot be written.
     """
-    for folder in update.folders:
-        with write_aside(folder) as aside:
-            write_runtime(update.sources, aside)
     repository = update.repository.path
-    manifest = {
-        **open_repository(repository).manifest,
-        FINGERPRINT: fingerprint_runtime(update.sources),
-    }
-    write_text(repository / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    fingerprint = fingerprint_runtime(update.sources)
+    manifest = json.dumps({**update.repository.manifest, FINGERPRINT: fingerprint}, indent=2) + "\n"
+    if not update.folders:
+        write_text(repository / MANIFEST, manifest)
+        return
+    with write_aside(repository) as aside:
+        link_files(repository, aside)
+        for folder in update.folders:
+            copy = aside / folder.relative_to(repository)
+            if copy.exists():
+                shutil.rmtree(copy)
+            write_runtime(update.sources, copy)
+        write_text(aside / MANIFEST, manifest)
 
 
 def write_runtime(sources: Mapping[str, str], folder: Path) -> None:
@@ -124,17 +130,19 @@ def write_runtime(sources: Mapping[str, str], folder: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _find_copies(repository: OpenRepository) -> Iterator[tuple[Path, str]]:
+def _find_copies(repository: OpenRepository) -> Iterator[tuple[Path, str | None]]:
     """Yield the folder of each copy and the module in `models` that its `model.py` imports.
 
-    The folder may be missing. Models without a `model.py` of tllm are skipped.
+    The folder may be missing, or the module may be unknown. Models with neither are skipped.
     """
     if not repository.has_manifest:
         return
     for model in repository.texts:
         for code in sorted((repository.path / model).glob("*/model.py")):
-            if found := _ENTRY_POINT.search(code.read_text(encoding="utf-8", errors="replace")):
-                yield code.parent / RUNTIME_PACKAGE, found[1]
+            folder = code.parent / RUNTIME_PACKAGE
+            found = _ENTRY_POINT.search(code.read_text(encoding="utf-8", errors="replace"))
+            if found or folder.exists():
+                yield folder, found and found[1]
 
 
 def _read_package() -> dict[str, str]:
