@@ -85,7 +85,7 @@ def test_optional_fields_are_rejected_for_an_old_worker(
         submit(listener, json.loads(json.dumps(ready)), num_top_log_probs=3)
     assert rejected.value.status == 400
     assert "does not support num_top_log_probs" in rejected.value.message
-    assert rejected.value.message.endswith("Ask the operator to import the model again.")
+    assert rejected.value.message.endswith("Ask the operator to run `tllm update`.")
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ class WorkerBackend:
         if unknown := sorted(self._unknown_fields & message.keys()):
             raise invalid(
                 f"The engine worker of this model does not support {', '.join(unknown)}, because "
-                "the model was imported with an earlier version of tllm. Ask the operator to "
-                "import the model again.",
+                "the model uses the runtime of an earlier version of tllm. Ask the operator "
+                "to run `tllm update`.",
                 code="unsupported_parameter",
             )
         self._connection.send({"do": "submit", "request": message})
