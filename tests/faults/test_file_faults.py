@@ -64,9 +64,9 @@ START = (
     "start", "m", "n", "--no-openai",
     f"--http-port={_HTTP}", f"--grpc-port={_GRPC}", f"--metrics-port={_METRICS}",
 )  # fmt: skip
-# The modules that the files `model.py` of a repository import.
-ROLES = ("preprocessing", "tensorrt_llm", "postprocessing", "text")
-OLD = [f"models/m/{role}/1/tllm_runtime/__init__.py" for role in ROLES[:2]]
+# A layout with one model, which is in the runtime of the tests.
+ONE_MODEL = (*IMPORT, "m", "--layout", "llmapi")
+OLD_RUNTIME = "models/m/tensorrt_llm/1/tllm_runtime/__init__.py"
 SCENARIOS = {
     "import": Scenario((*IMPORT, "m")),
     "import again": Scenario((*IMPORT, "m", "--force"), ((*IMPORT, "m"), SET)),
@@ -74,10 +74,7 @@ SCENARIOS = {
     "start": Scenario(START, ((*IMPORT, "m"), (*IMPORT, "n"))),
     "start again": Scenario(START, ((*IMPORT, "m"), (*IMPORT, "n"), START)),
     "update": Scenario(
-        ("update", "m"),
-        ((*IMPORT, "m"),),
-        (*IMPORT, "m", "--force"),
-        files=dict.fromkeys(OLD, b"old"),
+        ("update", "m"), (ONE_MODEL,), (*ONE_MODEL, "--force"), files={OLD_RUNTIME: b"old"}
     ),
     "keys add": Scenario(("keys", "add", "alice"), following=("keys", "add", "bob")),
     "keys add another": Scenario(
@@ -111,9 +108,8 @@ def machine(tmp_path: Path, home_folder: Path, monkeypatch: pytest.MonkeyPatch) 
     _write_script(tmp_path / "bin" / "tritonserver", "exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     runtime = tmp_path / "machine" / "runtime"
-    runtime.mkdir(parents=True)
-    for name in ("__init__.py", *(f"models/{role}.py" for role in ROLES)):
-        (runtime / name).parent.mkdir(exist_ok=True)
+    (runtime / "models").mkdir(parents=True)
+    for name in ("__init__.py", "models/llmapi.py"):
         (runtime / name).touch()
     return Machine(home_folder, sources, runtime.parent, tmp_path / "bin" / "python")
 
