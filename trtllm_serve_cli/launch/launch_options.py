@@ -59,8 +59,8 @@ class LaunchOptions:
     host: Annotated[
         str,
         Option(
-            "IPv4 address to bind. Triton has no authentication, so every client that can reach "
-            "the address can use the server.",
+            "IPv4 address to bind, or localhost. Triton has no authentication, so every client "
+            "that can reach the address can use the server.",
             panel=_SERVER,
         ),
     ] = "127.0.0.1"

@@ -177,7 +177,11 @@ def test_ports_that_clash() -> None:
     )
 
 
-@pytest.mark.parametrize("host", ["::1", "localhost", ""])
+def test_localhost_is_the_loopback_address() -> None:
+    assert plan(host="localhost") == plan()
+
+
+@pytest.mark.parametrize("host", ["::1", "node-a", ""])
 def test_host_that_is_not_an_ipv4_address_is_rejected(host: str) -> None:
     with pytest.raises(BadInput, match=f"The server cannot listen on '{host}'"):
         plan(host=host)

@@ -93,7 +93,7 @@ def plan_launch(
     Raise `BadInput` if an option is not valid, conflicts with another option or does not fit the
     models. Raise `MissingPart` if the embedded Triton does not have a model's backend.
     """
-    _check_host(options.host)
+    options = dataclasses.replace(options, host=_resolve_host(options.host))
     ports = (options.http_port, options.grpc_port, options.metrics_port)
     check_distinct((*ports, options.openai_port if options.openai else None))
     for model in models:
@@ -174,10 +174,12 @@ def plan_launch(
     )
 
 
-def _check_host(host: str) -> None:
-    """Raise `BadInput` if Triton cannot listen on `host`."""
+def _resolve_host(host: str) -> str:
+    """Return the IPv4 address of `host`. Raise `BadInput` unless it is an address or localhost."""
+    if host == "localhost":
+        return "127.0.0.1"
     try:
-        ipaddress.IPv4Address(host)
+        return str(ipaddress.IPv4Address(host))
     except ValueError as error:
         raise BadInput(
             f"The server cannot listen on {host!r}.",
