@@ -114,6 +114,15 @@ class ServerState:
         return (is_other_host or self.is_in_other_container) and not has_ended
 
     @property
+    def place(self) -> str:
+        """The place where the server was started, for example "on node-a".
+
+        A container may have the host name of its machine.
+        """
+        container = f"in another container of this machine (host name {self.host})"
+        return container if self.is_in_other_container else f"on {self.host}"
+
+    @property
     def is_supervised(self) -> bool:
         """True if the supervisor that wrote this state is still running in this container."""
         return (

@@ -336,6 +336,23 @@ def test_server_of_another_machine_has_an_unknown_phase(home: Home) -> None:
         )
 
 
+def test_server_of_another_container_is_stopped_there(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container may have the host name of its machine, and its folder must not be removed."""
+    add(home, "a", dataclasses.replace(ALIVE, host="node-a"))
+    monkeypatch.setattr("trtllm_serve_cli.launch.server_state.read_pid_namespace", lambda: "other")
+    monkeypatch.setattr("trtllm_serve_cli.launch.server_state._is_locked", lambda folder: True)
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert str(raised.value) == (
+        "The state of the server for a is unknown.\n"
+        "Why: the server was started in another container of this machine (host name node-a), and "
+        "only that container can determine the server's state\n"
+        "Next: run `tllm status` in that container"
+    )
+
+
 def test_server_of_another_machine_is_ignored(home: Home) -> None:
     add(home, "a", ELSEWHERE)
     ours = add(home, "a", ALIVE)

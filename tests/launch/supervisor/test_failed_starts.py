@@ -261,6 +261,25 @@ def test_restarting_server_is_not_started_twice(home: Home) -> None:
         pass
 
 
+def test_folder_of_another_containers_server_is_kept(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = fake_plan(home.servers)
+    plan.directory.mkdir(parents=True)
+    other = dataclasses.replace(describe_supervisor("ready"), pid_namespace="other", host="node-a")
+    write_state(plan.directory, other)
+    monkeypatch.setattr("trtllm_serve_cli.launch.server_state._is_locked", lambda folder: True)
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert str(raised.value) == (
+        f"A server with HTTP port {plan.ports['HTTP']} may be running in another container of this "
+        "machine (host name node-a).\n"
+        f"Why: both servers would use the shared folder {plan.directory}\n"
+        "Next: run `tllm stop` in that container, or choose another port with --http-port N"
+    )
+    assert read_state(plan.directory) == dataclasses.replace(other, is_in_other_container=True)
+
+
 def test_folder_of_another_machines_server_is_kept(home: Home) -> None:
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)

@@ -123,8 +123,9 @@ class RunningServer:
         If the supervisor was killed, the lines include the causes from the server's log.
         """
         if self.state.is_elsewhere:
+            where = "that container" if self.state.is_in_other_container else "that machine"
             return (
-                f"the server was started on {self.state.host}, and only that machine can determine "
+                f"the server was started {self.state.place}, and only {where} can determine "
                 "the server's state",
             )
         if self._has_stopped_supervisor:
@@ -308,6 +309,8 @@ def _how_to_check(server: RunningServer) -> str:
     """Return the next step for determining the unknown state of a server."""
     if server.job is not None:
         return "run `sinfo` to check whether Slurm's controller responds, then run `tllm status`"
+    if server.state.is_in_other_container:
+        return "run `tllm status` in that container"
     gone = f"rm -r {shlex.quote(str(server.directory))}"
     return f"run `tllm status` on {server.state.host}, or `{gone}` if that machine no longer exists"
 

@@ -190,17 +190,19 @@ def _find_loading_phase(directory: Path) -> str | None:
 
 
 def _check_not_supervised(plan: LaunchPlan) -> None:
-    """Raise `LaunchFailed` if the server already exists or may be running on another machine.
+    """Raise `LaunchFailed` if the server already exists or may be running elsewhere.
 
     A starting server may exist although its ports are still free.
     """
     state = read_state(plan.directory)
     if state is not None and state.is_elsewhere:
         raise LaunchFailed(
-            f"A server with HTTP port {plan.ports['HTTP']} may be running on {state.host}.",
+            f"A server with HTTP port {plan.ports['HTTP']} may be running {state.place}.",
             why=f"both servers would use the shared folder {plan.directory}",
-            next_step=f"run `tllm stop` on {state.host}, choose another port with --http-port N, "
-            f"or run `rm -r {shlex.quote(str(plan.directory))}` if {state.host} no longer exists",
+            next_step="run `tllm stop` in that container, or choose another port with --http-port N"
+            if state.is_in_other_container
+            else f"run `tllm stop` on {state.host}, choose another port with --http-port N, or run "
+            f"`rm -r {shlex.quote(str(plan.directory))}` if {state.host} no longer exists",
         )
     if state is not None and state.is_supervised:
         earlier = read_plan(plan.directory)
