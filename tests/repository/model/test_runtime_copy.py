@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -91,6 +93,20 @@ def test_failed_update_changes_nothing(repository: Path) -> None:
     with pytest.raises(OSError, match="engine"):
         update_runtime(dataclasses.replace(planned, sources=broken))
     assert plan_runtime_update(open_repository(repository)) == planned
+    assert (read_files(repository), [*repository.parent.iterdir()]) == (before, [repository])
+
+
+def test_repository_with_a_mount_point_is_refused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(source: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source))
+
+    planned, before = plan_runtime_update(open_repository(repository)), read_files(repository)
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(RepositoryError, match="was not updated") as caught:
+        update_runtime(planned)
+    assert "model.py is in another file system than" in caught.value.why
     assert (read_files(repository), [*repository.parent.iterdir()]) == (before, [repository])
 
 

@@ -6,6 +6,7 @@ A repository therefore keeps the runtime of the version that rendered it until i
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -104,7 +105,8 @@ def update_runtime(update: RuntimeUpdate) -> None:
     """Write the copies of the runtime, and record their fingerprint in the manifest.
 
     All models have the same runtime at any time, because a new repository atomically replaces the
-    old one. Raise `OSError` if a file cannot be written.
+    old one. Raise `RepositoryError` if it is or contains a mount point, or `OSError` if a file
+    cannot be written.
     """
     repository = update.repository.path
     fingerprint = fingerprint_runtime(update.sources)
@@ -112,6 +114,22 @@ def update_runtime(update: RuntimeUpdate) -> None:
     if not update.folders:
         write_text(repository / MANIFEST, manifest)
         return
+    try:
+        _replace_repository(update, manifest)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise RepositoryError(
+            f"The runtime of {update.repository.name} was not updated.",
+            why=f"{error.filename} is in another file system than {repository.resolve().parent}, "
+            "or in a container image, so the repository cannot be replaced as a whole",
+            next_step="update the repository where it is a folder without mount points, for "
+            "example outside of the container",
+        ) from error
+
+
+def _replace_repository(update: RuntimeUpdate, manifest: str) -> None:
+    repository = update.repository.path
     with write_aside(repository) as aside:
         link_files(repository, aside)
         for folder in update.folders:
