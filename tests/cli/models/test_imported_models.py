@@ -255,6 +255,7 @@ def test_served_model_is_not_removed(tllm: Tllm, home: Home) -> None:
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
     write_state(plan.directory, describe_supervisor("ready"))
     assert tllm("remove", "m", "--yes") == (
-        3, "", "Error: m was not removed.\n  Why: a server uses the model repository\n"
-        " Next: stop the server with `tllm stop -m m`, then remove the model\n",
+        3, "", "Error: m was not removed.\n"
+        f"  Why: the server on {plan.endpoint.http} uses the model repository\n"
+        f" Next: stop the server with `tllm stop -u {plan.endpoint.http}`, then remove the model\n",
     )  # fmt: skip

@@ -68,7 +68,8 @@ def test_served_model_is_not_updated(tllm: Tllm, home: Home, repository: Path) -
     assert tllm("update", "m") == (
         3, "", "Error: The runtime of m was not updated.\n"
         f"  Why: the server on {plan.endpoint.http} uses the model repository\n"
-        " Next: stop the server with `tllm stop -m m`, then run the same command again\n",
+        f" Next: stop the server with `tllm stop -u {plan.endpoint.http}`, then run the same "
+        "command again\n",
     )  # fmt: skip
     assert read_copy(repository) == "old"
     link = home.root / "link"

@@ -148,18 +148,17 @@ def remove(
 
 
 def _check_not_served(home: Home, names: list[str]) -> None:
-    from trtllm_serve_cli.launch.servers.running import list_servers
+    from trtllm_serve_cli.launch.servers.running import find_servers
 
-    served = {
-        model for server in list_servers(home) if not server.is_over for model in server.models
-    }
     for name in names:
-        if name in served:
-            raise RepositoryError(
-                f"{name} was not removed.",
-                why="a server uses the model repository",
-                next_step=f"stop the server with `tllm stop -m {name}`, then remove the model",
-            )
+        for server in find_servers(home, name):
+            if not server.is_over:
+                raise RepositoryError(
+                    f"{name} was not removed.",
+                    why=f"the server on {server.location} uses the model repository",
+                    next_step=f"stop the server with `{server.stop_command}`, then remove the "
+                    "model",
+                )
 
 
 def _confirm(paths: list[str], *, yes: bool) -> None:

@@ -96,6 +96,6 @@ def _check_not_served(home: Home, repository: OpenRepository) -> None:
             raise RepositoryError(
                 f"The runtime of {repository.name} was not updated.",
                 why=f"the server on {server.location} uses the model repository",
-                next_step=f"stop the server with `tllm stop -m {server.models[0]}`, then run the "
-                "same command again",
+                next_step=f"stop the server with `{server.stop_command}`, then run the same "
+                "command again",
             )

@@ -70,7 +70,7 @@ def _suggest_explicit_mode(server: RunningServer) -> str:
     )
     if server.job is not None:
         return f"start a server without Slurm, for example with `{start}`"
-    return f"restart the server with `tllm stop -u {server.location} && {start}`"
+    return f"restart the server with `{server.stop_command} && {start}`"
 
 
 def list_parts(plan: LaunchPlan, name: str) -> tuple[str, ...]:

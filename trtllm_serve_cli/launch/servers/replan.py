@@ -19,7 +19,7 @@ def replan(home: Home, server: RunningServer) -> LaunchPlan:
         raise BadInput(
             f"{server.location} cannot be restarted.",
             why="`tllm restart` does not support Slurm jobs",
-            next_step=f"run `tllm stop -m {server.models[0]}`, then run "
+            next_step=f"run `{server.stop_command}`, then run "
             f"`{server.restart_command}` with the options from the batch script "
             f"{server.plan.argv[-1]}",
         )

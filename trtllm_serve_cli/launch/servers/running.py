@@ -71,6 +71,13 @@ class RunningServer:
         return f"tllm restart -u {self.location}"
 
     @property
+    def stop_command(self) -> str:
+        """The command that stops the server, also if other servers serve the same models."""
+        if self.job is not None:
+            return f"tllm stop -m {self.models[0]}"
+        return f"tllm stop -u {self.location}"
+
+    @property
     def models(self) -> tuple[str, ...]:
         return self.plan.models
 

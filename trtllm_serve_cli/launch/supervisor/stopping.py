@@ -97,8 +97,8 @@ def stop_server(
                 f"{server.location} cannot be stopped gracefully.",
                 why="Slurm ends all processes of a job at the same time, so requests in flight "
                 "cannot finish",
-                next_step=f"run `tllm stop -m {server.models[0]}` without --timeout to cancel "
-                "the job and its requests",
+                next_step=f"run `{server.stop_command}` without --timeout to cancel the job "
+                "and its requests",
             )
         # Import the module only for a job, because it also imports the planning of jobs.
         from trtllm_serve_cli.launch.clusters.slurm_job import cancel_job
