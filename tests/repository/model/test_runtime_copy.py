@@ -87,6 +87,19 @@ def test_edited_and_missing_copies_are_replaced(repository: Path) -> None:
     assert set(plan_runtime_update(open_repository(repository)).folders) == {edited, missing}
 
 
+def test_damaged_and_linked_copies_are_replaced(repository: Path) -> None:
+    update_runtime(plan_runtime_update(open_repository(repository)))
+    damaged, linked = (
+        repository / model / "1" / "tllm_runtime" for model in ("preprocessing", "postprocessing")
+    )
+    (damaged / "engine.py").write_bytes(b"\xff")
+    shutil.rmtree(linked)
+    linked.symlink_to(damaged)
+    update_runtime(plan_runtime_update(open_repository(repository)))
+    assert [read_files(folder) for folder in (damaged, linked)] == [NEW, NEW]
+    assert not linked.is_symlink()
+
+
 def test_failed_update_changes_nothing(repository: Path) -> None:
     planned, before = plan_runtime_update(open_repository(repository)), read_files(repository)
     broken = {**NEW, "engine.py/text.py": ""}

@@ -134,7 +134,9 @@ def _replace_repository(update: RuntimeUpdate, manifest: str) -> None:
         link_files(repository, aside)
         for folder in update.folders:
             copy = aside / folder.relative_to(repository)
-            if copy.exists():
+            if copy.is_symlink():
+                copy.unlink()
+            elif copy.exists():
                 shutil.rmtree(copy)
             write_runtime(update.sources, copy)
         write_text(aside / MANIFEST, manifest)
@@ -168,7 +170,8 @@ def _read_package() -> dict[str, str]:
 
 
 def _read_sources(folder: Path) -> dict[str, str]:
+    # A damaged copy may not be valid UTF-8.
     return {
-        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8", errors="surrogateescape")
         for path in sorted(folder.rglob("*.py"))
     }
