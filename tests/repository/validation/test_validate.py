@@ -22,6 +22,7 @@ from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.model.runtime_copy import plan_runtime_update, update_runtime
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.repository.settings.settings import apply_changes, plan_changes, write_changes
 from trtllm_serve_cli.repository.validation.validate import validate_repository
@@ -152,6 +153,16 @@ def test_finds_missing_code(ours: Path, remove: str, found: tuple[str, str]) -> 
     path = ours / remove
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert findings(ours) == [("error", found[0], None, found[1])]
+
+
+@pytest.mark.whole_runtime
+def test_missing_runtime_is_restored_by_an_update(ours: Path) -> None:
+    shutil.rmtree(ours / "mine" / "1" / "tllm_runtime")
+    repository = open_repository(ours)
+    (finding,) = validate_repository(repository)
+    assert finding.next_step == f"run `tllm update {repository.target}`"
+    update_runtime(plan_runtime_update(repository))
+    assert findings(ours) == []
 
 
 def test_next_step_quotes_the_folder(tmp_path: Path) -> None:

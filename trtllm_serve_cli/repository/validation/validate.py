@@ -193,7 +193,7 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
                 code.parent / RUNTIME_PACKAGE,
                 None,
                 "the folder is missing",
-                _restore(checked),
+                f"run `tllm update {checked.repository.target}`",
             )
 
 
