@@ -103,6 +103,11 @@ class ServerState:
         return self.boot_id == read_boot_id()
 
     @property
+    def has_own_process_ids(self) -> bool:
+        """True if the process IDs are those of this machine, boot and PID namespace."""
+        return self.is_from_this_boot and self.pid_namespace in ("", read_pid_namespace())
+
+    @property
     def is_elsewhere(self) -> bool:
         """True if the server may still be running elsewhere.
 
@@ -125,10 +130,8 @@ class ServerState:
     @property
     def is_supervised(self) -> bool:
         """True if the supervisor that wrote this state is still running in this container."""
-        return (
-            self.is_from_this_boot
-            and self.pid_namespace in ("", read_pid_namespace())
-            and is_same_process(self.supervisor_pid, self.supervisor_started_at)
+        return self.has_own_process_ids and is_same_process(
+            self.supervisor_pid, self.supervisor_started_at
         )
 
 
@@ -193,7 +196,7 @@ def read_state(directory: Path) -> ServerState | None:
         state = ServerState(**{**fields, "why": tuple(fields["why"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if state.is_from_this_boot and state.pid_namespace not in ("", read_pid_namespace()):
+    if state.is_from_this_boot and not state.has_own_process_ids:
         return dataclasses.replace(state, is_in_other_container=_is_locked(directory))
     return state
 

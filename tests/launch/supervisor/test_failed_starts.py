@@ -266,8 +266,12 @@ def test_folder_of_another_containers_server_is_kept(
 ) -> None:
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)
-    other = dataclasses.replace(describe_supervisor("ready"), pid_namespace="other", host="node-a")
+    other = dataclasses.replace(
+        describe_supervisor("ready"), pid_namespace="other", host="node-a", server_pid=os.getsid(0)
+    )
     write_state(plan.directory, other)
+    # The process ID belongs to another process of this container, so do not wait for its end.
+    monkeypatch.setattr(lifecycle, "list_session", None)
     monkeypatch.setattr("trtllm_serve_cli.launch.server_state._is_locked", lambda folder: True)
     with pytest.raises(LaunchFailed) as raised:
         start(plan)

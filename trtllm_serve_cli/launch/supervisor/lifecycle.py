@@ -141,7 +141,7 @@ def _wait_for_died_server(directory: Path) -> None:
     The kernel and the reaper end such a server within seconds. Wait up to `_DIED_SERVER_S`.
     """
     state = read_state(directory)
-    if state is None or state.server_pid is None or not state.is_from_this_boot:
+    if state is None or state.server_pid is None or not state.has_own_process_ids:
         return
     deadline_s = time.monotonic() + _DIED_SERVER_S
     while not state.is_supervised and list_session(state.server_pid):
