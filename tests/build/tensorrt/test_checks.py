@@ -371,6 +371,15 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
         (
             "b200",
             "1.2.1",
+            {"quantization": "w4a8_awq"},
+            "TensorRT-LLM 1.2.1 does not support --quantization w4a8_awq on b200.\n"
+            "Why: on Blackwell GPUs for data centers, trtllm-build rejects INT8 and INT4 formats "
+            "and FP8 with per-channel scales\n"
+            "Next: pass --quantization fp8 or nvfp4, or omit --quantization",
+        ),
+        (
+            "b200",
+            "1.2.1",
             {"kv_cache_dtype": "int8", "use_paged_context_fmha": False},
             "TensorRT-LLM 1.2.1 does not support --kv-cache-dtype int8 on b200.\n"
             "Why: on Blackwell GPUs for data centers, trtllm-build rejects INT8 and INT4 formats "

@@ -28,7 +28,9 @@ _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
 # Formats that `trtllm-build` rejects on Blackwell GPUs for data centers (SM 100 to 119), and the
 # first version known to do so. Source: `build` in tensorrt_llm/builder.py at 008b2b8d.
-_NOT_ON_SM100 = frozenset(("int8", "int4", "int4_awq", "int4_gptq", "int8_sq", "fp8_rowwise"))
+_NOT_ON_SM100 = frozenset(
+    ("int8", "int4", "int4_awq", "int4_gptq", "w4a8_awq", "int8_sq", "fp8_rowwise")
+)
 _REJECTS_ON_SM100 = Version("1.2.0.dev0")
 # First version in which cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for
 # SM 89 (Ada).
