@@ -324,7 +324,7 @@ def _parse_quantization(config: Config) -> str | None:
 
 
 def _parse_rope_type(config: Config) -> str | None:
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
     named = isinstance(rope, Mapping) and (rope.get("rope_type") or rope.get("type"))
     return str(named) if named else None
 

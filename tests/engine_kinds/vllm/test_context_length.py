@@ -12,6 +12,7 @@ from trtllm_serve_cli.engine_kinds.vllm.context_length import read_scaled_length
 
 # The extension of the context that Qwen's model cards describe.
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+_UNSCALED = {"rope_type": "default", "rope_theta": 10000}
 
 
 def read(folder: Path, **config: Any) -> int:
@@ -36,6 +37,8 @@ def read(folder: Path, **config: Any) -> int:
             {"rope_parameters": {"full_attention": _YARN, "sliding_attention": _YARN}},
             131072,
         ),
+        ({"rope_parameters": {"full_attention": _YARN, "sliding_attention": _UNSCALED}}, 131072),
+        ({"rope_parameters": _UNSCALED, "rope_scaling": _YARN}, 131072),
         ({"text_config": {"max_position_embeddings": 8, "rope_scaling": _YARN}}, 131072),
     ],
 )

@@ -34,7 +34,7 @@ def read_scaled_length(checkpoint: Path) -> int:
         kind = rope.get("rope_type") or rope.get("type")
         if kind in _INCLUDED:
             continue
-        factor = float(rope.get("factor") or 1)
+        factor = float(rope.get("factor") or factor)
         if kind == "yarn":
             length = int(rope.get("original_max_position_embeddings") or length)
     return int(length * factor)
@@ -43,8 +43,9 @@ def read_scaled_length(checkpoint: Path) -> int:
 def _list_settings(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the RoPE settings.
 
-    Transformers 5 names them `rope_parameters`, which may contain settings for each layer type.
+    Transformers 5 names them `rope_parameters`, which may contain settings for each layer type. If
+    config.json also contains `rope_scaling`, Transformers and vLLM use only `rope_scaling`.
     """
-    settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    settings = config.get("rope_scaling") or config.get("rope_parameters") or {}
     nested = [each for each in settings.values() if isinstance(each, Mapping)]
     yield from nested or [settings]
