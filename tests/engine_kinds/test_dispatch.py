@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.samples.builds import GGUF
-from tests.samples.configs import GEMMA_3_4B
+from tests.samples.configs import GEMMA_3_4B, MIXTRAL_8X7B, QWEN_1_5_MOE_A2_7B
 from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.container import ContainerOptions, ContainerTools
@@ -158,6 +158,18 @@ def test_plan_divides_the_language_model_of_a_multimodal_model(
     with pytest.raises(BadInput, match="--tp 3") as raised:
         plan(llama, kind, NEW, tp=3)
     assert raised.value.why == "the number of attention heads, 8, is not divisible by 3"
+
+
+def test_vllm_divides_experts_into_groups_of_different_sizes(llama: Checkpoint) -> None:
+    (llama.path / "config.json").write_text(json.dumps(QWEN_1_5_MOE_A2_7B))
+    assert plan(llama, "vllm", NEW, tp=8, moe_ep=8).facts["llm_arguments"] == {
+        "tensor_parallel_size": 8, "pipeline_parallel_size": 1, "enable_expert_parallel": True,
+    }  # fmt: skip
+    with pytest.raises(BadInput, match="--moe-ep 8"):
+        plan(llama, "pytorch", NEW, tp=8, moe_ep=8)
+    (llama.path / "config.json").write_text(json.dumps(MIXTRAL_8X7B))
+    with pytest.raises(BadInput, match="--moe-ep 16"):
+        plan(llama, "vllm", NEW, tp=16, moe_ep=16)
 
 
 @pytest.mark.parametrize("kind", ["tensorrt", "pytorch", "vllm"])

@@ -50,13 +50,15 @@ def serve_checkpoint(
     *,
     plan_limits: PlanLimits | None = None,
     read_length: Callable[[Path], int] = read_context_length,
+    needs_equal_groups: bool = True,
 ) -> Building:
     """Return the `Building` for a kind that serves checkpoints directly.
 
     `plan_arguments` returns the engine's arguments. `no_build_reason` is a sentence for the user
     that explains why nothing is built. `plan_limits` converts the default limits for a GPU to the
     engine's arguments, or is None if the limits do not depend on the GPU. `read_length` returns the
-    context length of a checkpoint folder.
+    context length of a checkpoint folder. If `needs_equal_groups` is true, expert parallelism
+    requires the same number of experts on all GPUs.
     """
 
     def choose_arguments(
@@ -68,7 +70,7 @@ def serve_checkpoint(
 
     def plan(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         check_num_gpus(request, tools)
-        _check_parallelism_if_known(request)
+        _check_parallelism_if_known(request, needs_equal_groups=needs_equal_groups)
         weights = read_weight_format(request.checkpoint)
         return _plan(request, choose_arguments(request, tools, weights))
 
@@ -146,7 +148,7 @@ def _describe(request: BuildRequest, read_length: Callable[[Path], int]) -> Engi
     )
 
 
-def _check_parallelism_if_known(request: BuildRequest) -> None:
+def _check_parallelism_if_known(request: BuildRequest, *, needs_equal_groups: bool) -> None:
     """Raise `BadInput` if the parallelism options do not fit the model.
 
     The options are checked only if `FAMILIES` contains the model's family. For other families, the
@@ -156,5 +158,10 @@ def _check_parallelism_if_known(request: BuildRequest) -> None:
     if str(find_text_config(config).get("model_type")) in FAMILIES:
         options = request.options
         check_parallelism(
-            parse_shape(config), options.tp, options.pp, options.moe_tp, options.moe_ep
+            parse_shape(config),
+            options.tp,
+            options.pp,
+            options.moe_tp,
+            options.moe_ep,
+            needs_equal_groups=needs_equal_groups,
         )

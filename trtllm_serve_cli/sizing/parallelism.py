@@ -34,12 +34,15 @@ def check_parallelism(
     pp: int = 1,
     moe_tp: int | None = None,
     moe_ep: int | None = None,
+    *,
+    needs_equal_groups: bool = True,
 ) -> Parallelism:
     """Return the parallelism if it is valid, with TensorRT-LLM's defaults for unset values.
 
     If only one of `moe_tp` and `moe_ep` is set, the other value is `tp` divided by the set value.
-    If neither is set, each expert is split across all `tp` GPUs. Raise `BadInput` if a number is
-    less than 1, or if the model cannot be divided in this way. Also raise `BadInput` if `moe_tp` or
+    If neither is set, each expert is split across all `tp` GPUs. If `needs_equal_groups` is false,
+    the groups of GPUs may have different numbers of experts. Raise `BadInput` if a number is less
+    than 1, or if the model cannot be divided in this way. Also raise `BadInput` if `moe_tp` or
     `moe_ep` is greater than 1 but the model does not have experts.
     """
     for name, number in (("tp", tp), ("pp", pp), ("moe-tp", moe_tp), ("moe-ep", moe_ep)):
@@ -63,7 +66,7 @@ def check_parallelism(
             )
         return Parallelism(tp, pp)
     moe_tp, moe_ep = _resolve(tp, moe_tp, moe_ep)
-    _check_experts(shape.experts, moe_tp, moe_ep)
+    _check_experts(shape.experts, moe_tp, moe_ep, needs_equal_groups=needs_equal_groups)
     return Parallelism(tp, pp, moe_tp, moe_ep)
 
 
@@ -112,8 +115,9 @@ def _resolve(tp: int, moe_tp: int | None, moe_ep: int | None) -> tuple[int, int]
     return resolved
 
 
-def _check_experts(experts: Experts, moe_tp: int, moe_ep: int) -> None:
-    if experts.num_experts % moe_ep:
+def _check_experts(experts: Experts, moe_tp: int, moe_ep: int, *, needs_equal_groups: bool) -> None:
+    is_unequal = experts.num_experts % moe_ep != 0
+    if experts.num_experts < moe_ep or (is_unequal and needs_equal_groups):
         raise _refuse(
             f"--moe-ep {moe_ep}",
             f"the number of experts, {experts.num_experts}, is not divisible by {moe_ep}",

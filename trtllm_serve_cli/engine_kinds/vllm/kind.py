@@ -75,6 +75,9 @@ _BUILDING = serve_checkpoint(
     "Nothing to build: vLLM serves the checkpoint directly.",
     plan_limits=plan_vllm_limits,
     read_length=read_scaled_length,
+    # The remaining experts are distributed among the first GPUs. Source: `determine_expert_map` in
+    # vllm/model_executor/layers/fused_moe/expert_map_manager.py, vllm-project/vllm.
+    needs_equal_groups=False,
 )
 
 
