@@ -160,6 +160,20 @@ def test_plan_divides_the_language_model_of_a_multimodal_model(
     assert raised.value.why == "the number of attention heads, 8, is not divisible by 3"
 
 
+@pytest.mark.parametrize("kind", ["pytorch", "vllm"])
+def test_multimodal_model_may_omit_the_default_sizes_of_its_language_model(
+    llama: Checkpoint, kind: str
+) -> None:
+    # The language model in the config.json of llava-hf/llava-1.5-7b-hf.
+    text = {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064}
+    config = {"architectures": ["LlavaForConditionalGeneration"], "text_config": text}
+    (llama.path / "config.json").write_text(json.dumps(config))
+    assert plan(llama, kind, NEW, tp=2).facts["llm_arguments"]["tensor_parallel_size"] == 2
+    (llama.path / "config.json").write_text(json.dumps(text))
+    with pytest.raises(BadInput, match="num_hidden_layers"):
+        plan(llama, kind, NEW, tp=2)
+
+
 def test_vllm_divides_experts_into_groups_of_different_sizes(llama: Checkpoint) -> None:
     (llama.path / "config.json").write_text(json.dumps(QWEN_1_5_MOE_A2_7B))
     assert plan(llama, "vllm", NEW, tp=8, moe_ep=8).facts["llm_arguments"] == {

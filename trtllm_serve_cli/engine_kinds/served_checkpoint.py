@@ -32,10 +32,9 @@ from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.engine_kinds.card_limits import find_card_limits
 from trtllm_serve_cli.engine_kinds.kind import Building
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sizing.families import FAMILIES
 from trtllm_serve_cli.sizing.parallelism import check_parallelism
 from trtllm_serve_cli.sizing.serving_limits import ServingLimits
-from trtllm_serve_cli.sizing.shape import find_text_config, parse_shape
+from trtllm_serve_cli.sizing.shape import find_shape
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 
 # A function that returns the engine's arguments. The function's third parameter is the checkpoint's
@@ -151,14 +150,13 @@ def _describe(request: BuildRequest, read_length: Callable[[Path], int]) -> Engi
 def _check_parallelism_if_known(request: BuildRequest, *, needs_equal_groups: bool) -> None:
     """Raise `BadInput` if the parallelism options do not fit the model.
 
-    The options are checked only if `FAMILIES` contains the model's family. For other families, the
-    engine itself checks the options when the server starts.
+    The options are checked only if the model's shape is known. For other models, the engine itself
+    checks the options when the server starts.
     """
-    config = read_config(request.checkpoint)
-    if str(find_text_config(config).get("model_type")) in FAMILIES:
+    if shape := find_shape(read_config(request.checkpoint)):
         options = request.options
         check_parallelism(
-            parse_shape(config),
+            shape,
             options.tp,
             options.pp,
             options.moe_tp,

@@ -143,6 +143,24 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
         raise _broken(f"a value has the wrong type ({error})") from error
 
 
+def find_shape(config: Mapping[str, Any]) -> ModelShape | None:
+    """Parse a config.json. Return None if `FAMILIES` does not contain the model's family.
+
+    Also return None if the nested config of a multimodal model is incomplete. For example,
+    LLaVA 1.5 omits all sizes that are defaults of Transformers' config class. Raise `BadInput` if
+    another config is invalid.
+    """
+    text = find_text_config(config)
+    if str(text.get("model_type")) not in FAMILIES:
+        return None
+    try:
+        return parse_shape(config)
+    except BadInput:
+        if text is config:
+            raise
+        return None
+
+
 def find_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the language model's config.
 

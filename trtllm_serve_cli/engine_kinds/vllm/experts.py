@@ -14,8 +14,7 @@ from typing import Any
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
-from trtllm_serve_cli.sizing.families import FAMILIES
-from trtllm_serve_cli.sizing.shape import find_text_config, parse_shape
+from trtllm_serve_cli.sizing.shape import find_shape, find_text_config
 
 
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
@@ -53,16 +52,15 @@ def check_expert_blocks(config: Mapping[str, Any], options: EngineOptions) -> No
 
     Each block has one scale. For example, Qwen3-30B-A3B-FP8 has experts with 768 columns and blocks
     of 128, so vLLM cannot split them across 4 GPUs (issue 25292 of vllm-project/vllm). `config` is
-    the content of config.json. Models of unknown families are not checked.
+    the content of config.json. Models of unknown shapes are not checked.
     """
-    text = find_text_config(config)
-    quantization = text.get("quantization_config")
+    quantization = find_text_config(config).get("quantization_config")
     blocks = quantization.get("weight_block_size") if isinstance(quantization, Mapping) else None
     block = blocks[0] if isinstance(blocks, list) and blocks else None
-    is_known = str(text.get("model_type")) in FAMILIES
-    if type(block) is not int or block < 1 or options.moe_ep == options.tp or not is_known:
+    if type(block) is not int or block < 1 or options.moe_ep == options.tp:
         return
-    experts = parse_shape(config).experts
+    shape = find_shape(config)
+    experts = shape and shape.experts
     if experts is None or experts.intermediate_size % (options.tp * block) == 0:
         return
     raise BadInput(
