@@ -191,6 +191,12 @@ def test_path_that_is_too_long_may_be_unknown(tllm: Tllm, monkeypatch: pytest.Mo
     )
 
 
+def test_path_that_is_not_utf_8_exits_with_3(tllm: Tllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "list_models", lambda home, **options: "/home/\udcff".encode())
+    code, _, err = tllm("list")
+    assert (code, err.partition("\n")[0]) == (3, "Error: A path or an argument is not valid UTF-8.")
+
+
 def test_home_that_is_a_file_exits_with_3(
     tllm: Tllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -34,6 +34,12 @@ _DISK_ERRORS = {
     errno.EROFS: "set TLLM_HOME to a folder that you can write to",
     errno.ENOTDIR: "correct the path, because one of its parent folders is a file",
 }
+# Python represents bytes of paths and arguments that are not UTF-8 as surrogates.
+_NOT_UTF_8 = TllmError(
+    "A path or an argument is not valid UTF-8.",
+    why="tllm records paths and values in UTF-8 files",
+    next_step="rename the file or folder, or correct the argument or the environment variable",
+)
 
 app = typer.Typer(
     name="tllm",
@@ -120,6 +126,10 @@ def _run() -> str | int | None:
         if (described := _describe_os_error(error)) is None:
             raise
         output.show_error(described)
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed":
+            raise
+        output.show_error(_NOT_UTF_8)
     return USER_CAN_FIX
 
 
