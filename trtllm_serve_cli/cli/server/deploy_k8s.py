@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from trtllm_serve_cli.choices import ServiceType
-from trtllm_serve_cli.cli.models.update import notify_other_runtimes
 from trtllm_serve_cli.cli.server.deploy_options import (
     POD_GATEWAY,
     TELEMETRY,
@@ -20,6 +19,7 @@ from trtllm_serve_cli.cli.server.deploy_options import (
     list_gateway_flags,
     write_or_print,
 )
+from trtllm_serve_cli.cli.server.other_runtimes import notify_other_runtimes
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options

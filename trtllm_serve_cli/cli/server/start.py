@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtllm_serve_cli.cli.models.update import notify_other_runtimes
+from trtllm_serve_cli.cli.server.other_runtimes import notify_other_runtimes
 from trtllm_serve_cli.cli.server.startup import describe_starts, summarize_last_start
 from trtllm_serve_cli.cli.server.status import describe_server
 from trtllm_serve_cli.cli.shared import output
